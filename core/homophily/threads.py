@@ -1,0 +1,59 @@
+"""How many threads the core uses, in one place.
+
+The compiled kernels release the GIL and work on row ranges; :func:`run_chunks` runs one range a thread. The split
+depends on the thread count alone, so a repeated run gives the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+
+def thread_count(n_jobs: int | None) -> int:
+    """Threads to use: ``n_jobs`` as scikit-learn reads it, except that None means every core this process may use.
+
+    Inside a joblib worker the process's own share counts (joblib passes it to numba), so nested work does not
+    oversubscribe the machine.
+    """
+    available = min(numba.config.NUMBA_NUM_THREADS, len(os.sched_getaffinity(0)))
+    if n_jobs is None:
+        return available
+    return max(1, available + 1 + n_jobs) if n_jobs < 0 else max(1, n_jobs)
+
+
+@cache
+def _pool(threads: int, _process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="homophily")
+
+
+def run_chunks(kernel: Callable[[int], object], chunks: int) -> None:
+    """Call ``kernel(0) … kernel(chunks - 1)``, the first on this thread and each other one on a thread of its own."""
+    # A forked child inherits the pool object but not its threads: the process id keys a new one.
+    others = [_pool(chunks - 1, os.getpid()).submit(kernel, chunk) for chunk in range(1, chunks)] if chunks > 1 else []
+    kernel(0)
+    for other in others:
+        other.result()
+
+
+def balanced_rows(indptr: NDArray[np.integer], chunks: int) -> NDArray[np.int64]:
+    """Row boundaries that split a CSR matrix into ``chunks`` ranges of nearly equal work (non-zeros plus rows)."""
+    work = indptr.astype(np.int64) + np.arange(indptr.size)
+    inner = np.searchsorted(work, np.linspace(0, work[-1], chunks + 1)[1:-1])
+    return np.concatenate([[0], inner, [indptr.size - 1]]).astype(np.int64)
+
+
+@contextmanager
+def limited_threads(n_jobs: int | None) -> Iterator[int]:
+    """Hold BLAS and OpenMP libraries to :func:`thread_count` threads, and give that count."""
+    count = thread_count(n_jobs)
+    with threadpool_limits(count):
+        yield count
