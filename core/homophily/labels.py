@@ -1,0 +1,243 @@
+"""From a user's labels to targets and confidences, and from scores back to classes.
+
+Binary problems have one score column (class 1 is +1), others one column a class with one-hot targets. ``offsets`` are
+added to the scores before the decision, so that class shares can follow a prior. Probabilities live in
+:mod:`homophily.calibration`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels as the energies want them: u points, C classes, n = 1 column for two classes and C for more."""
+
+    #: The C classes, sorted.
+    classes: NDArray[Any]
+    #: T with shape (u, n); rows without label are 0.
+    targets: Floats
+    #: h with shape (u,); 0 where there is no label.
+    confidence: Floats
+    #: The most likely class of each labelled point as a position in ``classes``, −1 for the others.
+    class_index: NDArray[np.intp]
+    #: Confidence given to each class, with shape (C,).
+    counts: Floats
+
+    @property
+    def binary(self) -> bool:
+        """Two classes, hence one column of scores."""
+        return len(self.classes) == 2
+
+
+def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
+    """Read labels: one class a point, or a row of class shares a point.
+
+    ``y`` with one dimension: −1, NaN, None and "" mean unlabelled. With two dimensions (u × C): each row is the
+    point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means unlabelled.
+    ``sample_weight`` ≥ 0 is the confidence in each label; 0 is as good as no label.
+    """
+    values = np.asarray(y)
+    if values.ndim == 2 and values.shape[1] > 1:
+        classes, shares = _read_shares(values)
+    else:
+        classes, shares = _read_classes(column_or_1d(values, warn=True))
+    confidence = shares.any(axis=1) * _read_weights(sample_weight, len(shares))
+    labelled = confidence > 0
+    if not labelled.any():
+        raise ValueError("No labelled point: y must hold at least one label of each of two classes.")
+    counts = confidence @ shares
+    seen = counts > 0
+    if seen.sum() < 2:
+        raise ValueError("The number of classes has to be greater than one; got 1 class among the labelled points.")
+    if values.ndim == 1 or values.shape[1] == 1:
+        classes, shares, counts = classes[seen], shares[:, seen], counts[seen]
+    shares = np.where(labelled[:, None], shares, 0.0)
+    targets = shares[:, 1:] - shares[:, :1] if len(classes) == 2 else shares
+    index = np.where(labelled, shares.argmax(axis=1), -1)
+    return Labels(classes, np.ascontiguousarray(targets), confidence, index, counts)
+
+
+def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
+    labelled = np.array([_is_label(value) for value in y], dtype=bool) if y.dtype.kind in "OUS" else _numeric(y)
+    known = y[labelled]
+    if known.size == 0:
+        return np.empty(0, dtype=y.dtype), np.zeros((len(y), 0))
+    if known.dtype.kind == "O":
+        # None and −1 beside strings made this an object array; what is left has a type of its own.
+        known = np.array(known.tolist())
+    check_classification_targets(known)
+    classes, index = np.unique(known, return_inverse=True)
+    shares = np.zeros((len(y), len(classes)))
+    shares[np.flatnonzero(labelled), index] = 1.0
+    return classes, shares
+
+
+def _numeric(y: NDArray[Any]) -> NDArray[np.bool_]:
+    if y.dtype.kind == "b":
+        return np.ones(len(y), dtype=bool)
+    return np.asarray((y != -1) & ~np.isnan(y))
+
+
+def _is_label(value: object) -> bool:
+    missing = value is None or (isinstance(value, float) and np.isnan(value))
+    return not missing and not (isinstance(value, str | bytes) and len(value) == 0) and value != -1
+
+
+def _read_shares(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
+    shares = y.astype(np.float64)
+    if not np.all(np.isfinite(shares) & (shares >= 0)):
+        raise ValueError("The 'y' parameter of fit must be finite and non-negative when it holds class shares.")
+    mass = shares.sum(axis=1, keepdims=True)
+    return np.arange(y.shape[1]), np.divide(shares, mass, out=np.zeros_like(shares), where=mass > 0)
+
+
+def _read_weights(sample_weight: ArrayLike | None, points: int) -> Floats:
+    if sample_weight is None:
+        return np.ones(points)
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (points,):
+        raise ValueError(f"sample_weight.shape == {weight.shape}, expected {(points,)}!")
+    if not np.isfinite(weight).all():
+        raise ValueError("Input sample_weight contains NaN or infinity.")
+    if (weight < 0).any():
+        raise ValueError("Negative values in data passed to `sample_weight`.")
+    return weight
+
+
+def estimate_prior(labels: Labels) -> Floats:
+    """Class shares of the labels with one more label of each class (Laplace's rule), so that none is 0."""
+    scale = max(1.0, float(labels.confidence.max()))
+    smoothed = labels.counts / scale + 1.0
+    return np.asarray(smoothed / smoothed.sum())
+
+
+def check_prior(prior: ArrayLike, classes: int) -> Floats:
+    """A prior given by the user: ``classes`` positive numbers with sum 1."""
+    shares = np.asarray(prior, dtype=np.float64)
+    if shares.shape != (classes,) or not np.all(shares > 0) or abs(shares.sum() - 1) > 1e-6:
+        raise ValueError(
+            f"The 'class_prior' parameter of fit must be {classes} positive numbers with sum 1. Got {prior!r} instead."
+        )
+    return np.asarray(shares / shares.sum())
+
+
+def decide(scores: Floats, offsets: Floats, classes: NDArray[Any]) -> NDArray[Any]:
+    """Classes of points: ``f + b > 0`` for two classes, ``argmax_c f_c + b_c`` for more."""
+    return np.asarray(classes[decide_index(scores + offsets)])
+
+
+def decide_index(corrected: Floats) -> NDArray[np.intp]:
+    """Class positions for scores whose offsets are already added; ties go to the first class."""
+    if corrected.shape[1] == 1:
+        return np.asarray(corrected[:, 0] > 0, dtype=np.intp)
+    return np.asarray(corrected.argmax(axis=1))
+
+
+def class_offsets(scores: Floats, prior: ArrayLike) -> Floats:
+    """Offsets b with which the decision gives each class its share ``prior`` of the points.
+
+    Shares are met as closely as whole points and equal scores allow. Returns n numbers: one for two classes (minus
+    the threshold), C with mean 0 for more.
+    """
+    if scores.shape[1] == 1:
+        shares = check_prior(prior, 2)
+        return np.array([-_threshold(scores[:, 0], round(shares[0] * len(scores)))])
+    shares = check_prior(prior, scores.shape[1])
+    offsets = np.zeros(scores.shape[1])
+    spread = float(np.std(scores))
+    if spread == 0:
+        return np.asarray(np.log(shares) - np.log(shares).mean())
+    for temperature in spread * 0.1 ** np.arange(0, 3.5, 0.5):
+        offsets = _smooth_match(scores, shares, offsets, temperature)
+    offsets = _exact_match(scores, _whole_counts(shares, len(scores)), offsets)
+    return np.asarray(offsets - offsets.mean())
+
+
+def _threshold(values: Floats, below: int) -> float:
+    """A cut with about ``below`` values under it, in the middle of a gap."""
+    ordered = np.sort(values)
+    gaps = np.flatnonzero(np.diff(ordered) > 0) + 1
+    if gaps.size == 0:
+        return float(ordered[0] + (1.0 if 2 * below > len(values) else -1.0))
+    cut = gaps[np.abs(gaps - below).argmin()]
+    return float(ordered[cut - 1] + (ordered[cut] - ordered[cut - 1]) / 2)
+
+
+def _whole_counts(shares: Floats, points: int) -> NDArray[np.int64]:
+    """Whole numbers nearest to ``shares · points`` with the right sum (largest remainders)."""
+    counts = np.floor(shares * points).astype(np.int64)
+    order = np.argsort(counts - shares * points, kind="stable")
+    counts[order[: points - counts.sum()]] += 1
+    return counts
+
+
+def _smooth_match(scores: Floats, shares: Floats, offsets: Floats, temperature: float) -> Floats:
+    """Minimise the convex ``mean_i τ log Σ_c exp((f_ic + b_c)/τ) − πᵀb`` by damped Newton steps.
+
+    Its gradient is (mean soft share − π), and as τ → 0 the soft shares become those of the argmax.
+    """
+    classes = len(shares)
+
+    def value(b: Floats) -> tuple[float, Floats]:
+        logits = (scores + b) / temperature
+        norm = logsumexp(logits, axis=1, keepdims=True)
+        return float(temperature * norm.mean() - shares @ b), np.exp(logits - norm)
+
+    energy, soft = value(offsets)
+    for _ in range(20):
+        mean = soft.mean(axis=0)
+        gradient = mean - shares
+        if np.abs(gradient).sum() < 1e-3 * shares.min():
+            break
+        hessian = (np.diag(mean) - soft.T @ soft / len(soft)) / temperature
+        # The ridge holds the free direction b + const, and classes that no point is near.
+        hessian[np.diag_indices(classes)] += 1e-3 * np.trace(hessian) / classes + 1e-6 / temperature
+        step = -np.linalg.solve(hessian, gradient)
+        size = min(1.0, 10 * temperature / np.abs(step).max())
+        for _ in range(20):
+            trial, trial_soft = value(offsets + size * step)
+            if trial <= energy + 1e-4 * size * (gradient @ step):
+                break
+            size /= 2
+        else:
+            break
+        offsets, energy, soft = offsets + size * step, trial, trial_soft
+    return offsets
+
+
+def _exact_match(scores: Floats, counts: NDArray[np.int64], offsets: Floats) -> Floats:
+    """Move one class's offset at a time to where it has exactly its count, while that lessens the total mismatch."""
+
+    def excess(b: Floats) -> NDArray[np.int64]:
+        return np.asarray(np.bincount((scores + b).argmax(axis=1), minlength=len(counts)) - counts)
+
+    current = excess(offsets)
+    for _ in range(20 * len(counts)):
+        best = None
+        for c in np.argsort(-np.abs(current), kind="stable"):
+            if current[c] == 0:
+                break
+            corrected = scores + offsets
+            own = corrected[:, c].copy()
+            corrected[:, c] = -np.inf
+            trial = offsets.copy()
+            trial[c] -= _threshold(own - corrected.max(axis=1), len(scores) - counts[c])
+            mismatch = excess(trial)
+            if np.abs(mismatch).sum() < np.abs(current).sum():
+                best = trial, mismatch
+                break
+        if best is None:
+            return offsets
+        offsets, current = best
+    return offsets

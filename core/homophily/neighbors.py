@@ -1,0 +1,417 @@
+"""Search for the k nearest points, dense or sparse: which points are near and how far.
+
+What their distances mean for a graph is decided in ``graph``.
+
+Every search has two steps. An index proposes a few more candidates than were asked for; then their distances are
+computed anew in float64 and sorted by (distance, index). So a float32 index costs no accuracy, copies of a point are
+at distance 0 exactly, and of equally near points the lowest index comes first.
+
+Candidates come from, by the first line that fits:
+
+====================  =====================================================================================
+sparse (CSR)          top-k sparse products; exact, nothing is made dense
+≤ 10 columns          KD-tree; exact
+≤ 25,000 points       all pairs (faiss); exact
+else                  HNSW (faiss), whose recall is measured on a sample
+====================  =====================================================================================
+
+Cosine distance is 1 − cos = ½‖a − b‖² of the rows scaled to length one, so it needs no search of its own. A row of
+zeros has no direction: it gets one of its own, at distance 1 from every other row and 0 from other rows of zeros.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import faiss
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.spatial import KDTree
+from sparse_dot_topn import sp_matmul_topn
+
+from homophily.errors import NeighborsWarning
+from homophily.threads import run_chunks, thread_count
+
+Metric = Literal["euclidean", "cosine"]
+Method = Literal["auto", "kd-tree", "exact", "hnsw"]
+Distances = NDArray[np.float64]
+Indices = NDArray[np.int32]
+
+# Beyond about ten dimensions a KD-tree visits most of its leaves; comparing all pairs and HNSW cost the same at
+# 20,000 to 27,000 points whatever the dimension (measured with 16, 64 and 784 columns).
+_KD_TREE_COLUMNS = 10
+_EXACT_POINTS = 25_000
+
+_HNSW_LINKS = 16
+_HNSW_BUILD_DEPTH = 80
+_HNSW_SEARCH_DEPTHS = (64, 128, 256, 512)
+_RECALL_WANTED = 0.99
+_RECALL_SAMPLE = 500
+_RECALL_NEIGHBORS = 10
+
+_BLOCK_ROWS = 16_384
+# When more points than this are equally near, the lowest indices among those found are taken.
+_MOST_CANDIDATES = 1024
+
+
+class NeighborIndex(ABC):
+    """Stored points that can be asked for the nearest of them.
+
+    ``recall`` is the share of the true ten nearest points that a search finds: 1 for an exact index, measured for
+    HNSW. The search structure itself is not pickled; it is built again, to the same bits, when first needed.
+    """
+
+    recall: float = 1.0
+    size: int
+    n_jobs: int | None
+
+    def query(self, X: Any, k: int) -> tuple[Distances, Indices]:
+        """Distances to and indices of the ``k`` stored points nearest to each row of ``X``; nearest first."""
+        rows = self._prepare(X)
+        return self._in_blocks(rows, None, available_neighbors(k, self.size))
+
+    def self_query(self, k: int) -> tuple[Distances, Indices]:
+        """The ``k`` nearest *other* points of every stored point; a copy of a point counts as another point."""
+        return self._in_blocks(self.points, np.arange(self.size), available_neighbors(k, self.size - 1))
+
+    @property
+    @abstractmethod
+    def points(self) -> Any:
+        """The stored points, in the form distances are computed from."""
+
+    @abstractmethod
+    def _prepare(self, X: Any) -> Any:
+        """Bring rows into the form of ``points``."""
+
+    @abstractmethod
+    def _candidates(self, rows: Any, count: int) -> NDArray[np.int64]:
+        """Indices of about the ``count`` nearest stored points, in any order, each one once."""
+
+    @abstractmethod
+    def _distances(self, rows: Any, candidates: NDArray[np.int64]) -> Distances:
+        """Distance from each row to each of its candidates, in float64."""
+
+    def _in_blocks(self, rows: Any, own: NDArray[np.int64] | None, k: int) -> tuple[Distances, Indices]:
+        m = rows.shape[0]
+        distances, indices = np.empty((m, k)), np.empty((m, k), dtype=np.int32)
+        if k == 0:
+            return distances, indices
+        for start in range(0, m, _BLOCK_ROWS):
+            block = slice(start, min(start + _BLOCK_ROWS, m))
+            block_own = np.full(block.stop - start, -1) if own is None else own[block]
+            distances[block], indices[block] = self._nearest(rows[block], block_own, k, k + 1 + max(8, k // 4))
+        return distances, indices
+
+    def _nearest(self, rows: Any, own: NDArray[np.int64], k: int, count: int) -> tuple[Distances, NDArray[np.int64]]:
+        """The first ``k`` of ``count`` candidates; a row's own index (-1: none) is left out."""
+        count = min(count, self.size)
+        candidates = self._candidates(rows, count)
+        distances = self._distances(rows, candidates)
+        # A point is recognised by its index: among copies of it, distance would not tell.
+        distances[candidates == own[:, None]] = np.inf
+        order = np.lexsort((candidates, distances))
+        distances = np.take_along_axis(distances, order, axis=1)
+        candidates = np.take_along_axis(candidates, order, axis=1)
+        if k < count < min(self.size, _MOST_CANDIDATES):
+            # The last candidate is as near as the k-th: a point not yet seen may tie with a lower index.
+            last = np.where(np.isinf(distances[:, -1]), distances[:, -2], distances[:, -1])
+            tied = np.flatnonzero(distances[:, k - 1] == last)
+            if tied.size:
+                more = min(4 * count, _MOST_CANDIDATES)
+                distances[tied, :k], candidates[tied, :k] = self._nearest(rows[tied], own[tied], k, more)
+        return distances[:, :k], candidates[:, :k]
+
+
+def available_neighbors(k: int, most: int) -> int:
+    """``k``, or with a warning as many as there are."""
+    if k < 1:
+        raise ValueError(f"The number of neighbours must be at least 1. Got {k} instead.")
+    if k > most:
+        warnings.warn(f"{k} neighbours were asked for, but only {most} exist: using {most}.", NeighborsWarning, 3)
+    return min(k, most)
+
+
+def neighbor_index(X: Any, metric: Metric = "euclidean", n_jobs: int | None = None) -> NeighborIndex:
+    """Index the rows of a dense array or a sparse matrix.
+
+    >>> import numpy as np
+    >>> distances, indices = neighbor_index(np.array([[0.0], [1.0], [3.0]])).self_query(1)
+    >>> indices.ravel().tolist(), distances.ravel().tolist()
+    ([1, 0, 1], [1.0, 1.0, 2.0])
+    """
+    return SparseIndex(X, metric, n_jobs) if sparse.issparse(X) else DenseIndex(X, metric, n_jobs=n_jobs)
+
+
+class DenseIndex(NeighborIndex):
+    """Index of the rows of an array: KD-tree, all pairs, or HNSW (see the module's table)."""
+
+    def __init__(
+        self, X: NDArray[Any], metric: Metric = "euclidean", method: Method = "auto", n_jobs: int | None = None
+    ):
+        X = np.asarray(X)
+        self.metric, self.n_jobs = metric, n_jobs
+        self._dtype = np.float32 if X.dtype == np.float32 and metric == "euclidean" else np.float64
+        self._points = self._prepare(X)
+        self.size, columns = self._points.shape
+        self.method = _choose_method(self.size, columns) if method == "auto" else method
+        # Ranks survive a shift and a scale; float32 would not survive a large mean, nor very large or small numbers.
+        self._centre = self._points.mean(axis=0, dtype=np.float64)
+        ends = np.concatenate([self._points.min(axis=0) - self._centre, self._points.max(axis=0) - self._centre])
+        self._scale = _power_of_two(abs(ends).max(initial=0.0))
+        self._depth = _HNSW_SEARCH_DEPTHS[0]
+        self._built: Any = None
+        if self.method == "hnsw":
+            self._tune()
+
+    @property
+    def points(self) -> NDArray[Any]:  # noqa: D102
+        return self._points
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_built": None}
+
+    def _prepare(self, X: NDArray[Any]) -> NDArray[Any]:
+        X = np.ascontiguousarray(X, dtype=self._dtype)
+        return _unit_rows(X) if self.metric == "cosine" else X
+
+    def _searched(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows as the search structure sees them: centred, scaled, in float32 for faiss."""
+        seen = np.empty(rows.shape, dtype=np.float64 if self.method == "kd-tree" else np.float32)
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            # New points may lie so far out that their square would not fit.
+            seen[block] = ((rows[block] - self._centre) / self._scale).clip(-1e15, 1e15)
+        return seen
+
+    @property
+    def _structure(self) -> Any:
+        if self._built is None:
+            seen = self._searched(self._points)
+            with _faiss_threads(self.n_jobs):
+                self._built = _STRUCTURES[self.method](seen)
+        return self._built
+
+    def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
+        seen, structure = self._searched(rows), self._structure
+        if self.method == "kd-tree":
+            nearest = np.arange(1, count + 1)
+            return np.asarray(structure.query(seen, nearest, workers=thread_count(self.n_jobs))[1], dtype=np.int64)
+        with _faiss_threads(self.n_jobs):
+            if self.method == "exact":
+                return np.asarray(structure.search(seen, count)[1])
+            depth = faiss.SearchParametersHNSW(  # type: ignore[attr-defined]
+                efSearch=max(self._depth, 2 * count)
+            )
+            found = structure.search(seen, count, params=depth)[1]
+            # Among many copies of one point the walk can end early; -1 marks what it did not find.
+            short = np.flatnonzero((found < 0).any(axis=1))
+            if short.size:
+                found[short] = faiss.downcast_index(structure.storage).search(seen[short], count)[1]
+            return np.asarray(found)
+
+    def _distances(self, rows: NDArray[Any], candidates: NDArray[np.int64]) -> Distances:
+        distances = np.empty(candidates.shape)
+        _run_rows(_dense_distances, self.n_jobs, rows, self._points, candidates, self._scale, distances)
+        return _metric_distances(distances, self.metric)
+
+    def _tune(self) -> None:
+        """Search as deep as the wanted recall needs, judged on a sample of the stored points."""
+        k = min(_RECALL_NEIGHBORS, self.size - 1)
+        if k < 1:
+            return
+        sample = np.sort(np.random.default_rng(0).permutation(self.size)[:_RECALL_SAMPLE])
+        rows, count = self._points[sample], min(2 * k + 2, self.size)
+        with _faiss_threads(self.n_jobs):
+            storage = faiss.downcast_index(self._structure.storage)
+            exact = np.asarray(storage.search(self._searched(rows), count)[1])
+        truth = self._distances(rows, exact)
+        truth[exact == sample[:, None]] = np.inf
+        farthest = np.sort(truth, axis=1)[:, k - 1]
+        for depth in _HNSW_SEARCH_DEPTHS:
+            self._depth = depth
+            found, _ = self._nearest(rows, sample, k, count)
+            self.recall = float(np.mean(found <= farthest[:, None]))
+            if self.recall >= _RECALL_WANTED:
+                return
+        warnings.warn(
+            f"The neighbour search finds {self.recall:.1%} of the nearest points, less than {_RECALL_WANTED:.0%}: "
+            "fewer columns (for instance principal components) make it surer.",
+            NeighborsWarning,
+            stacklevel=4,
+        )
+
+
+class SparseIndex(NeighborIndex):
+    """Index of the rows of a sparse matrix; exact.
+
+    Top-k products rank by inner product, so both sides get a column more: (q, 1)·(x, −½‖x‖²) = ½(‖q‖² − ‖q − x‖²)
+    ranks by Euclidean distance.
+    """
+
+    def __init__(self, X: Any, metric: Metric = "euclidean", n_jobs: int | None = None):
+        self.metric, self.n_jobs = metric, n_jobs
+        self._points = self._prepare(X)
+        self.size = self._points.shape[0]
+        self._scale = _power_of_two(abs(self._points.data).max(initial=0.0))
+        self._built: Any = None
+
+    @property
+    def points(self) -> Any:  # noqa: D102
+        return self._points
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_built": None}
+
+    def _prepare(self, X: Any) -> Any:
+        # The older matrix class, because sp_matmul_topn refuses csr_array.
+        rows = sparse.csr_matrix(X, dtype=np.float64, copy=True)
+        rows.sum_duplicates()
+        return _unit_sparse_rows(rows) if self.metric == "cosine" else rows
+
+    @property
+    def _structure(self) -> Any:
+        if self._built is None:
+            scaled = self._points / self._scale
+            self._built = _with_column(scaled, -0.5 * _row_norms(scaled) ** 2).T.tocsr()
+        return self._built
+
+    def _candidates(self, rows: Any, count: int) -> NDArray[np.int64]:
+        queries = _with_column(rows / self._scale, np.ones(rows.shape[0]))
+        # Without a threshold of -inf, products of zero and less would be dropped. With it each row has ``count``.
+        best = sp_matmul_topn(queries, self._structure, count, threshold=-np.inf, n_threads=thread_count(self.n_jobs))
+        return np.asarray(best.indices, dtype=np.int64).reshape(rows.shape[0], count)
+
+    def _distances(self, rows: Any, candidates: NDArray[np.int64]) -> Distances:
+        distances = np.empty(candidates.shape)
+        ours = (rows.indptr, rows.indices, rows.data)
+        theirs = (self._points.indptr, self._points.indices, self._points.data)
+        _run_rows(_sparse_distances, self.n_jobs, ours, theirs, candidates, self._scale, distances)
+        return _metric_distances(distances, self.metric)
+
+
+def _all_pairs(points: NDArray[np.float32]) -> Any:
+    structure = faiss.IndexFlatL2(points.shape[1])
+    structure.add(points)
+    return structure
+
+
+def _hnsw(points: NDArray[np.float32]) -> Any:
+    structure = faiss.IndexHNSWFlat(points.shape[1], _HNSW_LINKS)
+    structure.hnsw.efConstruction = _HNSW_BUILD_DEPTH
+    # faiss ≥ 1.15 links the points the same way whatever the thread count (before, only with one thread).
+    structure.add(points)
+    return structure
+
+
+_STRUCTURES: dict[str, Callable[[Any], Any]] = {"kd-tree": KDTree, "exact": _all_pairs, "hnsw": _hnsw}
+
+
+def _choose_method(points: int, columns: int) -> Method:
+    if columns <= _KD_TREE_COLUMNS:
+        return "kd-tree"
+    return "exact" if points <= _EXACT_POINTS else "hnsw"
+
+
+def _metric_distances(euclidean: Distances, metric: Metric) -> Distances:
+    # Scaling to length one leaves errors near 1e-16; rounded off, equal directions and right angles tie exactly.
+    return np.round(0.5 * euclidean**2, 14) if metric == "cosine" else euclidean
+
+
+def _power_of_two(largest: float) -> float:
+    """A scale that changes no digit and keeps squares within range."""
+    return float(2.0 ** np.clip(np.frexp(largest)[1], -1000, 1000)) if largest > 0 else 1.0
+
+
+def _unit_rows(X: NDArray[Any]) -> NDArray[np.float64]:
+    """Rows of length one; the column added is 1 for rows of zeros, which thus point where no other row does."""
+    largest = abs(X).max(axis=1, initial=0.0)
+    unit = np.zeros((X.shape[0], X.shape[1] + 1))
+    np.divide(X, largest[:, None], out=unit[:, :-1], where=largest[:, None] > 0)
+    unit[:, -1] = largest == 0
+    unit /= np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
+    return unit
+
+
+def _unit_sparse_rows(rows: Any) -> Any:
+    """The same for sparse rows; their zeros stay unstored."""
+    counts = np.diff(rows.indptr)
+    largest = np.zeros(rows.shape[0])
+    np.maximum.at(largest, np.repeat(np.arange(rows.shape[0]), counts), abs(rows.data))
+    rows.data /= np.repeat(np.where(largest > 0, largest, 1.0), counts)
+    norms = _row_norms(rows)
+    rows.data /= np.repeat(np.where(norms > 0, norms, 1.0), counts)
+    unit = _with_column(rows, (norms == 0).astype(np.float64))
+    unit.eliminate_zeros()
+    return unit
+
+
+def _row_norms(rows: Any) -> NDArray[np.float64]:
+    return np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float64).ravel())
+
+
+def _with_column(rows: Any, column: NDArray[np.float64]) -> Any:
+    """Append a column, every entry stored even where it is zero."""
+    m = rows.shape[0]
+    stored = sparse.csr_matrix((column, np.zeros(m, dtype=np.int32), np.arange(m + 1)), shape=(m, 1))
+    return sparse.hstack([rows, stored], format="csr")
+
+
+@contextmanager
+def _faiss_threads(n_jobs: int | None) -> Iterator[None]:
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(thread_count(n_jobs))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def _run_rows(kernel: Any, n_jobs: int | None, rows: Any, points: Any, candidates: Any, scale: float, out: Any) -> None:
+    chunks = thread_count(n_jobs)
+    bounds = np.linspace(0, len(candidates), chunks + 1).astype(np.int64)
+    run_chunks(lambda c: kernel(rows, points, candidates, scale, out, bounds[c], bounds[c + 1]), chunks)
+
+
+# Sums may be reordered for speed (a relative error near 1e-16·columns); whatever the order, (a − b)² = (b − a)², and
+# equal points are at distance 0.
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _dense_distances(rows, points, candidates, scale, out, start, stop):  # type: ignore[no-untyped-def]
+    inverse = 1.0 / scale
+    for i in range(start, stop):
+        for c in range(candidates.shape[1]):
+            j = candidates[i, c]
+            total = 0.0
+            for d in range(rows.shape[1]):
+                difference = (np.float64(rows[i, d]) - np.float64(points[j, d])) * inverse
+                total += difference * difference
+            out[i, c] = scale * np.sqrt(total)
+
+
+@njit(cache=True, nogil=True)
+def _sparse_distances(rows, points, candidates, scale, out, start, stop):  # type: ignore[no-untyped-def]
+    row_starts, row_columns, row_values = rows
+    starts, columns, values = points
+    for i in range(start, stop):
+        for c in range(candidates.shape[1]):
+            j = candidates[i, c]
+            a, a_end = row_starts[i], row_starts[i + 1]
+            b, b_end = starts[j], starts[j + 1]
+            total = 0.0
+            while a < a_end or b < b_end:
+                difference = 0.0
+                column = min(row_columns[a] if a < a_end else columns[b], columns[b] if b < b_end else row_columns[a])
+                if a < a_end and row_columns[a] == column:
+                    difference += row_values[a]
+                    a += 1
+                if b < b_end and columns[b] == column:
+                    difference -= values[b]
+                    b += 1
+                difference /= scale
+                total += difference * difference
+            out[i, c] = scale * np.sqrt(total)

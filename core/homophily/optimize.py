@@ -1,0 +1,173 @@
+"""Nonlinear conjugate gradients with an optional preconditioner, as ``init / step / run``.
+
+The state is a value: it counts iterations and evaluations, so that progress, cancelling (raise from the callback) and
+warm starts need nothing else. The energy never rises: a step is taken only if the line search found a lower one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Objective = Callable[[Array], tuple[float, Array]]
+"""F -> (energy, gradient); an infinite energy marks an F that is out of bounds."""
+
+SUFFICIENT_DECREASE = 1e-4
+CURVATURE = 0.3
+MAX_TRIALS = 20
+
+
+@dataclass(frozen=True)
+class State:
+    """Where the optimiser stands."""
+
+    x: Array
+    energy: float
+    gradient: Array
+    direction: Array
+    descent: float
+    """⟨gradient, preconditioned gradient⟩: the squared gradient norm in the preconditioner's metric."""
+    step_size: float
+    iteration: int
+    n_evaluations: int
+    gradient_norm: float
+    """‖gradient‖ relative to its norm at the start."""
+    finished: bool = False
+    """The gradient is small enough, or no step lowers the energy any more."""
+
+
+Callback = Callable[[State], object]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One trial along the search direction."""
+
+    step: float
+    energy: float
+    slope: float
+    gradient: Array
+
+
+@dataclass(frozen=True)
+class NonlinearCG:
+    """Polak–Ribière+ directions and a strong Wolfe line search."""
+
+    objective: Objective
+    max_iter: int = 50
+    tolerance: float = 1e-6
+    precondition: Callable[[Array], Array] | None = None
+
+    def init(self, x: Array) -> State:
+        """The state before the first step."""
+        energy, gradient = self.objective(x)
+        preconditioned = self._preconditioned(gradient)
+        descent = float(np.vdot(gradient, preconditioned))
+        return State(
+            x=x,
+            energy=energy,
+            gradient=gradient,
+            direction=-preconditioned,
+            descent=descent,
+            step_size=0.0,
+            iteration=0,
+            n_evaluations=1,
+            gradient_norm=1.0,
+            finished=descent <= 0.0,
+        )
+
+    def step(self, state: State) -> State:
+        """One line search and the next direction; the same state, finished, when nothing lower was found."""
+        slope = float(np.vdot(state.gradient, state.direction))
+        point, trials = self._line_search(state, slope)
+        evaluations = state.n_evaluations + trials
+        if point is None:
+            return replace(state, n_evaluations=evaluations, finished=True)
+        preconditioned = self._preconditioned(point.gradient)
+        descent = float(np.vdot(point.gradient, preconditioned))
+        beta = max(0.0, (descent - float(np.vdot(state.gradient, preconditioned))) / state.descent)
+        direction = beta * state.direction - preconditioned
+        if np.vdot(direction, point.gradient) >= 0.0:
+            direction = -preconditioned
+        start_norm = np.linalg.norm(state.gradient) / state.gradient_norm
+        gradient_norm = float(np.linalg.norm(point.gradient) / start_norm)
+        return State(
+            x=state.x + point.step * state.direction,
+            energy=point.energy,
+            gradient=point.gradient,
+            direction=direction,
+            descent=descent,
+            step_size=point.step,
+            iteration=state.iteration + 1,
+            n_evaluations=evaluations,
+            gradient_norm=gradient_norm,
+            finished=gradient_norm <= self.tolerance,
+        )
+
+    def run(self, x: Array, callback: Callback | None = None) -> State:
+        """Step until finished or ``max_iter``, showing every state to the callback."""
+        state = self.init(x)
+        if callback:
+            callback(state)
+        while not state.finished and state.iteration < self.max_iter:
+            state = self.step(state)
+            if callback and not state.finished:
+                callback(state)
+        return state
+
+    def _preconditioned(self, gradient: Array) -> Array:
+        return self.precondition(gradient) if self.precondition else gradient
+
+    def _line_search(self, state: State, slope: float) -> tuple[Point | None, int]:
+        """A point with a lower energy and a flatter slope (strong Wolfe), and how many evaluations it took.
+
+        Trials bracket the minimum along the direction; the next one comes from a cubic through the bracket's ends.
+        """
+        low = Point(0.0, state.energy, slope, state.gradient)
+        high: Point | None = None
+        step = self._first_step(state, slope)
+        best: Point | None = None
+        for trial in range(1, MAX_TRIALS + 1):
+            energy, gradient = self.objective(state.x + step * state.direction)
+            point = Point(step, energy, float(np.vdot(gradient, state.direction)), gradient)
+            if not energy <= state.energy + SUFFICIENT_DECREASE * step * slope or energy >= low.energy:
+                high = point
+            else:
+                best = point
+                if abs(point.slope) <= -CURVATURE * slope:
+                    return point, trial
+                if point.slope * ((high.step if high else math.inf) - low.step) >= 0:
+                    high = low
+                low = point
+            step = _next_step(low, high, slope)
+        return (best if best and best.energy < state.energy else None), MAX_TRIALS
+
+    def _first_step(self, state: State, slope: float) -> float:
+        """Assume the same first-order change as in the last step; before any, one in the preconditioner's units."""
+        if state.iteration == 0:
+            largest = float(np.abs(state.direction).max())
+            return min(1.0, 1.0 / largest)
+        return state.step_size
+
+
+def _next_step(low: Point, high: Point | None, start_slope: float) -> float:
+    """The minimum of the cubic through both ends, kept inside the bracket; without a bracket, where the slope ends."""
+    if high is None:
+        flattening = 1.0 - low.slope / start_slope
+        return low.step * (min(max(1.0 / flattening, 1.5), 10.0) if flattening > 0.0 else 10.0)
+    width = high.step - low.step
+    if math.isfinite(high.energy) and math.isfinite(high.slope):
+        d1 = low.slope + high.slope - 3.0 * (high.energy - low.energy) / width
+        root = d1 * d1 - low.slope * high.slope
+        if root >= 0.0:
+            d2 = math.copysign(math.sqrt(root), width)
+            bottom = high.slope - low.slope + 2.0 * d2
+            if bottom != 0.0:
+                share = 1.0 - (high.slope + d2 - d1) / bottom
+                return low.step + width * min(max(share, 0.1), 0.9)
+    return low.step + 0.1 * width
