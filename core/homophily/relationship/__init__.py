@@ -1,0 +1,150 @@
+"""K and its regulariser tr(KᵀGK), K_ij = exp(−‖f_i − f_j‖²/σ_f²): the engines and the choice between them.
+
+Every engine is built once for a graph matrix G and called with F: ``engine(F) -> (energy, gradient)``.
+
+==========  ==========  =======================================================================================
+name        dimensions  what it does
+==========  ==========  =======================================================================================
+dense       any         K as a matrix: the oracle, for small u
+tiles       any         K a tile at a time: exact, O(u²) time, bounded memory
+chebyshev   1           Gauss sums by piecewise polynomials: linear time, error near 1e-11
+nufft       1 to 3      Gauss sums by non-uniform Fourier transforms: linear time, to a tolerance
+nystrom     any         K of low rank: linear time, its error is estimated and reported
+==========  ==========  =======================================================================================
+
+The masked form of sparse ERR is in :mod:`homophily.relationship.sparse`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, issparse
+
+from homophily.relationship.chebyshev import ChebyshevEngine
+from homophily.relationship.dense import DenseEngine
+from homophily.relationship.nufft import NufftEngine
+from homophily.relationship.nystrom import NystromEngine, choose_landmarks
+from homophily.relationship.tiles import TileEngine
+
+EngineName = Literal["auto", "dense", "tiles", "chebyshev", "nufft", "nystrom"]
+ENGINE_NAMES: tuple[EngineName, ...] = ("auto", "dense", "tiles", "chebyshev", "nufft", "nystrom")
+
+# Points up to which exact tiles beat the approximate engine of that many dimensions (benchmarks: engines).
+TILES_BEAT_NUFFT = 1_000
+TILES_BEAT_NYSTROM = 5_000
+
+
+class Engine(Protocol):
+    """Energy and gradient of one graph's relationships."""
+
+    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """tr(KᵀGK) at F (u, n), and its gradient (u, n)."""
+
+
+def choose_engine(F: NDArray[np.float64], sigma_f: float) -> EngineName:
+    """The fastest engine that is exact to its tolerance for F's dimensions, size and range/σ_f."""
+    points, dimensions = F.shape
+    spread = np.ptp(F, axis=0)
+    if dimensions == 1 and ChebyshevEngine.copes_with(float(spread[0]), sigma_f):
+        return "chebyshev"
+    if dimensions in (2, 3) and points > TILES_BEAT_NUFFT and NufftEngine.copes_with(spread, sigma_f):
+        return "nufft"
+    if dimensions > 3 and points > TILES_BEAT_NYSTROM:
+        return "nystrom"
+    return "tiles"
+
+
+def make_engine(
+    G: csr_array,
+    F: NDArray[np.float64],
+    sigma_f: float,
+    *,
+    engine: EngineName = "auto",
+    tolerance: float = 1e-9,
+    n_jobs: int | None = None,
+    targets: NDArray[np.float64] | None = None,
+) -> Engine:
+    """The engine of that name for G; F is where the solve starts, ``targets`` (classes, n) where its values are pulled to."""
+    name = choose_engine(F, sigma_f) if engine == "auto" else engine
+    if name == "dense":
+        return DenseEngine(G, sigma_f, n_jobs=n_jobs)
+    if name == "tiles":
+        return TileEngine(G, sigma_f, n_jobs=n_jobs)
+    if name == "chebyshev":
+        _check_dimensions(name, F, 1)
+        return ChebyshevEngine(G, sigma_f, n_jobs=n_jobs)
+    if name == "nufft":
+        _check_dimensions(name, F, 3)
+        return NufftEngine(G, sigma_f, n_jobs=n_jobs, tolerance=tolerance)
+    if name == "nystrom":
+        landmarks = choose_landmarks(F, sigma_f, targets=targets)
+        return NystromEngine(G, sigma_f, landmarks=landmarks, n_jobs=n_jobs)
+    raise ValueError(
+        f"The 'engine' parameter of make_engine must be a str among {set(ENGINE_NAMES)}. Got {engine!r} instead."
+    )
+
+
+def _check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> None:
+    if F.shape[1] > most:
+        raise ValueError(
+            f"The {name!r} engine works on F of at most {most} column{'s' * (most > 1)}. Got {F.shape[1]} instead."
+        )
+
+
+def relationship_energy(
+    F: ArrayLike,
+    G: Any,
+    *,
+    sigma_f: float,
+    engine: EngineName = "auto",
+    tolerance: float = 1e-9,
+    n_jobs: int | None = None,
+) -> tuple[float, NDArray[np.float64]]:
+    """tr(KᵀGK) over all u² relationships K_ij = exp(−‖f_i − f_j‖²/σ_f²), and its gradient with F's shape.
+
+    Parameters
+    ----------
+    F : (u,) or (u, n) values.
+    G : (u, u) symmetric matrix, sparse or dense: a Laplacian or a power of it.
+    sigma_f : σ_f > 0, not squared.
+    engine : which of the engines above; "auto" picks by u, n and range/σ_f.
+    tolerance : relative error asked of the "nufft" engine.
+
+    >>> import numpy as np
+    >>> from homophily import KNNGraph, relationship_energy
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> energy, gradient = relationship_energy(np.sin(6 * X), KNNGraph(2).fit(X).laplacian(), sigma_f=0.5)
+    >>> round(energy, 6), gradient.shape
+    (4.391843, (20, 1))
+    """
+    values = np.array(F, dtype=np.float64)
+    columns = np.ascontiguousarray(values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1))
+    if values.ndim not in (1, 2) or not columns.size or not np.isfinite(columns).all():
+        raise ValueError(
+            "The 'F' parameter of relationship_energy must be a finite array of shape (u,) or (u, n). "
+            f"Got one of shape {values.shape} instead."
+        )
+    if not (np.isfinite(sigma_f) and sigma_f > 0):
+        raise ValueError(
+            "The 'sigma_f' parameter of relationship_energy must be a float in the range (0, inf). "
+            f"Got {sigma_f!r} instead."
+        )
+    matrix = csr_array(G if issparse(G) else np.asarray(G, dtype=np.float64), dtype=np.float64)
+    _check_matrix(matrix, len(columns))
+    energy, gradient = make_engine(matrix, columns, sigma_f, engine=engine, tolerance=tolerance, n_jobs=n_jobs)(columns)
+    return energy, gradient.reshape(values.shape)
+
+
+def _check_matrix(G: csr_array, points: int) -> None:
+    if G.shape != (points, points):
+        problem = f"a square matrix with a row for each of F's {points} points. Got shape {G.shape} instead"
+    elif not np.isfinite(G.data).all():
+        problem = "finite. Got NaN or infinity instead"
+    elif abs(G - G.T).max() > 1e-10 * max(abs(G).max(), 1e-300):
+        problem = "symmetric. Got a matrix that differs from its transpose instead"
+    else:
+        return
+    raise ValueError(f"The 'G' parameter of relationship_energy must be {problem}.")

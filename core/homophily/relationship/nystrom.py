@@ -119,15 +119,22 @@ class NystromEngine:
     def _kernel(self, F: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[np.float64]:
         C = np.empty((len(F), len(Z)))
         positions, inverse = np.ascontiguousarray(Z.T), self.sigma_f**-2
-        run_chunks(lambda chunk: _kernel_rows(*self.bounds[chunk : chunk + 2], F, positions, inverse, C), self.chunks)
+
+        def kernel(chunk: int) -> None:
+            first, last = self.bounds[chunk : chunk + 2]
+            _kernel_rows(first, last, F, positions, inverse, C)
+
+        run_chunks(kernel, self.chunks)
         return C
 
     def _times_graph(self, C: NDArray[np.float64]) -> NDArray[np.float64]:
-        G, product = self.G, np.empty_like(C)
-        run_chunks(
-            lambda chunk: _product_rows(*self.bounds[chunk : chunk + 2], G.indptr, G.indices, G.data, C, product),
-            self.chunks,
-        )
+        product = np.empty_like(C)
+
+        def kernel(chunk: int) -> None:
+            first, last = self.bounds[chunk : chunk + 2]
+            _product_rows(first, last, self.G.indptr, self.G.indices, self.G.data, C, product)
+
+        run_chunks(kernel, self.chunks)
         return product
 
 

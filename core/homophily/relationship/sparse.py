@@ -76,7 +76,10 @@ def _masked_sums(first, last, F, inverse, mask_indptr, mask_indices, indptr, ind
 
 
 class SparseEngine:
-    """Energy ``E_S`` and its gradient; ``mask`` holds each point's neighbourhood, itself included (values unused)."""
+    """Energy ``E_S`` and its gradient.
+
+    Row i of ``mask`` is the neighbourhood of point i, itself included, each entry once; its values are not read.
+    """
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 A tile is K[:, block] for a block of ``WIDTH`` columns, u × WIDTH numbers a thread, so memory grows with u while time
 grows with u². Points are put into blocks of near neighbours, and rows too far from a block to count are left out.
 
-The relationship function enters through :func:`exp_negative` and :func:`_slope` alone: another radial function needs its
-value ``k(x)`` for ``x = r²/σ²`` and its slope ``dk/dx`` as a function of k.
+The relationship function enters through :func:`exp_negative` and :func:`_slope` alone: another radial function needs
+its value ``k(x)`` for ``x = r²/σ²``, its slope ``dk/dx`` as a function of k, and the x beyond which it is nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ WIDTH = 32
 # exp(−45) ≈ 3e-20: beside the 1 on K's diagonal, anything smaller is lost in rounding.
 FARTHEST = 45.0
 
-# Taylor coefficients of exp on |r| ≤ ln2 / 2, to half a unit in the last place.
 _SHIFT = 6755399441055744.0  # 1.5·2^52: adding it rounds to an integer, held in the low bits
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.6931471803691238
@@ -32,7 +31,8 @@ _LN2_LOW = 1.9082149292705877e-10
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def exp_negative(x):  # type: ignore[no-untyped-def]
     """``exp(−x)`` for x ≥ 0 in plain arithmetic, so that loops over it vectorise (five times the speed of libm)."""
-    y = max(-x, -708.0)
+    y = max(-x, -708.0)  # below, the result would leave the normal numbers
+    # exp(y) = 2^k exp(r) with |r| ≤ ln2 / 2, where twelve terms of the series reach the last bit.
     shifted = y * _LOG2_E + _SHIFT
     k = shifted - _SHIFT
     r = (y - k * _LN2_HIGH) - k * _LN2_LOW
