@@ -2,7 +2,8 @@
 
 UserWarning
 └── HomophilyWarning
-    └── NeighborsWarning     fewer neighbours than asked for, or a search that misses more of them than it should
+    ├── NeighborsWarning     fewer neighbours than asked for, or a search that misses more of them than it should
+    └── UnlabelledComponentsWarning     parts of the graph that no label reaches
 """
 
 from __future__ import annotations
@@ -14,3 +15,7 @@ class HomophilyWarning(UserWarning):
 
 class NeighborsWarning(HomophilyWarning):
     """The neighbour lists are not quite what was asked for."""
+
+
+class UnlabelledComponentsWarning(HomophilyWarning):
+    """Some connected components hold no label; their points get the class prior."""

@@ -164,6 +164,46 @@ def class_offsets(scores: Floats, prior: ArrayLike) -> Floats:
     return np.asarray(offsets - offsets.mean())
 
 
+def likely_offsets(scores: Floats, counts: Floats) -> Floats:
+    """Offsets that weigh two hints against each other: the labels' class shares, and where few scores lie.
+
+    The shares of few labels are a rough guide: forcing them on well-parted scores cuts through a class, ignoring them
+    on flat scores leaves a small class empty. On the way from no offsets to those that meet the labels' shares, this
+    takes the ones with the largest (likelihood of the label ``counts`` under the decided shares) / (density of scores
+    at the decision's boundary).
+    """
+    prior = (counts + 1.0) / (counts.sum() + len(counts))
+    matched = class_offsets(scores, prior)
+    points = len(scores)
+    best, best_value = np.zeros_like(matched), -np.inf
+    for share in np.linspace(0.0, 1.0, 41):
+        corrected = scores + share * matched
+        decided = np.bincount(decide_index(corrected), minlength=len(counts))
+        margin = _margins(corrected)
+        if share == 0.0:
+            width = _bandwidth(margin)
+        density = np.mean(np.exp(-0.5 * (margin / width) ** 2)) + 1.0 / points
+        value = counts @ np.log(np.maximum(decided, 0.5) / points) - np.log(density)
+        if value > best_value:
+            best, best_value = share * matched, value
+    return best
+
+
+def _margins(corrected: Floats) -> Floats:
+    """How far each point is from changing its class."""
+    if corrected.shape[1] == 1:
+        return corrected[:, 0]
+    top = np.partition(corrected, -2, axis=1)
+    return np.asarray(top[:, -1] - top[:, -2])
+
+
+def _bandwidth(values: Floats) -> float:
+    """Silverman's rule, with the middle two thirds for the spread so that a few large values do not count."""
+    low, high = np.quantile(values, [0.16, 0.84])
+    spread = (high - low) / 2 or float(np.std(values)) or 1.0
+    return float(0.9 * spread * len(values) ** -0.2)
+
+
 def _threshold(values: Floats, below: int) -> float:
     """A cut with about ``below`` values under it, in the middle of a gap."""
     ordered = np.sort(values)

@@ -166,10 +166,11 @@ def test_float32_points_are_kept_and_measured_in_float64():
 
 
 def test_method_follows_columns_and_points(monkeypatch):
-    assert DenseIndex(points(50, 10)).method == "kd-tree"
-    assert DenseIndex(points(50, 11)).method == "exact"
+    assert DenseIndex(points(50, 5)).method == "kd-tree"
+    assert DenseIndex(points(50, 6)).method == "exact"
     monkeypatch.setattr("homophily.neighbors._EXACT_POINTS", 49)
-    assert DenseIndex(points(50, 11)).method == "hnsw"
+    assert DenseIndex(points(50, 8)).method == "kd-tree"
+    assert DenseIndex(points(50, 9)).method == "hnsw"
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
