@@ -90,6 +90,8 @@ class _GraphClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         init : (u, n) values to start from instead of zeros (IRR) or the IRR solution (ERR).
         """
         self._check_together()
+        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        vars(self).pop("transduction_", None)
         self.graph_ = self._graph(X)
         check_consistent_length(self.graph_.W, y)
         labels = encode_labels(y, sample_weight)
@@ -102,17 +104,22 @@ class _GraphClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.solution_[problem.rows] = answer.F
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
-        self._set_decision(labels, answer.F)
         self._labels = labels
         self._calibration: Calibration | None = None
-        self._term: tuple[RelationshipTerm | None, ...] | None = None
-        self.transduction_ = self._decide(self.solution_, self.reached_)
+        self._terms: tuple[RelationshipTerm | None, ...] | None = None
+        scores = self._scores(self.solution_, self.graph_.degrees)
+        self._set_decision(labels, scores[problem.rows])
+        self.transduction_ = self._decide(scores, self.reached_)
         return self
 
     def decision_function(self, X: Any) -> Floats:
-        """Scores with the class offsets added: (m,) for two classes, positive for ``classes_[1]``; else (m, C)."""
-        values, _ = self._extend(X)
-        corrected = values + self.offsets_
+        """Scores with the class offsets added: (m,) for two classes, positive for ``classes_[1]``; else (m, C).
+
+        With the normalised Laplacian a score is the value divided by √(degree / mean degree): values follow that root
+        (it is what the Laplacian calls constant), so offsets are added to what is left without it.
+        """
+        scores, _ = self._extend(X)
+        corrected = scores + self.offsets_
         return corrected[:, 0] if corrected.shape[1] == 1 else corrected
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -131,7 +138,7 @@ class _GraphClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def label_distributions_(self) -> Floats:
         """Calibrated class probabilities (u, C) of the points of ``fit``."""
         check_is_fitted(self)
-        return self._probabilities(self.solution_, self.reached_)
+        return self._probabilities(self._scores(self.solution_, self.graph_.degrees), self.reached_)
 
     @property
     def calibration_(self) -> Calibration:
@@ -193,16 +200,22 @@ class _GraphClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         laplacian = whole if isinstance(rows, slice) else csr_array(whole[rows][:, rows])
         return _Problem(rows, laplacian, labels.confidence[rows], labels.targets[rows])
 
-    def _set_decision(self, labels: Labels, F: Floats) -> None:
+    def _scores(self, values: Floats, degrees: Floats) -> Floats:
+        if not self.normalized:
+            return values
+        relative = np.where(degrees > 0, degrees, 1.0) / (self.graph_.degrees.mean() or 1.0)
+        return np.asarray(values / np.sqrt(relative)[:, None])
+
+    def _set_decision(self, labels: Labels, scores: Floats) -> None:
         if self.class_prior is None:
             self.class_prior_ = estimate_prior(labels)
-            self.offsets_ = likely_offsets(F, labels.counts)
+            self.offsets_ = likely_offsets(scores, labels.counts)
             return
         if isinstance(self.class_prior, str):
             self.class_prior_ = estimate_prior(labels)
         else:
             self.class_prior_ = check_prior(self.class_prior, len(labels.classes))
-        self.offsets_ = class_offsets(F, self.class_prior_)
+        self.offsets_ = class_offsets(scores, self.class_prior_)
 
     def _calibrate(self) -> Calibration:
         """Fit the slope on scores of labelled points that a repeated fit did not see."""
@@ -220,7 +233,7 @@ class _GraphClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             part = _Problem(problem.rows, problem.laplacian, confidence[problem.rows], problem.targets)
             values = np.zeros_like(self.solution_)
             values[problem.rows] = self._minimise(part, None).F
-            scores[folds == fold] = values[held_out]
+            scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
         used = folds >= 0
         return fit_calibration(
             scores[used],
@@ -231,22 +244,23 @@ class _GraphClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- answering -----------------------------------------------------------------------------------------------
 
-    def _decide(self, values: Floats, reached: NDArray[np.bool_]) -> NDArray[Any]:
-        index = decide_index(values + self.offsets_)
+    def _decide(self, scores: Floats, reached: NDArray[np.bool_]) -> NDArray[Any]:
+        index = decide_index(scores + self.offsets_)
         index[~reached] = self.class_prior_.argmax()
         return np.asarray(self.classes_[index])
 
-    def _probabilities(self, values: Floats, reached: NDArray[np.bool_]) -> Floats:
-        probabilities = self.calibration_.probabilities(values)
+    def _probabilities(self, scores: Floats, reached: NDArray[np.bool_]) -> Floats:
+        probabilities = self.calibration_.probabilities(scores)
         probabilities[~reached] = self.class_prior_
         return probabilities
 
     def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        """Scores of points, and which of them a label reaches."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
-        if self._term is None:
-            self._term = self._new_point_terms()
-        columns = np.split(self.solution_, len(self._term), axis=1)
+        if self._terms is None:
+            self._terms = self._new_point_terms()
+        columns = np.split(self.solution_, len(self._terms), axis=1)
         parts = [
             extend(
                 X,
@@ -258,9 +272,13 @@ class _GraphClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 relationships=term,
                 n_jobs=self.n_jobs,
             )
-            for F, term in zip(columns, self._term, strict=True)
+            for F, term in zip(columns, self._terms, strict=True)
         ]
-        return np.hstack([values for values, _ in parts]), parts[0][1]
+        _, degrees, reached = parts[0]
+        return self._scores(np.hstack([values for values, _, _ in parts]), degrees), reached
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "transduction_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

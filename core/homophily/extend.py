@@ -85,10 +85,10 @@ def extend(
     lambda1: float,
     relationships: RelationshipTerm | None,
     n_jobs: int | None = None,
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Values (m, n) of new points, and which of them have a neighbour whose value is ``known``.
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Values (m, n) and degrees (m,) of new points, and which of them have a neighbour whose value is ``known``.
 
-    A point at distance 0 from a stored one has the stored value (of the lowest index, where several are that close).
+    A point at distance 0 from a stored one has the stored value and degree (of the lowest index, where several are that close).
     """
     indices, distances, weights = graph.attach(X)
     weights = np.where(known[indices], weights, 0.0)
@@ -106,9 +106,9 @@ def extend(
         values = _minimise(values, shares, indices, damping, F, lambda1, relationships, n_jobs)
     if distances.shape[1]:
         stored_twin = distances[:, 0] == 0.0
-        values[stored_twin] = F[indices[stored_twin, 0]]
-        reached[stored_twin] = known[indices[stored_twin, 0]]
-    return values, reached
+        twins = indices[stored_twin, 0]
+        values[stored_twin], own[stored_twin], reached[stored_twin] = F[twins], graph.degrees[twins], known[twins]
+    return values, own, reached
 
 
 def _minimise(

@@ -169,8 +169,8 @@ def likely_offsets(scores: Floats, counts: Floats) -> Floats:
 
     The shares of few labels are a rough guide: forcing them on well-parted scores cuts through a class, ignoring them
     on flat scores leaves a small class empty. On the way from no offsets to those that meet the labels' shares, this
-    takes the ones with the largest (likelihood of the label ``counts`` under the decided shares) / (density of scores
-    at the decision's boundary).
+    takes the ones with the largest (likelihood of the label ``counts`` under the decided shares)^(1/(C − 1)) / (density
+    of scores at the decision's boundary). The root makes up for the C − 1 free shares, which fit the counts' noise.
     """
     prior = (counts + 1.0) / (counts.sum() + len(counts))
     matched = class_offsets(scores, prior)
@@ -183,7 +183,8 @@ def likely_offsets(scores: Floats, counts: Floats) -> Floats:
         if share == 0.0:
             width = _bandwidth(margin)
         density = np.mean(np.exp(-0.5 * (margin / width) ** 2)) + 1.0 / points
-        value = counts @ np.log(np.maximum(decided, 0.5) / points) - np.log(density)
+        likelihood = counts @ np.log(np.maximum(decided, 0.5) / points)
+        value = likelihood / (len(counts) - 1) - np.log(density)
         if value > best_value:
             best, best_value = share * matched, value
     return best

@@ -1,0 +1,109 @@
+"""All of MNIST, digits {2, 5} against the rest, 300 labels: error, time and memory beside other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.data import Classes, DataSet, draw_labels, error_percent, mnist
+from benchmarks.measure import forget_peak, peak_memory, timed, traced_fit, warm_up
+from benchmarks.peers import graph_methods
+from benchmarks.report import Options, Report, Row
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
+
+LABELS = 300
+PLAIN = {"precondition": False, "tol": 0.0, "max_iter": 50}
+
+
+class Outcome(NamedTuple):
+    """One fit: the classes found, and what the optimiser's steps took of its seconds."""
+
+    classes: Classes
+    evaluations: int | None = None
+    steps: float | None = None
+
+
+Solve = Callable[[KNNGraph, Classes, Classes], Outcome]
+
+
+def run(options: Options, report: Report) -> None:
+    data = mnist(options.data, 3_000 if options.quick else 60_000)
+    warm_up()
+    graph = build(data, report)
+    seeds = options.seeds or (2 if options.quick else 5)
+    labels = [draw_labels(data.y, LABELS, seed) for seed in range(seeds)]
+    rows = []
+    for name, solve in solvers().items():
+        report.progress(name)
+        rows.append(measure(name, solve, graph, data.y, labels))
+    report.table(
+        f"{data.name}: {len(data.y):,} points, {{2, 5}} against the rest, {LABELS} labels, {seeds} draws", rows
+    )
+    report.note(
+        "Seconds are of the whole fit on a ready graph, with its IRR start; steps are the ERR steps among them."
+    )
+    if not any("graphlearning" in name for name in solvers()):
+        report.note("graphlearning is not installed: its rows are left out (pip install graphlearning).")
+
+
+def build(data: DataSet, report: Report) -> KNNGraph:
+    report.progress("graph")
+    forget_peak()
+    graph = KNNGraph()
+    seconds, _ = timed(lambda: graph.fit(data.X))
+    report.note(f"Graph: {seconds:.1f} s, recall {graph.recall_:.4f}, peak {peak_memory():,.0f} MiB.")
+    for power in (1, 2):
+        seconds, G = timed(lambda: graph.laplacian(power))  # noqa: B023
+        report.note(f"L^{power}: {seconds:.1f} s, {G.nnz / len(data.y):.1f} non-zeros a row.")
+    return graph
+
+
+def measure(name: str, solve: Solve, graph: KNNGraph, y: Classes, labels: list[Classes]) -> Row:
+    forget_peak()
+    runs = [timed(lambda: solve(graph, few, y)) for few in labels]  # noqa: B023
+    outcomes = [outcome for _, outcome in runs]
+    errors = [error_percent(outcome.classes, y, few) for outcome, few in zip(outcomes, labels, strict=True)]
+    return {
+        "method": name,
+        "error %": float(np.mean(errors)),
+        "± standard error": float(np.std(errors, ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else None,
+        "seconds": float(np.mean([seconds for seconds, _ in runs])),
+        "steps s": _mean([outcome.steps for outcome in outcomes]),
+        "evaluations": _mean([outcome.evaluations for outcome in outcomes]),
+        "peak MiB": peak_memory(),
+    }
+
+
+def solvers() -> dict[str, Solve]:
+    def irr(power: int) -> Solve:
+        return lambda graph, few, _: Outcome(IRRClassifier(power=power).fit(graph, few).transduction_)
+
+    def err(**settings: object) -> Solve:
+        def solve(graph: KNNGraph, few: Classes, _: Classes) -> Outcome:
+            classifier = ERRClassifier(**settings)  # type: ignore[arg-type]
+            trace = traced_fit(classifier, graph, few)
+            return Outcome(classifier.transduction_, trace[-1].evaluations, trace[-1].seconds)
+
+        return solve
+
+    ours = {
+        "IRR p = 1": irr(1),
+        "ERR p = 1": err(),
+        "ERR p = 1, plain 50 steps": err(**PLAIN),
+        "IRR p = 2": irr(2),
+        "ERR p = 2": err(power=2),
+        "ERR p = 2, plain 50 steps": err(power=2, **PLAIN),
+        "sparse ERR |N_K| = 200": err(relationship_neighbors=200),
+    }
+    peers: dict[str, Solve] = {
+        name: lambda graph, few, y, method=method: Outcome(method(graph.W, few, y))  # type: ignore[misc]
+        for name, method in graph_methods().items()
+    }
+    return ours | peers
+
+
+def _mean(values: list[float | None] | list[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

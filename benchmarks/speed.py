@@ -1,0 +1,95 @@
+"""Full ERR in linear time against the paper's dense form, the same 50 steps of the same optimiser."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+from numpy.linalg import norm
+
+from benchmarks.data import Classes, draw_labels, usps
+from benchmarks.measure import forget_peak, moment_below, peak_memory, timed, traced_fit, warm_up
+from benchmarks.paper import PaperEnergy
+from benchmarks.report import Options, Report, Row
+from homophily import ERRClassifier, KNNGraph
+from homophily.energy import LabelEnergy
+from homophily.linear import solve_irr
+from homophily.optimize import NonlinearCG, Objective, State
+from homophily.relationship import make_engine
+
+STEPS = 50
+
+
+def run(options: Options, report: Report) -> None:
+    data = usps(options.data, 300 if options.quick else 1500)
+    graph, few = KNNGraph(metric=data.metric).fit(data.X), draw_labels(data.y, 50, seed=0)
+    warm_up()
+    rows: list[Row] = []
+    for power in (1, 2):
+        rows += compare(graph, few, power, 1 if options.quick else 3, report)
+    report.table(f"{data.name}, u = {len(few)}, two classes, {STEPS} plain CG steps", rows)
+    report.table("Preconditioned CG against those 50 steps", [overtake(graph, few, power) for power in (1, 2)])
+
+
+def compare(graph: KNNGraph, few: Classes, power: int, repeats: int, report: Report) -> list[Row]:
+    """Rows of both forms, and how far apart their answers are."""
+    defaults = ERRClassifier()
+    sigma_f = 2.0 * defaults.SIGMA_F
+    labelled = (few >= 0).astype(np.float64)
+    targets = (labelled * (2.0 * few - 1.0))[:, None]
+    L, G = graph.laplacian(), graph.laplacian(power)
+    lambda2 = defaults.lambda2 / len(few)
+    start = solve_irr(L, labelled, targets, defaults.lambda1, power=power).solution
+    engine = make_engine(G, start, sigma_f)
+    forms: dict[str, Objective] = {
+        "paper, dense NumPy": PaperEnergy(G.toarray(), labelled, targets, defaults.lambda1, lambda2, sigma_f),
+        "homophily": LabelEnergy(L, power, labelled, targets, defaults.lambda1, engine, lambda2),
+    }
+    rows: list[Row] = []
+    found: dict[str, State] = {}
+    for name, energy in forms.items():
+        report.progress(f"p = {power}: {name}")
+        forget_peak()
+        optimiser = NonlinearCG(energy, STEPS, 0.0)
+        energy(start)
+        runs = [timed(lambda: optimiser.run(start)) for _ in range(repeats)]  # noqa: B023
+        seconds, found[name] = median(seconds for seconds, _ in runs), runs[0][1]
+        state = found[name]
+        rows.append(
+            {
+                "p": power,
+                "form": name,
+                "seconds": seconds,
+                "evaluations": state.n_evaluations,
+                "ms an evaluation": 1e3 * seconds / state.n_evaluations,
+                "energy": f"{state.energy:.10g}",
+                "peak MiB": peak_memory(),
+            }
+        )
+    paper, ours = (found[name].energy for name in forms)
+    end = found["paper, dense NumPy"].x
+    (energy_there, gradient_there), (our_energy, our_gradient) = (energy(end) for energy in forms.values())
+    ratio = [float(rows[0][key]) / float(rows[1][key]) for key in ("seconds", "ms an evaluation")]  # type: ignore[arg-type]
+    report.note(
+        f"p = {power}: {ratio[0]:.0f} times as fast ({ratio[1]:.0f} times an evaluation). Relative differences: final "
+        f"energies {abs(ours - paper) / paper:.1e}; at the same F, energies {abs(our_energy / energy_there - 1):.1e} "
+        f"and gradients {norm(our_gradient - gradient_there) / norm(gradient_there):.1e}."
+    )
+    return rows
+
+
+def overtake(graph: KNNGraph, few: Classes, power: int) -> Row:
+    """When preconditioned CG reaches the energy of the plain steps, and where it stands after as many steps."""
+    plain = traced_fit(ERRClassifier(power=power, precondition=False, tol=0, max_iter=STEPS), graph, few)
+    better = traced_fit(ERRClassifier(power=power, tol=0, max_iter=STEPS), graph, few)
+    reached = moment_below(better, plain[-1].energy)
+    return {
+        "p": power,
+        "plain: evaluations": plain[-1].evaluations,
+        "plain: seconds": plain[-1].seconds,
+        "plain: energy": f"{plain[-1].energy:.8g}",
+        "same energy: evaluations": reached.evaluations if reached else None,
+        "same energy: seconds": reached.seconds if reached else None,
+        "50 steps: evaluations": better[-1].evaluations,
+        "50 steps: energy": f"{better[-1].energy:.8g}",
+    }

@@ -1,0 +1,126 @@
+"""The classifiers as scikit-learn estimators: its own checks, and the tools users put around estimators."""
+
+from __future__ import annotations
+
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_moons
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from homophily import ERRClassifier, IRRClassifier
+
+ESTIMATORS = [IRRClassifier, ERRClassifier]
+
+_A_NODE_EACH = "a repeated or left-out point is a node more or less in the graph; a weight is confidence in its label"
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": _A_NODE_EACH,
+    "check_sample_weight_equivalence_on_sparse_data": _A_NODE_EACH,
+    "check_classifiers_classes": "the check uses -1 as a class; here, as in sklearn.semi_supervised, it is «unlabelled»",
+}
+
+
+def expected_failures(_estimator):
+    return EXPECTED_FAILURES
+
+
+@parametrize_with_checks(
+    [estimator(n_neighbors=3) for estimator in ESTIMATORS]
+    + [ERRClassifier(n_neighbors=3, multiclass="one-vs-rest"), ERRClassifier(n_neighbors=3, relationship_neighbors=5)],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learn_conventions_hold(estimator, check):
+    check(estimator)
+
+
+def moons(u=150, labels=10):
+    X, y = make_moons(u, noise=0.1, random_state=0)
+    return X, np.where(np.arange(u) < labels, y, -1)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_parameters_are_stored_untouched_and_clone(estimator):
+    prior = [0.4, 0.6]
+    original = estimator(n_neighbors=4, power=2, lambda1=0.5, class_prior=prior)
+    assert original.class_prior is prior
+    copy = clone(original)
+    assert copy.get_params() == original.get_params()
+    assert copy.set_params(lambda1=0.25).lambda1 == 0.25
+    assert original.lambda1 == 0.5
+    with pytest.raises(ValueError, match="Invalid parameter 'lamda1'"):
+        original.set_params(lamda1=1.0)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_clone_of_a_fitted_estimator_is_not_fitted(estimator):
+    X, y = moons()
+    with pytest.raises(NotFittedError):
+        clone(estimator().fit(X, y)).predict(X)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_pipeline_scales_both_ways(estimator):
+    X, y = moons()
+    stretched = X * [1.0, 1000.0]
+    pipeline = make_pipeline(StandardScaler(), estimator()).fit(stretched, y)
+    bare = estimator().fit(StandardScaler().fit_transform(X), y)
+    assert (pipeline.predict(stretched) == bare.transduction_).all()
+    np.testing.assert_allclose(pipeline.predict_proba(stretched), bare.predict_proba(StandardScaler().fit_transform(X)))
+
+
+@pytest.mark.parametrize("asked_before", [True, False])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_stored_model_answers_the_same(estimator, asked_before, tmp_path):
+    X, y = moons()
+    new = X[:20] + 0.05
+    model = estimator().fit(X, y)
+    if asked_before:
+        model.predict_proba(new)
+    joblib.dump(model, tmp_path / "model.joblib")
+    for copy in (joblib.load(tmp_path / "model.joblib"), pickle.loads(pickle.dumps(model))):
+        assert (copy.predict(new) == model.predict(new)).all()
+        assert (copy.decision_function(new) == model.decision_function(new)).all()
+        assert (copy.predict_proba(new) == model.predict_proba(new)).all()
+        assert (copy.label_distributions_ == model.label_distributions_).all()
+        assert (copy.fit(X, y).solution_ == model.solution_).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_cross_validation_and_search_work(estimator):
+    X, y = load_iris(return_X_y=True)
+    assert cross_val_score(estimator(), X, y, cv=3).mean() > 0.9
+    search = GridSearchCV(estimator(), {"n_neighbors": [3, 8]}, cv=3, n_jobs=2).fit(X, y)
+    assert search.best_score_ > 0.9
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_several_models_in_threads_answer_as_one_does(estimator):
+    X, y = moons()
+    expected = estimator(n_jobs=1).fit(X, y).solution_
+    fits = joblib.Parallel(n_jobs=2, prefer="threads")(
+        joblib.delayed(estimator(n_jobs=1).fit)(X, y) for _ in range(4)
+    )
+    assert all((model.solution_ == expected).all() for model in fits)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function"])
+def test_an_unfitted_model_says_so(estimator, method):
+    with pytest.raises(NotFittedError):
+        getattr(estimator(), method)(np.zeros((3, 2)))
+    assert not hasattr(estimator(), "label_distributions_")
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_pairwise_input_is_declared(estimator):
+    for metric, pairwise in (("euclidean", False), ("precomputed", True), ("affinity", True)):
+        tags = estimator(metric=metric).__sklearn_tags__()
+        assert tags.input_tags.pairwise is pairwise
+        assert tags.input_tags.sparse

@@ -1,0 +1,62 @@
+"""What the package exports, what importing it costs, and the examples in its documentation."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import homophily
+from homophily import KNNGraph
+
+MODULES = ["homophily", *(module.name for module in pkgutil.walk_packages(homophily.__path__, "homophily."))]
+EXPORTS = ["ERRClassifier", "IRRClassifier", "KNNGraph", "relationship_energy"]
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_the_public_names_are_there_and_documented(name):
+    assert name in homophily.__all__
+    assert getattr(homophily, name).__doc__
+
+
+def test_every_export_exists_and_is_listed_in_order():
+    assert all(hasattr(homophily, name) for name in homophily.__all__)
+    assert homophily.__all__ == sorted(homophily.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_are_true(name):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("name", ["ERRClassifier", "IRRClassifier", "KNNGraph", "relationship_energy"])
+def test_public_names_come_with_a_runnable_example(name):
+    assert ">>>" in getattr(homophily, name).__doc__
+
+
+def test_importing_the_core_loads_nothing_of_the_service():
+    outside = ["grpc", "sqlalchemy", "mlflow", "cupy", "matplotlib", "homophily_service"]
+    program = f"import homophily, sys; print([name for name in {outside} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "[]"
+    assert run.stderr == ""
+
+
+def test_every_parameter_of_the_graph_is_one_of_the_classifiers():
+    graph = set(KNNGraph().get_params())
+    for name in ("IRRClassifier", "ERRClassifier"):
+        classifier = getattr(homophily, name)()
+        assert graph <= set(classifier.get_params())
+        assert {parameter: classifier.get_params()[parameter] for parameter in graph} == KNNGraph().get_params()
+
+
+@pytest.mark.parametrize("name", ["IRRClassifier", "ERRClassifier", "KNNGraph"])
+def test_every_parameter_has_a_constraint(name):
+    estimator = getattr(homophily, name)
+    assert set(estimator._parameter_constraints) == set(estimator().get_params())

@@ -1,0 +1,171 @@
+"""The function over the engines: which one is chosen, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array, csc_array, csr_array
+
+from homophily import relationship, relationship_energy
+from homophily.relationship import ENGINE_NAMES, choose_engine, make_engine
+from homophily.relationship.chebyshev import ChebyshevEngine
+from homophily.relationship.dense import DenseEngine
+from homophily.relationship.nufft import NufftEngine
+from homophily.relationship.nystrom import NystromEngine
+from homophily.relationship.tiles import TileEngine
+
+from .oracle import knn_weights, laplacian, relative_error
+
+
+def values(u, n, seed=0):
+    return np.random.default_rng(seed).normal(size=(u, n))
+
+
+@pytest.mark.parametrize(
+    ("points", "columns", "sigma_f", "name"),
+    [
+        (10, 1, 1.0, "chebyshev"),
+        (9_000, 1, 0.01, "chebyshev"),
+        (10, 1, 1e-9, "tiles"),
+        (500, 2, 1.0, "tiles"),
+        (2_000, 2, 1.0, "nufft"),
+        (2_000, 3, 1.0, "nufft"),
+        (2_000, 3, 1e-3, "tiles"),
+        (2_000, 4, 1.0, "tiles"),
+        (6_000, 4, 1.0, "nystrom"),
+        (6_000, 10, 1.0, "nystrom"),
+    ],
+)
+def test_engine_follows_points_columns_and_range(points, columns, sigma_f, name):
+    assert choose_engine(values(points, columns), sigma_f) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("auto", ChebyshevEngine),
+        ("dense", DenseEngine),
+        ("tiles", TileEngine),
+        ("chebyshev", ChebyshevEngine),
+        ("nufft", NufftEngine),
+        ("nystrom", NystromEngine),
+    ],
+)
+def test_an_engine_is_made_by_name(name, kind):
+    assert isinstance(make_engine(laplacian(knn_weights(30)), values(30, 1), 0.5, engine=name), kind)
+
+
+def test_every_name_is_offered_once():
+    assert len(set(ENGINE_NAMES)) == len(ENGINE_NAMES) == 6
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+@pytest.mark.parametrize("name", ENGINE_NAMES)
+def test_engines_agree_through_the_function(name, columns):
+    if (name, columns) in {("chebyshev", 2), ("chebyshev", 5), ("nufft", 5)}:
+        pytest.skip("too many columns for this engine")
+    G, F = laplacian(knn_weights(100)), values(100, columns)
+    energy, gradient = relationship_energy(F, G, sigma_f=0.9, engine=name)
+    reference, slope = relationship_energy(F, G, sigma_f=0.9, engine="dense")
+    # A low rank that the data choose is good to a few digits; the others are exact to their tolerance.
+    assert relative_error(energy, reference) <= 1e-3
+    assert relative_error(gradient, slope) <= 1e-2
+    if name != "nystrom":
+        assert relative_error(energy, reference) <= 1e-9
+        assert relative_error(gradient, slope) <= 1e-8
+
+
+@pytest.mark.parametrize("threshold", [0, 10**9])
+@pytest.mark.parametrize("columns", [2, 3])
+def test_either_side_of_the_threshold_gives_the_same_answer(monkeypatch, threshold, columns):
+    monkeypatch.setattr(relationship, "TILES_BEAT_NUFFT", threshold)
+    G, F = laplacian(knn_weights(100)), values(100, columns)
+    assert choose_engine(F, 0.9) == ("nufft" if threshold == 0 else "tiles")
+    energy, gradient = relationship_energy(F, G, sigma_f=0.9)
+    reference, slope = relationship_energy(F, G, sigma_f=0.9, engine="dense")
+    assert relative_error(energy, reference) <= 1e-9
+    assert relative_error(gradient, slope) <= 1e-8
+
+
+@pytest.mark.parametrize("form", [csr_array, csc_array, coo_array, lambda G: G.toarray(), lambda G: G.toarray().tolist()])
+def test_the_matrix_may_have_any_form(form):
+    G, F = laplacian(knn_weights(30)), values(30, 1)
+    energy, gradient = relationship_energy(F, form(G), sigma_f=0.5)
+    reference, slope = relationship_energy(F, G, sigma_f=0.5)
+    assert energy == pytest.approx(reference, rel=1e-12)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-10, atol=1e-12)
+
+
+def test_a_vector_of_values_gives_a_vector_of_slopes():
+    G, F = laplacian(knn_weights(30)), values(30, 1)
+    energy, gradient = relationship_energy(F[:, 0], G, sigma_f=0.5)
+    assert gradient.shape == (30,)
+    reference, slope = relationship_energy(F, G, sigma_f=0.5)
+    assert energy == reference
+    assert (gradient == slope[:, 0]).all()
+
+
+def test_lists_and_single_precision_are_values_too():
+    G = laplacian(knn_weights(30))
+    F = values(30, 1).astype(np.float32)
+    energy, gradient = relationship_energy(F, G.astype(np.float32), sigma_f=0.5)
+    assert gradient.dtype == np.float64
+    # Single precision in F and G costs no more than their own rounding.
+    assert energy == pytest.approx(relationship_energy(F.astype(np.float64), G, sigma_f=0.5)[0], rel=1e-5)
+    assert relationship_energy(F.tolist(), G, sigma_f=0.5)[0] == pytest.approx(energy, rel=1e-5)
+
+
+def test_arguments_are_left_as_they_were():
+    G, F = laplacian(knn_weights(30)), values(30, 2)
+    G_before, F_before = G.copy(), F.copy()
+    for name in ("dense", "tiles", "nufft", "nystrom"):
+        relationship_energy(F, G, sigma_f=0.5, engine=name)
+    assert (F == F_before).all()
+    assert (G != G_before).nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"F": np.nan * np.ones((10, 1))}, "The 'F' parameter of relationship_energy must be a finite array"),
+        ({"F": np.full((10, 1), np.inf)}, "The 'F' parameter"),
+        ({"F": np.ones((10, 1, 1))}, "The 'F' parameter"),
+        ({"F": np.ones((0, 1))}, "The 'F' parameter"),
+        ({"F": np.ones((10, 0))}, "The 'F' parameter"),
+        ({"F": []}, "The 'F' parameter"),
+        ({"F": 1.0}, "The 'F' parameter"),
+        ({"sigma_f": 0.0}, "The 'sigma_f' parameter of relationship_energy must be a float"),
+        ({"sigma_f": -1.0}, "The 'sigma_f' parameter"),
+        ({"sigma_f": np.nan}, "The 'sigma_f' parameter"),
+        ({"sigma_f": np.inf}, "The 'sigma_f' parameter"),
+        ({"G": np.eye(9)}, "The 'G' parameter of relationship_energy must be a square matrix .*10 points"),
+        ({"G": np.ones((10, 9))}, "The 'G' parameter"),
+        ({"G": np.full((10, 10), np.nan)}, "The 'G' parameter of relationship_energy must be finite"),
+        ({"G": np.triu(np.ones((10, 10)))}, "The 'G' parameter of relationship_energy must be symmetric"),
+        ({"engine": "fast"}, "The 'engine' parameter .*'fast'"),
+        ({"engine": None}, "The 'engine' parameter"),
+        ({"F": np.ones((10, 2)), "engine": "chebyshev"}, "'chebyshev' engine works on F of at most 1 column"),
+        ({"F": np.ones((10, 4)), "engine": "nufft"}, "'nufft' engine works on F of at most 3 columns"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    arguments = {"F": np.ones((10, 1)), "G": np.eye(10), "sigma_f": 1.0} | change
+    with pytest.raises(ValueError, match=message):
+        relationship_energy(arguments.pop("F"), arguments.pop("G"), **arguments)
+
+
+@pytest.mark.parametrize("sigma_f", ["wide", None, [1.0]])
+def test_a_width_that_is_no_number_is_named(sigma_f):
+    with pytest.raises((TypeError, ValueError), match="sigma_f"):
+        relationship_energy(np.ones((10, 1)), np.eye(10), sigma_f=sigma_f)
+
+
+def test_text_for_values_is_named():
+    with pytest.raises((TypeError, ValueError), match="'F'"):
+        relationship_energy(["a", "b"], np.eye(2), sigma_f=1.0)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1e-3, np.nan])
+def test_a_tolerance_that_is_not_positive_is_named(tolerance):
+    with pytest.raises(ValueError, match="'tolerance'"):
+        relationship_energy(values(10, 2), np.eye(10), sigma_f=1.0, engine="nufft", tolerance=tolerance)
