@@ -18,7 +18,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	touch $@
 
 demo: $(VENV)/.dev  ## label scikit-learn's digits from 50 labels; table on screen, picture in demo.png
-	$(BIN)/python -m homophily.demo
+	$(BIN)/python -m homophily_service.demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2

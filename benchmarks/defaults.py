@@ -15,6 +15,8 @@ LABELS = 50
 MODELS: dict[str, Callable[[], IRRClassifier | ERRClassifier]] = {
     "IRR": lambda: IRRClassifier(),
     "ERR": lambda: ERRClassifier(),
+    "IRR p = 1": lambda: IRRClassifier(power=1),
+    "ERR p = 1": lambda: ERRClassifier(power=1),
     "IRR p = 2": lambda: IRRClassifier(power=2),
     "ERR p = 2": lambda: ERRClassifier(power=2),
 }

@@ -90,12 +90,12 @@ def solvers() -> dict[str, Solve]:
 
     ours = {
         "IRR p = 1": irr(1),
-        "ERR p = 1": err(),
-        "ERR p = 1, plain 50 steps": err(**PLAIN),
+        "ERR p = 1": err(power=1),
+        "ERR p = 1, plain 50 steps": err(power=1, **PLAIN),
         "IRR p = 2": irr(2),
         "ERR p = 2": err(power=2),
         "ERR p = 2, plain 50 steps": err(power=2, **PLAIN),
-        "sparse ERR |N_K| = 200": err(relationship_neighbors=200),
+        "sparse ERR |N_K| = 200": err(power=1, relationship_neighbors=200),
     }
     peers: dict[str, Solve] = {
         name: lambda graph, few, y, method=method: Outcome(method(graph.W, few, y))  # type: ignore[misc]

@@ -17,7 +17,7 @@ BATCHES = (1, 100, 1_000, 10_000)
 BAR = 5_000
 MODELS: dict[str, Callable[[], IRRClassifier | ERRClassifier]] = {
     "IRR": lambda: IRRClassifier(),
-    "ERR": lambda: ERRClassifier(),
+    "ERR p = 1": lambda: ERRClassifier(power=1),
     "ERR p = 2": lambda: ERRClassifier(power=2),
     "ERR p = 2, one-vs-rest": lambda: ERRClassifier(power=2, multiclass="one-vs-rest"),
 }

@@ -45,7 +45,7 @@ def run(options: Options, report: Report) -> None:
         report.progress(f"{size:,} points")
         costs.append(isolated(measure, size))
     report.table(
-        f"Two classes on curves in space, k = 10, 1 % labelled, {STEPS} plain CG steps of full ERR",
+        f"Two classes on curves in space, k = 10, 1 % labelled, {STEPS} plain CG steps of full ERR, p = 1",
         [
             {
                 "points": cost.points,
@@ -84,14 +84,14 @@ def measure(points: int) -> Cost:
     own = peak_memory()
     graph_seconds, graph = timed(lambda: KNNGraph().fit(X))
     graph.laplacian()
-    irr_seconds, irr = timed(lambda: IRRClassifier().fit(graph, few))
+    irr_seconds, irr = timed(lambda: IRRClassifier(power=1).fit(graph, few))
     start = irr.solution_
     start_peak = peak_memory()
     forget_peak()
-    plain = ERRClassifier(precondition=False, tol=0, max_iter=STEPS)
+    plain = ERRClassifier(power=1, precondition=False, tol=0, max_iter=STEPS)
     trace = traced_fit(plain, graph, few, init=start)
     steps_memory = peak_memory() - own
-    better = traced_fit(ERRClassifier(), graph, few, init=start)
+    better = traced_fit(ERRClassifier(power=1), graph, few, init=start)
     peak = max(start_peak, peak_memory())
     return Cost(
         points=points,

@@ -71,7 +71,13 @@ class PolynomialPreconditioner:
     STEPS = 8
 
     def __init__(
-        self, laplacian: csr_array, power: int, G: csr_array, confidence: Floats, scale: float, n_jobs: int | None = None
+        self,
+        laplacian: csr_array,
+        power: int,
+        G: csr_array,
+        confidence: Floats,
+        scale: float,
+        n_jobs: int | None = None,
     ) -> None:
         self.laplacian, self.power, self.n_jobs = laplacian, power, n_jobs
         self.scale = scale

@@ -88,7 +88,8 @@ def extend(
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Values (m, n) and degrees (m,) of new points, and which of them have a neighbour whose value is ``known``.
 
-    A point at distance 0 from a stored one has the stored value and degree (of the lowest index, where several are that close).
+    A point at distance 0 from a stored one has the stored value and degree; where several are that close, the lowest
+    index counts.
     """
     indices, distances, weights = graph.attach(X)
     weights = np.where(known[indices], weights, 0.0)

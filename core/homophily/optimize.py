@@ -130,7 +130,7 @@ class NonlinearCG:
         """
         low = Point(0.0, state.energy, slope, state.gradient)
         high: Point | None = None
-        step = self._first_step(state, slope)
+        step = self._first_step(state)
         best: Point | None = None
         for trial in range(1, MAX_TRIALS + 1):
             energy, gradient = self.objective(state.x + step * state.direction)
@@ -147,8 +147,8 @@ class NonlinearCG:
             step = _next_step(low, high, slope)
         return (best if best and best.energy < state.energy else None), MAX_TRIALS
 
-    def _first_step(self, state: State, slope: float) -> float:
-        """Assume the same first-order change as in the last step; before any, one in the preconditioner's units."""
+    def _first_step(self, state: State) -> float:
+        """The step that was right last time; before any, a full one that moves no value by more than 1."""
         if state.iteration == 0:
             largest = float(np.abs(state.direction).max())
             return min(1.0, 1.0 / largest)

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
+
+_NUMBA: Any = numba.config
 
 
 def thread_count(n_jobs: int | None) -> int:
@@ -24,9 +27,9 @@ def thread_count(n_jobs: int | None) -> int:
     Inside a joblib worker the process's own share counts (joblib passes it to numba), so nested work does not
     oversubscribe the machine.
     """
-    available = min(numba.config.NUMBA_NUM_THREADS, len(os.sched_getaffinity(0)))
+    available = min(_NUMBA.NUMBA_NUM_THREADS, len(os.sched_getaffinity(0)))
     if n_jobs is None:
-        return available
+        return int(available)
     return max(1, available + 1 + n_jobs) if n_jobs < 0 else max(1, n_jobs)
 
 

@@ -14,6 +14,7 @@ from homophily.relationship.dense import DenseEngine
 
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
 
+
 def values(u, seed=0):
     return np.random.default_rng(seed).normal(size=(u, 1))
 
@@ -156,4 +157,4 @@ def test_values_are_left_as_they_were():
     F = values(50)
     before = F.copy()
     ChebyshevEngine(laplacian(knn_weights(50)), 0.5)(F)
-    assert (F == before).all()
+    assert (before == F).all()

@@ -69,10 +69,8 @@ def test_the_energy_told_is_the_energy_of_the_solution(data, power):
     X, y = data()
     model = ERRClassifier(power=power, lambda1=0.03, lambda2=0.02, sigma_f=0.9).fit(X, y)
     F, G = model.solution_, model.graph_.laplacian(power)
-    if data is moons:
-        T = np.where(y == -1, 0.0, 2.0 * y - 1.0)[:, None]
-    else:
-        T = (y[:, None] == np.arange(4)).astype(float)
+    one_hot = (y[:, None] == np.arange(y.max() + 1)).astype(float)
+    T = one_hot if data is blobs else one_hot[:, 1:] - one_hot[:, :1]
     expected = np.sum((y != -1)[:, None] * (F - T) ** 2) + 0.03 * np.trace(F.T @ (G @ F))
     expected += 0.02 / len(X) * relationship_energy(F, G, sigma_f=0.9, engine="dense")[0]
     assert model.energy_ == pytest.approx(expected, rel=1e-8)
@@ -104,9 +102,7 @@ def test_every_evaluation_is_counted(monkeypatch):
     X, y = moons()
     calls = []
     evaluate = chebyshev.ChebyshevEngine.__call__
-    monkeypatch.setattr(
-        chebyshev.ChebyshevEngine, "__call__", lambda engine, F: calls.append(1) or evaluate(engine, F)
-    )
+    monkeypatch.setattr(chebyshev.ChebyshevEngine, "__call__", lambda engine, F: calls.append(1) or evaluate(engine, F))
     for params in ({}, {"precondition": False}, {"max_iter": 3}, {"max_iter": 0}, {"tol": 0.0}):
         calls.clear()
         model = ERRClassifier(**params).fit(X, y)
@@ -228,9 +224,11 @@ def test_soft_labels_are_targets_between_the_classes(estimator):
     X, y = moons(labels=20)
     shares = (y[:, None] == np.arange(2)).astype(float)
     shares[:20] = 0.8 * shares[:20] + 0.1
-    model = estimator(lambda1=1e-6, lambda2=1e-6).fit(X, shares) if estimator is ERRClassifier else estimator(
-        lambda1=1e-6
-    ).fit(X, shares)
+    model = (
+        estimator(lambda1=1e-6, lambda2=1e-6).fit(X, shares)
+        if estimator is ERRClassifier
+        else estimator(lambda1=1e-6).fit(X, shares)
+    )
     # With hardly any smoothing, labelled points keep their targets of ±0.8.
     np.testing.assert_allclose(model.solution_[:20, 0], 0.8 * (2 * y[:20] - 1), atol=1e-2)
 
@@ -281,7 +279,9 @@ def test_withdrawn_label_no_longer_pulls_its_neighbours(estimator):
     side = 2 * wrong[point] - 1
     neighbours = pulled.graph_.indices_[point, :3]
     free = estimator().fit(X, y)
-    assert (side * (pulled.solution_ - free.solution_)[neighbours, 0] > 0.05).all()
+    pull = side * (pulled.solution_ - free.solution_)[neighbours, 0]
+    assert (pull > 0).all()
+    assert pull[0] > 0.5
     # Withdrawn, also on a model that had it: nothing of it is left.
     again = pulled.fit(X, y)
     assert (again.solution_ == free.solution_).all()
@@ -371,7 +371,10 @@ def test_every_engine_finds_the_same_solution(engine):
     X, y = moons(150)
     model = ERRClassifier(engine=engine, tol=1e-6).fit(X, y)
     assert model.engine_ == engine
-    np.testing.assert_allclose(model.solution_, ERRClassifier(tol=1e-6).fit(X, y).solution_, atol=1e-2)
+    # Low rank is worth a few percent of a value, the exact engines differ by where the descent stops.
+    reference = ERRClassifier(tol=1e-6).fit(X, y)
+    np.testing.assert_allclose(model.solution_, reference.solution_, atol=0.1 if engine == "nystrom" else 1e-3)
+    assert (model.transduction_ == reference.transduction_).mean() > 0.98
     assert (model.engine_error_ is not None) == (engine == "nystrom")
 
 
@@ -441,8 +444,7 @@ def test_calibration_is_better_than_raw_scores(estimator, classes):
         # Scores are what the calibration's slope multiplies: recover them from the model's own decisions.
         decisions = model.decision_function(X).reshape(300, -1)
         raw = [
-            Calibration(slope, np.zeros(decisions.shape[1])).probabilities(decisions)
-            for slope in (1.0, DEFAULT_SLOPE)
+            Calibration(slope, np.zeros(decisions.shape[1])).probabilities(decisions) for slope in (1.0, DEFAULT_SLOPE)
         ]
         losses.append([log_loss(y[80:], p[80:], labels=range(classes)) for p in (calibrated, *raw)])
     mean = np.mean(losses, axis=0)
@@ -554,7 +556,8 @@ def test_one_and_two_threads_agree(monkeypatch, estimator, data, power):
     monkeypatch.setattr("homophily.linear.BLOCK", 64)
     X, y = data(400)
     one, two = (estimator(n_jobs=n_jobs, power=power).fit(X, y) for n_jobs in (1, 2))
-    np.testing.assert_allclose(one.solution_, two.solution_, rtol=0, atol=1e-9)
+    # With p = 2 the steps magnify the rounding of one evaluation (1e-15 of the energy) a little more.
+    np.testing.assert_allclose(one.solution_, two.solution_, rtol=0, atol=1e-9 if power == 1 else 1e-8)
     assert one.energy_ == pytest.approx(two.energy_, rel=1e-9)
     assert (one.transduction_ == two.transduction_).all()
 
@@ -565,7 +568,7 @@ def test_single_precision_points_cost_their_own_rounding_only(estimator):
     single = X.astype(np.float32)
     model = estimator().fit(single, y)
     # The distances are measured in float64, so that only the rounding of the points themselves is left.
-    assert (model.solution_ == estimator().fit(single.astype(np.float64), y).solution_).all()
+    np.testing.assert_allclose(model.solution_, estimator().fit(single.astype(np.float64), y).solution_, atol=1e-9)
     np.testing.assert_allclose(model.solution_, estimator().fit(X, y).solution_, atol=1e-4)
     assert model.solution_.dtype == np.float64
     assert (model.predict(single) == model.transduction_).all()

@@ -70,7 +70,7 @@ def test_values_are_left_as_they_were():
     energy, *_, F = problem()
     before = F.copy()
     energy(F)
-    assert (F == before).all()
+    assert (before == F).all()
 
 
 def test_out_of_range_values_have_infinite_energy():
@@ -82,9 +82,7 @@ def test_out_of_range_values_have_infinite_energy():
 @pytest.mark.parametrize("power", [1, 2, 3])
 def test_power_is_applied_by_products(power):
     L, F = laplacian(knn_weights(40)), np.random.default_rng(0).normal(size=(40, 3))
-    np.testing.assert_allclose(
-        apply_power(L, power, F, 1), np.linalg.matrix_power(L.toarray(), power) @ F, atol=1e-12
-    )
+    np.testing.assert_allclose(apply_power(L, power, F, 1), np.linalg.matrix_power(L.toarray(), power) @ F, atol=1e-12)
 
 
 # -- preconditioner ----------------------------------------------------------------------------------------------------
@@ -113,7 +111,9 @@ def test_preconditioner_is_linear_symmetric_and_positive(scale, power, normalize
     P = as_matrix(operator, 60)
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, 60, 3))
-    np.testing.assert_allclose(operator(2.0 * a - 3.0 * b), 2.0 * operator(a) - 3.0 * operator(b), atol=1e-10 * abs(P).max())
+    np.testing.assert_allclose(
+        operator(2.0 * a - 3.0 * b), 2.0 * operator(a) - 3.0 * operator(b), atol=1e-10 * abs(P).max()
+    )
     np.testing.assert_allclose(operator(a), P @ a, atol=1e-10 * abs(P).max())
     assert np.abs(P - P.T).max() <= 1e-12 * np.abs(P).max()
     eigenvalues = np.linalg.eigvalsh((P + P.T) / 2)

@@ -23,7 +23,7 @@ _A_NODE_EACH = "a repeated or left-out point is a node more or less in the graph
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": _A_NODE_EACH,
     "check_sample_weight_equivalence_on_sparse_data": _A_NODE_EACH,
-    "check_classifiers_classes": "the check uses -1 as a class; here, as in sklearn.semi_supervised, it is «unlabelled»",
+    "check_classifiers_classes": "it uses -1 as a class; here, as in sklearn.semi_supervised, -1 is «unlabelled»",
 }
 
 
@@ -104,9 +104,7 @@ def test_cross_validation_and_search_work(estimator):
 def test_several_models_in_threads_answer_as_one_does(estimator):
     X, y = moons()
     expected = estimator(n_jobs=1).fit(X, y).solution_
-    fits = joblib.Parallel(n_jobs=2, prefer="threads")(
-        joblib.delayed(estimator(n_jobs=1).fit)(X, y) for _ in range(4)
-    )
+    fits = joblib.Parallel(n_jobs=2, prefer="threads")(joblib.delayed(estimator(n_jobs=1).fit)(X, y) for _ in range(4))
     assert all((model.solution_ == expected).all() for model in fits)
 
 

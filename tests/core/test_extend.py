@@ -179,9 +179,7 @@ def test_weights_are_answered_as_points(estimator):
     to_new = np.zeros((len(new), len(X)))
     np.put_along_axis(to_new, indices, weights, axis=1)
     np.testing.assert_allclose(model.decision_function(to_new), points.decision_function(new), atol=1e-6)
-    np.testing.assert_allclose(
-        model.decision_function(csr_array(to_new)), model.decision_function(to_new), atol=1e-12
-    )
+    np.testing.assert_allclose(model.decision_function(csr_array(to_new)), model.decision_function(to_new), atol=1e-12)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -312,4 +310,4 @@ def test_the_function_keeps_to_its_arguments():
     assert values.shape == (5, 1)
     assert (degrees > 0).all()
     assert reached.all()
-    assert (F == model.solution_).all()
+    assert (model.solution_ == F).all()

@@ -71,6 +71,14 @@ def test_infinite_energy_is_backed_off_from():
     np.testing.assert_allclose(state.x, 1.0, atol=1e-6)
 
 
+def test_a_kink_that_no_slope_leads_into_ends_the_search():
+    # The slope is ±1 on either side: the bracket shrinks to nothing without ever holding a flat point.
+    objective = Counted(lambda x: (float(np.abs(x - 1 / 3).sum()), np.sign(x - 1 / 3)))
+    state = NonlinearCG(objective).run(np.zeros((1, 1)))
+    assert abs(state.x[0, 0] - 1 / 3) < 1e-3
+    assert state.n_evaluations == objective.calls
+
+
 def test_every_evaluation_is_counted():
     objective = Counted(quadratic(1e4))
     seen = []

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array
 
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
@@ -41,7 +41,7 @@ class Engine(Protocol):
     """Energy and gradient of one graph's relationships."""
 
     def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """tr(KᵀGK) at F (u, n), and its gradient (u, n)."""
+        """tr(KᵀGK) at F (u, n), and its gradient (u, n); an infinite energy where F spreads too far for the engine."""
 
 
 def choose_engine(F: NDArray[np.float64], sigma_f: float) -> EngineName:
@@ -67,7 +67,7 @@ def make_engine(
     n_jobs: int | None = None,
     targets: NDArray[np.float64] | None = None,
 ) -> Engine:
-    """The engine of that name for G; F is where the solve starts, ``targets`` (classes, n) where its values are pulled to."""
+    """The engine of that name for G; F is where the solve starts, ``targets`` (classes, n) where labels pull it."""
     name = choose_engine(F, sigma_f) if engine == "auto" else engine
     if name == "dense":
         return DenseEngine(G, sigma_f, n_jobs=n_jobs)
@@ -132,9 +132,14 @@ def relationship_energy(
             "The 'sigma_f' parameter of relationship_energy must be a float in the range (0, inf). "
             f"Got {sigma_f!r} instead."
         )
-    matrix = csr_array(G if issparse(G) else np.asarray(G, dtype=np.float64), dtype=np.float64)
+    matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
     energy, gradient = make_engine(matrix, columns, sigma_f, engine=engine, tolerance=tolerance, n_jobs=n_jobs)(columns)
+    if not np.isfinite(energy):
+        raise ValueError(
+            f"The values of F spread over {np.ptp(columns, axis=0).max() / sigma_f:.3g} sigma_f, too far for the "
+            f"{engine!r} engine. Use engine='tiles'."
+        )
     return energy, gradient.reshape(values.shape)
 
 

@@ -84,7 +84,7 @@ def _smooth_panels(moments: Array, refine: Array, kernel: Array, expand: Array, 
 
 
 def _smooth(moments: Array) -> Array:
-    """A·moments: from sub-panel moments to the polynomial coefficients of their Gauss sum, both (sub-panels × TERMS)."""
+    """A·moments, from sub-panel moments to the polynomials of their Gauss sum, both (sub-panels × TERMS)."""
     coefficients = np.zeros_like(moments)
     panels = (-1, SUBPANELS * TERMS)
     _smooth_panels(moments.reshape(panels), _REFINE, _KERNEL, _EXPAND, coefficients.reshape(panels))
@@ -93,7 +93,7 @@ def _smooth(moments: Array) -> Array:
 
 @njit(cache=True, nogil=True, inline="always")
 def _add_powers(moments, place, weight):  # type: ignore[no-untyped-def]
-    """moments += weight · b(place)."""
+    """Add weight · b(place) to the moments."""
     panel = int(place)
     t = place - panel
     cell = moments[panel]
@@ -183,7 +183,7 @@ def _diagonal_pass(
 
 @njit(cache=True, nogil=True)
 def _gather_adjoint(places: Array, coefficients: Array, partial: Array, scale: float, gradient: Array) -> None:
-    """gradient = scale · (Σ chunks' partial gradients + ∇ĝ)."""
+    """Set gradient ← scale · (Σ chunks' partial gradients + ∇ĝ)."""
     for i in range(places.size):
         total = _value_and_slope(coefficients, places[i])[1]
         for chunk in range(partial.shape[0]):

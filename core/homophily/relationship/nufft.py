@@ -11,7 +11,7 @@ of the edges (type 2); the gradient sends ``G_jk φ_jk`` back the same way. Only
 from __future__ import annotations
 
 from itertools import pairwise
-from math import log, pi, prod, sqrt
+from math import inf, log, pi, prod, sqrt
 
 import finufft
 import numpy as np
@@ -76,13 +76,15 @@ class NufftEngine:
             for start, stop in pairwise(np.linspace(0, rows.size, chunks + 1).astype(int))
         ]
         self.sigma_f = sigma_f
-        self.accuracy = max(tolerance / 100, 1e-14)
+        self.accuracy = _accuracy(tolerance)
 
     def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         chunks = len(self.edges)
         low, high = F.min(axis=0), F.max(axis=0)
-        periods, shape = self._box(high - low)
+        periods, shape = _box(high - low, self.sigma_f, self.accuracy)
+        if prod(shape) > MOST_MODES:
+            return inf, np.full_like(F, np.nan)
         centre, scale = (low + high) / 2, 2 * pi / periods
         response, slopes = self._gaussian(periods, shape)
         points = np.ascontiguousarray(((F - centre) * scale).T)
@@ -119,17 +121,10 @@ class NufftEngine:
         run_chunks(pull_points, chunks)
         return float(energies.sum()), gradients.sum(axis=0)
 
-    def _box(self, spread: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-        """Periods of a box whose images of the data are out of the Gaussian's reach, and the modes along each axis."""
-        digits = sqrt(log(1 / self.accuracy))
-        periods = spread + self.sigma_f * digits / sqrt(2)
-        shape = tuple(2 * int(np.ceil(digits * sqrt(2) / pi * period / self.sigma_f)) + 1 for period in periods)
-        if prod(shape) > MOST_MODES:
-            raise ValueError(
-                f"The values of F spread over {np.max(spread) / self.sigma_f:.0f} sigma_f, which needs {prod(shape)} "
-                f"Fourier modes; the 'nufft' engine takes at most {MOST_MODES}. Use the 'tiles' engine instead."
-            )
-        return periods, shape
+    @classmethod
+    def copes_with(cls, spread: NDArray[np.float64], sigma_f: float, tolerance: float = 1e-9) -> bool:
+        """Whether the Fourier modes for F of this spread along each axis stay within bounded memory."""
+        return prod(_box(spread, sigma_f, _accuracy(tolerance))[1]) <= MOST_MODES
 
     def _gaussian(
         self, periods: NDArray[np.float64], shape: tuple[int, ...]
@@ -153,6 +148,17 @@ class NufftEngine:
         plan = finufft.Plan(kind, shape, transforms, eps=self.accuracy, isign=-1 if kind == 1 else 1, nthreads=1)
         plan.setpts(*points)
         return plan
+
+
+def _accuracy(tolerance: float) -> float:
+    return max(tolerance / 100, 1e-14)
+
+
+def _box(spread: NDArray[np.float64], sigma_f: float, accuracy: float) -> tuple[NDArray[np.float64], tuple[int, ...]]:
+    """Periods of a box whose images of the data are out of the Gaussian's reach, and the modes along each axis."""
+    digits = sqrt(log(1 / accuracy))
+    periods = spread + sigma_f * digits / sqrt(2)
+    return periods, tuple(2 * int(np.ceil(digits * sqrt(2) / pi * period / sigma_f)) + 1 for period in periods)
 
 
 def _paired(spectra: NDArray[np.complex128]) -> NDArray[np.complex128]:

@@ -1,0 +1,290 @@
+"""What every transductive classifier here does around its energy: graph, labels, decision, probabilities, new points.
+
+The energies themselves, and how they are minimised, are in :mod:`homophily.classify`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from homophily.calibration import Calibration, fit_calibration, label_folds
+from homophily.errors import UnlabelledComponentsWarning
+from homophily.extend import RelationshipTerm, extend
+from homophily.graph import KNNGraph
+from homophily.labels import (
+    Labels,
+    check_prior,
+    class_offsets,
+    decide_index,
+    encode_labels,
+    estimate_prior,
+    likely_offsets,
+)
+
+Floats = NDArray[np.float64]
+
+CALIBRATION_FOLDS = 5
+POSITIVE = Interval(Real, 0, None, closed="neither")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The part of the graph that labels reach: what the energies are computed on."""
+
+    rows: NDArray[np.intp] | slice
+    laplacian: csr_array
+    confidence: Floats
+    targets: Floats
+
+    def restricted(self, matrix: csr_array) -> csr_array:
+        """The same part of another matrix of the whole graph."""
+        return matrix if isinstance(self.rows, slice) else csr_array(matrix[self.rows][:, self.rows])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """F on the rows of a problem, with what is told about how it was found."""
+
+    F: Floats
+    energy: float
+    n_iter: int
+    n_evaluations: int
+    engine: str | None = None
+    engine_error: float | None = None
+
+
+class GraphClassifier(ClassifierMixin, BaseEstimator):
+    """What IRR and ERR share: graph, labels, decision, probabilities, new points."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **KNNGraph._parameter_constraints,
+        "power": [Interval(Integral, 1, None, closed="left"), None],
+        "normalized": ["boolean"],
+        "lambda1": [POSITIVE],
+        "class_prior": ["array-like", StrOptions({"estimate"}), None],
+        "backend": [StrOptions({"numpy"})],
+    }
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, init: Any = None) -> Self:
+        """Label every point of X.
+
+        Parameters
+        ----------
+        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by ``metric``, distances or weights (u, u).
+        y : (u,) classes, where −1, NaN, None or "" means unlabelled; or (u, C) class shares, rows of 0 unlabelled.
+        sample_weight : (u,) confidence in each label, 1 if not given.
+        init : (u, n) values to start from instead of zeros (IRR) or the IRR solution (ERR).
+        """
+        self._check_together()
+        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        self.__dict__.pop("transduction_", None)
+        self.graph_ = self._graph(X)
+        check_consistent_length(self.graph_.W, y)
+        labels = encode_labels(y, sample_weight)
+        start = None if init is None else self._read_init(init, labels)
+        self.classes_ = labels.classes
+        self.reached_ = self._reach(labels)
+        problem = self._problem(labels)
+        answer = self._minimise(problem, None if start is None else start[problem.rows])
+        self.solution_ = np.zeros((self.graph_.n_points, answer.F.shape[1]))
+        self.solution_[problem.rows] = answer.F
+        self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
+        self.engine_, self.engine_error_ = answer.engine, answer.engine_error
+        self._labels = labels
+        self._calibration: Calibration | None = None
+        self._terms: tuple[RelationshipTerm | None, ...] | None = None
+        scores = self._scores(self.solution_, self.graph_.degrees)
+        self._set_decision(labels, scores[problem.rows])
+        self.transduction_ = self._decide(scores, self.reached_)
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores with the class offsets added: (m,) for two classes, positive for ``classes_[1]``; else (m, C).
+
+        With the normalised Laplacian a score is the value divided by √(degree / mean degree): values follow that root
+        (it is what the Laplacian calls constant), so offsets are added to what is left without it.
+        """
+        scores, _ = self._extend(X)
+        corrected = scores + self.offsets_
+        return corrected[:, 0] if corrected.shape[1] == 1 else corrected
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Classes of points; a point of ``fit`` gets its transduced class."""
+        return self._decide(*self._extend(X))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Calibrated class probabilities (m, C); the largest is always at the predicted class.
+
+        The first call (or the first use of ``label_distributions_``) calibrates: the fit is repeated on folds of the
+        labels, and the slope of a logistic curve is fitted to the scores of those left out.
+        """
+        return self._probabilities(*self._extend(X))
+
+    @property
+    def label_distributions_(self) -> Floats:
+        """Calibrated class probabilities (u, C) of the points of ``fit``."""
+        check_is_fitted(self)
+        return self._probabilities(self._scores(self.solution_, self.graph_.degrees), self.reached_)
+
+    @property
+    def calibration_(self) -> Calibration:
+        """From scores to probabilities, fitted when first asked for."""
+        check_is_fitted(self)
+        if self._calibration is None:
+            self._calibration = self._calibrate()
+        return self._calibration
+
+    @property
+    def _power(self) -> int:
+        return 2 if self.power is None else self.power
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _check_together(self) -> None:
+        """Refuse parameters that are right one by one but not together."""
+
+    def _minimise(self, problem: Problem, init: Floats | None) -> Answer:
+        raise NotImplementedError
+
+    def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
+        """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
+        return (None,)
+
+    def _graph(self, X: Any) -> KNNGraph:
+        if isinstance(X, KNNGraph):
+            check_is_fitted(X)
+            if hasattr(X, "n_features_in_"):
+                self.n_features_in_ = X.n_features_in_
+            return X
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        params = {name: getattr(self, name) for name in KNNGraph._parameter_constraints}
+        graph: KNNGraph = KNNGraph(**params).fit(X)
+        return graph
+
+    def _read_init(self, init: Any, labels: Labels) -> Floats:
+        values = np.array(init, dtype=np.float64)
+        shape = labels.targets.shape
+        if values.shape not in (shape, shape[:1] if shape[1] == 1 else shape) or not np.isfinite(values).all():
+            raise ValueError(
+                f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
+                f"Got one of shape {values.shape} instead."
+            )
+        return values.reshape(shape)
+
+    def _reach(self, labels: Labels) -> NDArray[np.bool_]:
+        """Which points are connected to a label; a warning counts the components that are not."""
+        component = self.graph_.component_labels
+        labelled = np.bincount(component, weights=labels.confidence, minlength=self.graph_.n_components) > 0
+        reached = labelled[component]
+        if not labelled.all():
+            warnings.warn(
+                f"{np.count_nonzero(~labelled)} of {len(labelled)} connected components of the graph hold no label; "
+                f"their {np.count_nonzero(~reached)} points get the class prior as their answer. "
+                "Label a point in each, or raise n_neighbors.",
+                UnlabelledComponentsWarning,
+                stacklevel=3,
+            )
+        return np.asarray(reached)
+
+    def _problem(self, labels: Labels) -> Problem:
+        rows = slice(None) if self.reached_.all() else np.flatnonzero(self.reached_)
+        whole = self.graph_.laplacian(normalized=self.normalized)
+        laplacian = whole if isinstance(rows, slice) else csr_array(whole[rows][:, rows])
+        return Problem(rows, laplacian, labels.confidence[rows], labels.targets[rows])
+
+    def _scores(self, values: Floats, degrees: Floats) -> Floats:
+        if not self.normalized:
+            return values
+        relative = np.where(degrees > 0, degrees, 1.0) / (self.graph_.degrees.mean() or 1.0)
+        return np.asarray(values / np.sqrt(relative)[:, None])
+
+    def _set_decision(self, labels: Labels, scores: Floats) -> None:
+        if self.class_prior is None:
+            self.class_prior_ = estimate_prior(labels)
+            self.offsets_ = likely_offsets(scores, labels.counts)
+            return
+        if isinstance(self.class_prior, str):
+            self.class_prior_ = estimate_prior(labels)
+        else:
+            self.class_prior_ = check_prior(self.class_prior, len(labels.classes))
+        self.offsets_ = class_offsets(scores, self.class_prior_)
+
+    def _calibrate(self) -> Calibration:
+        """Fit the slope on scores of labelled points that a repeated fit did not see."""
+        labels, reached = self._labels, self.reached_
+        candidates = np.flatnonzero((labels.confidence > 0) & reached)
+        folds = label_folds(labels.class_index[candidates], CALIBRATION_FOLDS)
+        problem = self._problem(labels)
+        scores = np.zeros((len(candidates), self.solution_.shape[1]))
+        for fold in range(CALIBRATION_FOLDS):
+            held_out = candidates[folds == fold]
+            if held_out.size == 0:
+                continue
+            confidence = labels.confidence.copy()
+            confidence[held_out] = 0.0
+            part = Problem(problem.rows, problem.laplacian, confidence[problem.rows], problem.targets)
+            values = np.zeros_like(self.solution_)
+            values[problem.rows] = self._minimise(part, None).F
+            scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
+        used = folds >= 0
+        return fit_calibration(
+            scores[used],
+            labels.class_index[candidates[used]],
+            self.offsets_,
+            labels.confidence[candidates[used]],
+        )
+
+    # -- answering -----------------------------------------------------------------------------------------------
+
+    def _decide(self, scores: Floats, reached: NDArray[np.bool_]) -> NDArray[Any]:
+        index = decide_index(scores + self.offsets_)
+        index[~reached] = self.class_prior_.argmax()
+        return np.asarray(self.classes_[index])
+
+    def _probabilities(self, scores: Floats, reached: NDArray[np.bool_]) -> Floats:
+        probabilities = self.calibration_.probabilities(scores)
+        probabilities[~reached] = self.class_prior_
+        return probabilities
+
+    def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        """Scores of points, and which of them a label reaches."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        if self._terms is None:
+            self._terms = self._new_point_terms()
+        columns = np.split(self.solution_, len(self._terms), axis=1)
+        parts = [
+            extend(
+                X,
+                self.graph_,
+                np.ascontiguousarray(F),
+                self.reached_,
+                normalized=self.normalized,
+                lambda1=self.lambda1,
+                relationships=term,
+                n_jobs=self.n_jobs,
+            )
+            for F, term in zip(columns, self._terms, strict=True)
+        ]
+        _, degrees, reached = parts[0]
+        return self._scores(np.hstack([values for values, _, _ in parts]), degrees), reached
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "transduction_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.pairwise = self.metric in ("precomputed", "affinity")
+        return tags
