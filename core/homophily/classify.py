@@ -14,7 +14,7 @@ from homophily.energy import LabelEnergy, PolynomialPreconditioner
 from homophily.extend import RelationshipTerm, gauss_sums
 from homophily.linear import irr_energy, solve_irr
 from homophily.optimize import NonlinearCG, State
-from homophily.relationship import ENGINE_NAMES, Engine, EngineName, choose_engine, make_engine
+from homophily.relationship import ENGINE_NAMES, POWER_ENGINES, Engine, EngineName, choose_engine, make_engine
 from homophily.relationship.nystrom import NystromEngine
 from homophily.relationship.sparse import SparseEngine
 from homophily.transduction import POSITIVE, Answer, GraphClassifier, Problem
@@ -260,17 +260,21 @@ class ERRClassifier(GraphClassifier):
     def _engine(self, problem: Problem, F: Floats) -> tuple[str, Engine, float]:
         """Name, engine, and the relationships of a point (which λ2 is divided by)."""
         sigma_f = self._sigma_f(F.shape[1])
+        engine: Engine
         if self.relationship_neighbors is not None:
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
             degrees = self.graph_.degrees[problem.rows] if self.normalized else None
-            engine: Engine = SparseEngine(
+            engine = SparseEngine(
                 problem.restricted(self.graph_.W), degrees, problem.restricted(mask), sigma_f, n_jobs=self.n_jobs
             )
             return "sparse", engine, mask.nnz / mask.shape[0]
         name = choose_engine(F, sigma_f) if self.engine == "auto" else self.engine
-        G = problem.restricted(self.graph_.laplacian(self._power, self.normalized))
+        matrix, power = problem.laplacian, self._power
+        if name not in POWER_ENGINES:
+            matrix, power = problem.restricted(self.graph_.laplacian(power, self.normalized)), 1
         classes = np.eye(F.shape[1]) if F.shape[1] > 1 else None
-        return name, make_engine(G, F, sigma_f, engine=name, n_jobs=self.n_jobs, targets=classes), float(len(F))
+        engine = make_engine(matrix, F, sigma_f, engine=name, power=power, n_jobs=self.n_jobs, targets=classes)
+        return name, engine, float(len(F))
 
     def _descend(self, problem: Problem, F: Floats, engine: tuple[str, Engine, float]) -> Answer:
         name, relationships, count = engine
@@ -289,7 +293,6 @@ class ERRClassifier(GraphClassifier):
             preconditioner = PolynomialPreconditioner(
                 problem.laplacian,
                 self._power,
-                problem.restricted(self.graph_.laplacian(self._power, self.normalized)),
                 problem.confidence,
                 self.lambda1 + self.lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2),
                 self.n_jobs,

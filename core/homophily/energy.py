@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.linear import sparse_product
+from homophily.linear import power_diagonal, sparse_product
 from homophily.relationship import Engine
 
 Floats = NDArray[np.float64]
@@ -71,22 +71,17 @@ class PolynomialPreconditioner:
     STEPS = 8
 
     def __init__(
-        self,
-        laplacian: csr_array,
-        power: int,
-        G: csr_array,
-        confidence: Floats,
-        scale: float,
-        n_jobs: int | None = None,
+        self, laplacian: csr_array, power: int, confidence: Floats, scale: float, n_jobs: int | None = None
     ) -> None:
         self.laplacian, self.power, self.n_jobs = laplacian, power, n_jobs
         self.scale = scale
-        shift = self.SHIFT * float(G.diagonal().mean() or 1.0)
+        own = power_diagonal(laplacian, power)
+        shift = self.SHIFT * float(own.mean() or 1.0)
         self.shifted = (confidence + scale * shift)[:, None]
-        diagonal = self.shifted[:, 0] + scale * G.diagonal()
+        diagonal = self.shifted[:, 0] + scale * own
         self.root = (diagonal**-0.5)[:, None]
-        # Gershgorin bounds the largest eigenvalue of the Jacobi-scaled M, the shift the smallest.
-        rows = self.shifted[:, 0] + scale * np.asarray(abs(G).sum(axis=1)).ravel()
+        # Gershgorin bounds the largest eigenvalue of the Jacobi-scaled M (|L|^p 1 ≥ |L^p| 1), the shift the smallest.
+        rows = self.shifted[:, 0] + scale * apply_power(abs(laplacian), power, np.ones((len(own), 1)), n_jobs)[:, 0]
         largest, smallest = float(np.max(rows / diagonal)), float(np.min(self.shifted[:, 0] / diagonal))
         self.centre, self.radius = (largest + smallest) / 2, (largest - smallest) / 2
 

@@ -173,7 +173,7 @@ class _System:
     ) -> None:
         self.laplacian, self.power, self.confidence, self.lambda1 = laplacian, power, confidence, lambda1
         self.blocks = _Blocks(laplacian, columns, n_jobs)
-        diagonal = confidence + lambda1 * _power_diagonal(laplacian, power)
+        diagonal = confidence + lambda1 * power_diagonal(laplacian, power)
         # A row of zeros (an isolated point without label) asks for nothing and stays where it is.
         self.scale = np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > 0)
         self._spare = [np.empty((laplacian.shape[0], columns)) for _ in range(min(power - 1, 2))]
@@ -213,7 +213,7 @@ def _sparse_power(matrix: csr_array, power: int) -> csr_array:
     return result
 
 
-def _power_diagonal(matrix: csr_array, power: int) -> Floats:
+def power_diagonal(matrix: csr_array, power: int) -> Floats:
     """diag(L^p) as Σ_j (L^a)_ij (L^b)_ij with a + b = p, so that only the half power is formed."""
     if power == 1:
         return matrix.diagonal()

@@ -32,9 +32,7 @@ def expected_failures(_estimator):
 
 
 @parametrize_with_checks(
-    [estimator(n_neighbors=3) for estimator in ESTIMATORS]
-    + [ERRClassifier(n_neighbors=3, multiclass="one-vs-rest"), ERRClassifier(n_neighbors=3, relationship_neighbors=5)],
-    expected_failed_checks=expected_failures,
+    [estimator(n_neighbors=3) for estimator in ESTIMATORS], expected_failed_checks=expected_failures
 )
 def test_scikit_learn_conventions_hold(estimator, check):
     check(estimator)

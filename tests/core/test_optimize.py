@@ -79,6 +79,16 @@ def test_a_kink_that_no_slope_leads_into_ends_the_search():
     assert state.n_evaluations == objective.calls
 
 
+def test_a_wall_at_the_first_step_ends_the_search_there():
+    # Downhill to 1 and infinite beyond: the bracket shrinks until both of its ends are 1.
+    def cliff(x):
+        return (-float(x[0, 0]), -np.ones((1, 1))) if x[0, 0] <= 1.0 else (math.inf, np.full((1, 1), np.nan))
+
+    state = NonlinearCG(cliff).run(np.zeros((1, 1)))
+    assert state.x[0, 0] == 1.0
+    assert state.finished
+
+
 def test_every_evaluation_is_counted():
     objective = Counted(quadratic(1e4))
     seen = []

@@ -151,7 +151,7 @@ def test_labels_that_contradict_each_other_are_one_soft_label(seed):
     shares[point] = [1.5, 0.5]
     weight = np.ones(len(X))
     weight[point] = 2.0
-    soft = IRRClassifier(n_neighbors=20).fit(X, shares, sample_weight=weight)
+    soft = IRRClassifier(n_neighbors=20, power=1, lambda1=1e-2).fit(X, shares, sample_weight=weight)
     # Shares of 3/4 and 1/4 are the target 1/4 − 3/4.
     L = soft.graph_.laplacian().toarray()
     h = np.where(y == -1, 0.0, weight)

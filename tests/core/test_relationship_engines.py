@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
+import homophily
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine, choose_landmarks
@@ -119,8 +120,10 @@ def test_nufft_keeps_the_tolerance_asked_for(tolerance):
 
 def test_nufft_refuses_a_grid_beyond_its_limit():
     F = np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
-    with pytest.raises(ValueError, match=r"spread over 1000 sigma_f.*takes at most 4194304"):
-        NufftEngine(csr_array(np.eye(2)), 1e-3)(F)
+    assert not NufftEngine.copes_with(np.ptp(F, axis=0), 1e-3)
+    assert NufftEngine(csr_array(np.eye(2)), 1e-3)(F)[0] == np.inf
+    with pytest.raises(ValueError, match=r"spread over 1e\+03 sigma_f, too far for the 'nufft' engine"):
+        homophily.relationship_energy(F, np.eye(2), sigma_f=1e-3, engine="nufft")
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -17,11 +17,13 @@ The masked form of sparse ERR is in :mod:`homophily.relationship.sparse`.
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
+from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
@@ -31,6 +33,8 @@ from homophily.relationship.tiles import TileEngine
 
 EngineName = Literal["auto", "dense", "tiles", "chebyshev", "nufft", "nystrom"]
 ENGINE_NAMES: tuple[EngineName, ...] = ("auto", "dense", "tiles", "chebyshev", "nufft", "nystrom")
+
+POWER_ENGINES: frozenset[EngineName] = frozenset({"tiles", "nystrom"})
 
 # Points up to which exact tiles beat the approximate engine of that many dimensions (benchmarks: engines).
 TILES_BEAT_NUFFT = 1_000
@@ -63,16 +67,21 @@ def make_engine(
     sigma_f: float,
     *,
     engine: EngineName = "auto",
+    power: int = 1,
     tolerance: float = 1e-9,
     n_jobs: int | None = None,
     targets: NDArray[np.float64] | None = None,
 ) -> Engine:
-    """The engine of that name for G; F is where the solve starts, ``targets`` (classes, n) where labels pull it."""
+    """The engine of that name for G; F is where the solve starts, ``targets`` (classes, n) where labels pull it.
+
+    With ``power`` p the engine's matrix is G^p, multiplied with p times and never formed; only :data:`POWER_ENGINES`
+    can do that.
+    """
     name = choose_engine(F, sigma_f) if engine == "auto" else engine
     if name == "dense":
         return DenseEngine(G, sigma_f, n_jobs=n_jobs)
     if name == "tiles":
-        return TileEngine(G, sigma_f, n_jobs=n_jobs)
+        return TileEngine(G, sigma_f, power=power, n_jobs=n_jobs)
     if name == "chebyshev":
         _check_dimensions(name, F, 1)
         return ChebyshevEngine(G, sigma_f, n_jobs=n_jobs)
@@ -81,10 +90,8 @@ def make_engine(
         return NufftEngine(G, sigma_f, n_jobs=n_jobs, tolerance=tolerance)
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
-        return NystromEngine(G, sigma_f, landmarks=landmarks, n_jobs=n_jobs)
-    raise ValueError(
-        f"The 'engine' parameter of make_engine must be a str among {set(ENGINE_NAMES)}. Got {engine!r} instead."
-    )
+        return NystromEngine(G, sigma_f, landmarks=landmarks, power=power, n_jobs=n_jobs)
+    raise ValueError(f"There is no engine named {engine!r}.")
 
 
 def _check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> None:
@@ -94,6 +101,15 @@ def _check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> No
         )
 
 
+@validate_params(
+    {
+        "sigma_f": [Interval(Real, 0, None, closed="neither")],
+        "engine": [StrOptions(set(ENGINE_NAMES))],
+        "tolerance": [Interval(Real, 0, None, closed="neither")],
+        "n_jobs": [Integral, None],
+    },
+    prefer_skip_nested_validation=True,
+)
 def relationship_energy(
     F: ArrayLike,
     G: Any,
@@ -120,18 +136,13 @@ def relationship_energy(
     >>> round(energy, 6), gradient.shape
     (4.391843, (20, 1))
     """
-    values = np.array(F, dtype=np.float64)
-    columns = np.ascontiguousarray(values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1))
-    if values.ndim not in (1, 2) or not columns.size or not np.isfinite(columns).all():
+    values = np.asarray(F)
+    if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
         raise ValueError(
-            "The 'F' parameter of relationship_energy must be a finite array of shape (u,) or (u, n). "
-            f"Got one of shape {values.shape} instead."
+            "The 'F' parameter of relationship_energy must be a finite array of numbers of shape (u,) or (u, n). "
+            f"Got {values.dtype} of shape {values.shape} instead."
         )
-    if not (np.isfinite(sigma_f) and sigma_f > 0):
-        raise ValueError(
-            "The 'sigma_f' parameter of relationship_energy must be a float in the range (0, inf). "
-            f"Got {sigma_f!r} instead."
-        )
+    columns = np.array(values.reshape(len(values), -1), dtype=np.float64, order="C")
     matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
     energy, gradient = make_engine(matrix, columns, sigma_f, engine=engine, tolerance=tolerance, n_jobs=n_jobs)(columns)

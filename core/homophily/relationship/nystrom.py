@@ -1,8 +1,9 @@
 """The full regulariser with K of low rank, for n > 3 and many points.
 
 With landmark positions Z (m×n) that stay fixed during a solve, ``C = K(F, Z)`` and ``A = K(Z, Z)^{-1}``,
-``K ≈ C A Cᵀ`` and ``tr(KᵀGK) ≈ tr(A (CᵀGC) A (CᵀC))`` in O(nnz(G) m + u m²). The gradient is the exact one of this
-approximate energy; :meth:`NystromEngine.error` tells how far the approximation is from the truth at a given F.
+``K ≈ C A Cᵀ`` and, with G = L^p, ``tr(KᵀGK) ≈ tr(A (CᵀGC) A (CᵀC))`` in O(p nnz(L) m + u m²). The gradient is the
+exact one of this approximate energy; :meth:`NystromEngine.error` tells how far the approximation is from the truth at a
+given F.
 """
 
 from __future__ import annotations
@@ -54,15 +55,22 @@ class NystromEngine:
     """Energy ``tr(KᵀGK)`` with K of rank m, and the exact gradient of that approximate energy."""
 
     def __init__(
-        self, G: csr_array, sigma_f: float, *, landmarks: NDArray[np.float64], n_jobs: int | None = None
+        self,
+        L: csr_array,
+        sigma_f: float,
+        *,
+        landmarks: NDArray[np.float64],
+        power: int = 1,
+        n_jobs: int | None = None,
     ) -> None:
-        # Neighbours side by side keep the rows of C that a row of G asks for in the cache.
-        self.order = reverse_cuthill_mckee(G, symmetric_mode=True)
-        self.G = csr_array(G[self.order][:, self.order])
+        # Neighbours side by side keep the rows of C that a row of L asks for in the cache.
+        self.order = reverse_cuthill_mckee(L, symmetric_mode=True)
+        self.L = csr_array(L[self.order][:, self.order])
+        self.power = power
         self.sigma_f = sigma_f
         self.landmarks = landmarks
         self.chunks = thread_count(n_jobs)
-        self.bounds = balanced_rows(self.G.indptr, self.chunks)
+        self.bounds = balanced_rows(self.L.indptr, self.chunks)
         K_ZZ = np.empty((len(landmarks), len(landmarks)))
         _kernel_rows(0, len(landmarks), landmarks, np.ascontiguousarray(landmarks.T), sigma_f**-2, K_ZZ)
         # Landmarks may coincide: a shift of K's own rounding error keeps the factor finite.
@@ -128,11 +136,17 @@ class NystromEngine:
         return C
 
     def _times_graph(self, C: NDArray[np.float64]) -> NDArray[np.float64]:
+        """L^p C, by p products with the sparser L."""
+        for _ in range(self.power):
+            C = self._product(C)
+        return C
+
+    def _product(self, C: NDArray[np.float64]) -> NDArray[np.float64]:
         product = np.empty_like(C)
 
         def kernel(chunk: int) -> None:
             first, last = self.bounds[chunk : chunk + 2]
-            _product_rows(first, last, self.G.indptr, self.G.indices, self.G.data, C, product)
+            _product_rows(first, last, self.L.indptr, self.L.indices, self.L.data, C, product)
 
         run_chunks(kernel, self.chunks)
         return product

@@ -1,4 +1,4 @@
-"""The full regulariser over tiles of K computed on the fly: exact, for any n and any symmetric sparse G.
+"""The full regulariser over tiles of K computed on the fly: exact, for any n and any symmetric sparse G = L^p.
 
 A tile is K[:, block] for a block of ``WIDTH`` columns, u × WIDTH numbers a thread, so memory grows with u while time
 grows with u². Points are put into blocks of near neighbours, and rows too far from a block to count are left out.
@@ -98,12 +98,26 @@ def _row_times_tile(indices, data, start, stop, tile, near, product):  # type: i
         product[c + 4], product[c + 5], product[c + 6], product[c + 7] = p4, p5, p6, p7
 
 
+@njit(cache=True, nogil=True)
+def _times_tile(indptr, indices, data, tile, near, product, reached):  # type: ignore[no-untyped-def]
+    """L times the tile; ``reached[j]`` says whether row j of the product has any entry that counts."""
+    for j in range(near.size):
+        reached[j] = False
+        for e in range(indptr[j], indptr[j + 1]):
+            reached[j] |= near[np.uint64(indices[e])]
+        if reached[j]:
+            _row_times_tile(indices, data, indptr[j], indptr[j + 1], tile, near, product[j])
+
+
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _tile_sums(F, order, indptr, indices, data, inverse, chunk, chunks, gradient):  # type: ignore[no-untyped-def]
+def _tile_sums(F, order, indptr, indices, data, power, inverse, chunk, chunks, gradient):  # type: ignore[no-untyped-def]
     """Energy of the chunk's blocks of columns; their part of the gradient is added to ``gradient``."""
     u, n = F.shape
     tile = np.empty((u, WIDTH))
     near = np.empty(u, np.bool_)
+    # L^(p−1) K[:, block], by turns in the one and in the other.
+    factors = np.empty((min(power - 1, 2), u, WIDTH))
+    reached = np.empty((min(power - 1, 2), u), np.bool_)
     sources = np.empty((n, WIDTH))
     pulls = np.empty((n, WIDTH))
     product = np.empty(WIDTH)
@@ -115,11 +129,15 @@ def _tile_sums(F, order, indptr, indices, data, inverse, chunk, chunks, gradient
             for d in range(n):
                 sources[d, c] = F[block[min(c, width - 1)], d]
         _fill_tile(F, sources, width, inverse, tile, near)
+        factor, counted = tile, near
+        for step in range(power - 1):
+            _times_tile(indptr, indices, data, factor, counted, factors[step % 2], reached[step % 2])
+            factor, counted = factors[step % 2], reached[step % 2]
         pulls[:] = 0.0
         for j in range(u):
             if not near[j]:
                 continue
-            _row_times_tile(indices, data, indptr[j], indptr[j + 1], tile, near, product)
+            _row_times_tile(indices, data, indptr[j], indptr[j + 1], factor, counted, product)
             part = 0.0
             for c in range(WIDTH):
                 part += product[c] * tile[j, c]
@@ -141,12 +159,13 @@ def _tile_sums(F, order, indptr, indices, data, inverse, chunk, chunks, gradient
 
 
 class TileEngine:
-    """Energy ``tr(KᵀGK)`` and its gradient, exact to rounding, in O(u²) time and O(u) memory."""
+    """Energy ``tr(Kᵀ L^p K)`` and its gradient, exact to rounding, in O(u²) time and O(u) memory."""
 
-    def __init__(self, G: csr_array, sigma_f: float, *, n_jobs: int | None = None) -> None:
-        # Neighbours side by side keep the rows of K that a row of G asks for in the cache.
-        self.order = reverse_cuthill_mckee(G, symmetric_mode=True)
-        self.G = csr_array(G[self.order][:, self.order])
+    def __init__(self, L: csr_array, sigma_f: float, *, power: int = 1, n_jobs: int | None = None) -> None:
+        # Neighbours side by side keep the rows of K that a row of L asks for in the cache.
+        self.order = reverse_cuthill_mckee(L, symmetric_mode=True)
+        self.L = csr_array(L[self.order][:, self.order])
+        self.power = power
         self.sigma_f = sigma_f
         self.n_jobs = n_jobs
 
@@ -159,9 +178,9 @@ class TileEngine:
         energies = np.zeros(chunks)
 
         def kernel(chunk: int) -> None:
-            G, inverse = self.G, self.sigma_f**-2
+            L, inverse = self.L, self.sigma_f**-2
             energies[chunk] = _tile_sums(
-                F, columns, G.indptr, G.indices, G.data, inverse, chunk, chunks, gradients[chunk]
+                F, columns, L.indptr, L.indices, L.data, self.power, inverse, chunk, chunks, gradients[chunk]
             )
 
         run_chunks(kernel, chunks)
