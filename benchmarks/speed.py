@@ -72,7 +72,7 @@ def compare(graph: KNNGraph, few: Classes, power: int, repeats: int, report: Rep
     gradients = [energy(start)[1] for energy in forms.values()]
     report.progress(f"p = {power}: both to convergence")
     scale = defaults.lambda1 + defaults.lambda2 / (2.0 * sigma_f**2)
-    precondition = PolynomialPreconditioner(L, power, G, labelled, scale)
+    precondition = PolynomialPreconditioner(L, power, labelled, scale)
     converged = [NonlinearCG(energy, 100, 1e-6, precondition).run(start).energy for energy in forms.values()]
     ratio = [float(rows[0][key]) / float(rows[1][key]) for key in ("seconds", "ms an evaluation")]  # type: ignore[arg-type]
     report.note(

@@ -30,11 +30,11 @@ class IRRClassifier(GraphClassifier):
 
     >>> from sklearn.datasets import load_digits
     >>> from homophily import IRRClassifier
-    >>> X, y = load_digits(return_X_y=True)
+    >>> X, y = load_digits(n_class=3, return_X_y=True)
     >>> few = y.copy()
-    >>> few[200:] = -1
+    >>> few[10:] = -1
     >>> classifier = IRRClassifier().fit(X, few)
-    >>> bool((classifier.transduction_ == y).mean() > 0.9)
+    >>> bool((classifier.transduction_ == y).mean() > 0.98)
     True
     """
 
@@ -76,7 +76,7 @@ class IRRClassifier(GraphClassifier):
         self.callback = callback
         self.n_jobs = n_jobs
 
-    def _minimise(self, problem: Problem, init: Floats | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
         found = solve_irr(
             *arguments,
@@ -84,7 +84,7 @@ class IRRClassifier(GraphClassifier):
             tolerance=self.tol,
             initial=init,
             n_jobs=self.n_jobs,
-            callback=self.callback,
+            callback=callback,
         )
         energy = irr_energy(found.solution, *arguments, power=self._power)
         return Answer(found.solution, energy, found.iterations, 0)
@@ -133,11 +133,11 @@ class ERRClassifier(GraphClassifier):
 
     >>> from sklearn.datasets import load_digits
     >>> from homophily import ERRClassifier
-    >>> X, y = load_digits(return_X_y=True)
+    >>> X, y = load_digits(n_class=3, return_X_y=True)
     >>> few = y.copy()
-    >>> few[200:] = -1
+    >>> few[10:] = -1
     >>> classifier = ERRClassifier().fit(X, few)
-    >>> bool((classifier.transduction_ == y).mean() > 0.9)
+    >>> bool((classifier.transduction_ == y).mean() > 0.98)
     True
     """
 
@@ -223,7 +223,7 @@ class ERRClassifier(GraphClassifier):
             return float(self.sigma_f)
         return float(self.SIGMA_F * (2.0 if columns == 1 else np.sqrt(2.0)))
 
-    def _minimise(self, problem: Problem, init: Floats | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         if self._one_vs_rest:
             targets = np.where(problem.confidence[:, None] > 0, 2.0 * problem.targets - 1.0, 0.0)
             problem = Problem(problem.rows, problem.laplacian, problem.confidence, targets)
@@ -239,13 +239,15 @@ class ERRClassifier(GraphClassifier):
                 n_jobs=self.n_jobs,
             ).solution
         if not self._one_vs_rest:
-            return self._descend(problem, F, self._engine(problem, F))
+            return self._descend(problem, F, self._engine(problem, F), init is not None, callback)
         engine = self._engine(problem, F[:, :1])
         answers = [
             self._descend(
                 Problem(problem.rows, problem.laplacian, problem.confidence, problem.targets[:, c : c + 1]),
                 F[:, c : c + 1],
                 engine,
+                init is not None,
+                callback,
             )
             for c in range(F.shape[1])
         ]
@@ -276,8 +278,16 @@ class ERRClassifier(GraphClassifier):
         engine = make_engine(matrix, F, sigma_f, engine=name, power=power, n_jobs=self.n_jobs, targets=classes)
         return name, engine, float(len(F))
 
-    def _descend(self, problem: Problem, F: Floats, engine: tuple[str, Engine, float]) -> Answer:
+    def _descend(
+        self,
+        problem: Problem,
+        F: Floats,
+        engine: tuple[str, Engine, float],
+        warm: bool,
+        callback: Callable[..., object] | None,
+    ) -> Answer:
         name, relationships, count = engine
+        weight = self.lambda2 / count
         energy = LabelEnergy(
             problem.laplacian,
             self._power,
@@ -285,7 +295,7 @@ class ERRClassifier(GraphClassifier):
             problem.targets,
             self.lambda1,
             relationships,
-            self.lambda2 / count,
+            weight,
             self.n_jobs,
         )
         preconditioner = None
@@ -297,8 +307,16 @@ class ERRClassifier(GraphClassifier):
                 self.lambda1 + self.lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2),
                 self.n_jobs,
             )
-        optimiser = NonlinearCG(energy, self.max_iter, self.tol, preconditioner)
-        state = optimiser.run(np.ascontiguousarray(F), self.callback)
+        F = np.ascontiguousarray(F)
+        # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
+        scale = weight * float(np.linalg.norm(relationships(F)[1])) if warm else None
+        state = NonlinearCG(energy, self.max_iter, self.tol, preconditioner, scale).run(F, callback)
+        if not np.isfinite(state.energy):
+            raise ValueError(
+                f"The 'engine' parameter of ERRClassifier must suit the problem: with {name!r}, values spread over "
+                f"{np.ptp(F, axis=0).max() / self._sigma_f(F.shape[1]):.3g} sigma_f are too far apart. Use 'auto' or "
+                "'tiles', or a larger sigma_f."
+            )
         error = relationships.error(state.x) if isinstance(relationships, NystromEngine) else None
         return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
 
@@ -306,10 +324,11 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None or self.lambda2 == 0.0:
             # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
             return (None,)
-        columns = np.split(self.solution_, self.solution_.shape[1] if self._one_vs_rest else 1, axis=1)
+        laplacian = self._problem(self._labels).laplacian
+        known = self.solution_[self.reached_]
         terms = []
-        for F in columns:
+        for F in np.split(known, known.shape[1] if self._one_vs_rest else 1, axis=1):
             sigma_f = self._sigma_f(F.shape[1])
-            sums = gauss_sums(np.ascontiguousarray(F), self.graph_, self.normalized, sigma_f)
-            terms.append(RelationshipTerm(sigma_f, self.lambda2 / len(F), sums))
+            sums = gauss_sums(np.ascontiguousarray(F), laplacian, sigma_f)
+            terms.append(RelationshipTerm(sigma_f, self.lambda2, sums))
         return tuple(terms)

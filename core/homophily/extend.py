@@ -2,9 +2,9 @@
 
 A new point is attached to its k nearest stored points. With a_j the normalised edge weights, its energy is
 
-    E(f) = λ1 (‖f‖² − 2 fᵀΣ_j a_j f_j) + w [ g(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) + ĝ(f)/d ]
+    E(f) = λ1 (‖f‖² − 2 fᵀΣ_j a_j f_j) + λ2/u [ g(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) + ĝ(f)/d ]
 
-(w = 0 for IRR, whose minimum is Σ_j a_j f_j). The Gauss sums g over the stored values and ĝ over the stored edges are
+(λ2 = 0 for IRR, whose minimum is Σ_j a_j f_j). The Gauss sums g over the stored values and ĝ over the stored edges are
 smooth, so each is kept as a few Gaussians at landmark positions. Powers of the Laplacian are extended with p = 1.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csr_array
 
 from homophily.graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
@@ -31,29 +32,28 @@ BLOCK = 16_384
 
 
 class GaussSums(NamedTuple):
-    """g and ĝ as Σ_z coefficients_z exp(−2‖x − z‖²/σ_f²)."""
+    """g/u and ĝ/u as Σ_z coefficients_z exp(−2‖x − z‖²/σ_f²)."""
 
     landmarks: Floats
     stored: Floats
-    """Coefficients of g."""
+    """Coefficients of g/u."""
     edges: Floats
-    """Coefficients of ĝ."""
+    """Coefficients of ĝ/u."""
 
 
 class RelationshipTerm(NamedTuple):
     """What ERR adds to a new point's energy."""
 
     sigma_f: float
-    weight: float
-    """λ2 divided by the relationships of a point."""
+    lambda2: float
     sums: GaussSums
 
 
-def gauss_sums(F: Floats, graph: KNNGraph, normalized: bool, sigma_f: float) -> GaussSums:
-    """Project the Gauss sums over values and edges onto Gaussians at landmarks chosen among the values."""
+def gauss_sums(F: Floats, laplacian: csr_array, sigma_f: float) -> GaussSums:
+    """Project the mean of the Gauss sums over values and edges onto Gaussians at landmarks chosen among the values."""
     narrow = sigma_f / np.sqrt(2.0)
     landmarks = choose_landmarks(F, narrow, most=MAX_LANDMARKS, tolerance=1e-6)
-    edges = UpperEdges.of(graph.laplacian(normalized=normalized))
+    edges = UpperEdges.of(laplacian)
     at_landmarks = np.zeros((len(landmarks), 2))
     for start in range(0, len(F), BLOCK):
         block = F[start : start + BLOCK]
@@ -66,7 +66,7 @@ def gauss_sums(F: Floats, graph: KNNGraph, normalized: bool, sigma_f: float) -> 
         at_landmarks[:, 1] += _kernel(landmarks, (ends + others) / 2, narrow) @ weights
     gram = _kernel(landmarks, landmarks, narrow)
     gram[np.diag_indices_from(gram)] += 1e-10
-    stored, adjoint = cho_solve(cho_factor(gram), at_landmarks).T
+    stored, adjoint = cho_solve(cho_factor(gram), at_landmarks / len(F)).T
     return GaussSums(landmarks, np.ascontiguousarray(stored), np.ascontiguousarray(adjoint))
 
 
@@ -126,7 +126,7 @@ def _minimise(
     sigma_f, weight, sums = relationships
     values = linear.copy()
     # The first step takes the curvature that the optimiser's preconditioner assumes.
-    first_step = 0.5 / (lambda1 + weight * len(F) / (2.0 * sigma_f**2))
+    first_step = 0.5 / (lambda1 + weight / (2.0 * sigma_f**2))
     chunks = min(thread_count(n_jobs), max(1, len(linear) // 64))
     cuts = np.linspace(0, len(linear), chunks + 1).astype(np.int64)
     positions = np.ascontiguousarray(sums.landmarks.T)
@@ -237,6 +237,6 @@ def _descend(  # type: ignore[no-untyped-def]
                 f[d] = trial[d]
                 gradient[d] = following[d]
             energy = trial_energy
-            if largest * largest * inverse < 1e-12:
+            if largest * largest * inverse < 1e-20:
                 break
             step = moved / turned if turned > 0.0 else 2.0 * step

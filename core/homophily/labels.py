@@ -55,7 +55,9 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     confidence = shares.any(axis=1) * _read_weights(sample_weight, len(shares))
     labelled = confidence > 0
     if not labelled.any():
-        raise ValueError("No labelled point: y must hold at least one label of each of two classes.")
+        raise ValueError(
+            "No labelled point: y must hold at least one label of each of two classes, with a sample_weight above zero."
+        )
     counts = confidence @ shares
     seen = counts > 0
     if seen.sum() < 2:
@@ -76,6 +78,8 @@ def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
     if known.dtype.kind == "O":
         # None and −1 beside strings made this an object array; what is left has a type of its own.
         known = np.array(known.tolist())
+    if known.dtype.kind == "f" and np.isinf(known).any():
+        raise ValueError("Input y contains infinity.")
     check_classification_targets(known)
     classes, index = np.unique(known, return_inverse=True)
     shares = np.zeros((len(y), len(classes)))
@@ -122,12 +126,13 @@ def estimate_prior(labels: Labels) -> Floats:
     return np.asarray(smoothed / smoothed.sum())
 
 
-def check_prior(prior: ArrayLike, classes: int) -> Floats:
-    """A prior given by the user: ``classes`` positive numbers with sum 1."""
+def check_prior(prior: ArrayLike, classes: int, owner: str = "class_offsets") -> Floats:
+    """A prior given by the user of ``owner``: ``classes`` positive numbers with sum 1."""
     shares = np.asarray(prior, dtype=np.float64)
     if shares.shape != (classes,) or not np.all(shares > 0) or abs(shares.sum() - 1) > 1e-6:
         raise ValueError(
-            f"The 'class_prior' parameter of fit must be {classes} positive numbers with sum 1. Got {prior!r} instead."
+            f"The 'class_prior' parameter of {owner} must be {classes} positive numbers with sum 1. "
+            f"Got {prior!r} instead."
         )
     return np.asarray(shares / shares.sum())
 

@@ -36,7 +36,7 @@ class State:
     iteration: int
     n_evaluations: int
     gradient_norm: float
-    """‖gradient‖ relative to its norm at the start."""
+    """‖gradient‖ relative to the optimiser's scale, by default its norm at the start."""
     finished: bool = False
     """The gradient is small enough, or no step lowers the energy any more."""
 
@@ -62,12 +62,16 @@ class NonlinearCG:
     max_iter: int = 50
     tolerance: float = 1e-6
     precondition: Callable[[Array], Array] | None = None
+    gradient_scale: float | None = None
+    """The gradient norm that ``tolerance`` is a share of; None takes that at the start."""
 
     def init(self, x: Array) -> State:
         """The state before the first step."""
         energy, gradient = self.objective(x)
         preconditioned = self._preconditioned(gradient)
         descent = float(np.vdot(gradient, preconditioned))
+        norm = float(np.linalg.norm(gradient))
+        gradient_norm = norm / (self.gradient_scale or norm or 1.0)
         return State(
             x=x,
             energy=energy,
@@ -77,8 +81,8 @@ class NonlinearCG:
             step_size=0.0,
             iteration=0,
             n_evaluations=1,
-            gradient_norm=1.0,
-            finished=descent <= 0.0,
+            gradient_norm=gradient_norm,
+            finished=not descent > 0.0 or gradient_norm <= self.tolerance,
         )
 
     def step(self, state: State) -> State:
@@ -94,8 +98,7 @@ class NonlinearCG:
         direction = beta * state.direction - preconditioned
         if np.vdot(direction, point.gradient) >= 0.0:
             direction = -preconditioned
-        start_norm = np.linalg.norm(state.gradient) / state.gradient_norm
-        gradient_norm = float(np.linalg.norm(point.gradient) / start_norm)
+        gradient_norm = state.gradient_norm * float(np.linalg.norm(point.gradient) / np.linalg.norm(state.gradient))
         return State(
             x=state.x + point.step * state.direction,
             energy=point.energy,
@@ -112,12 +115,14 @@ class NonlinearCG:
     def run(self, x: Array, callback: Callback | None = None) -> State:
         """Step until finished or ``max_iter``, showing every state to the callback."""
         state = self.init(x)
+        shown = state.iteration
         if callback:
             callback(state)
         while not state.finished and state.iteration < self.max_iter:
             state = self.step(state)
-            if callback and not state.finished:
+            if callback and state.iteration > shown:
                 callback(state)
+            shown = state.iteration
         return state
 
     def _preconditioned(self, gradient: Array) -> Array:
@@ -145,7 +150,9 @@ class NonlinearCG:
                     high = low
                 low = point
             step = _next_step(low, high, slope)
-        return (best if best and best.energy < state.energy else None), MAX_TRIALS
+            if step in (low.step, high.step if high else math.inf):
+                break  # the bracket is as narrow as floats go
+        return (best if best and best.energy < state.energy else None), trial
 
     def _first_step(self, state: State) -> float:
         """The step that was right last time; before any, a full one that moves no value by more than 1."""

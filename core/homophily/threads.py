@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 _NUMBA: Any = numba.config
 
@@ -54,9 +54,15 @@ def balanced_rows(indptr: NDArray[np.integer], chunks: int) -> NDArray[np.int64]
     return np.concatenate([[0], inner, [indptr.size - 1]]).astype(np.int64)
 
 
+@cache
+def _libraries() -> Any:
+    """Finding the loaded libraries takes milliseconds, setting their threads microseconds."""
+    return ThreadpoolController()
+
+
 @contextmanager
 def limited_threads(n_jobs: int | None) -> Iterator[int]:
     """Hold BLAS and OpenMP libraries to :func:`thread_count` threads, and give that count."""
     count = thread_count(n_jobs)
-    with threadpool_limits(count):
+    with _libraries().limit(limits=count):
         yield count

@@ -6,6 +6,7 @@ The energies themselves, and how they are minimised, are in :mod:`homophily.clas
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -92,20 +93,27 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         self.graph_ = self._graph(X)
         check_consistent_length(self.graph_.W, y)
         labels = encode_labels(y, sample_weight)
+        if self.class_prior is None or isinstance(self.class_prior, str):
+            self.class_prior_ = estimate_prior(labels)
+        else:
+            self.class_prior_ = check_prior(self.class_prior, len(labels.classes), type(self).__name__)
         start = None if init is None else self._read_init(init, labels)
         self.classes_ = labels.classes
         self.reached_ = self._reach(labels)
         problem = self._problem(labels)
-        answer = self._minimise(problem, None if start is None else start[problem.rows])
+        answer = self._minimise(problem, None if start is None else start[problem.rows], self.callback)
         self.solution_ = np.zeros((self.graph_.n_points, answer.F.shape[1]))
         self.solution_[problem.rows] = answer.F
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
         self._labels = labels
-        self._calibration: Calibration | None = None
-        self._terms: tuple[RelationshipTerm | None, ...] | None = None
+        # What is made when first asked for: the calibration, the terms for new points.
+        self._lazy: dict[str, Any] = {}
         scores = self._scores(self.solution_, self.graph_.degrees)
-        self._set_decision(labels, scores[problem.rows])
+        if self.class_prior is None:
+            self.offsets_ = likely_offsets(scores[problem.rows], labels.counts)
+        else:
+            self.offsets_ = class_offsets(scores[problem.rows], self.class_prior_)
         self.transduction_ = self._decide(scores, self.reached_)
         return self
 
@@ -141,9 +149,10 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
     def calibration_(self) -> Calibration:
         """From scores to probabilities, fitted when first asked for."""
         check_is_fitted(self)
-        if self._calibration is None:
-            self._calibration = self._calibrate()
-        return self._calibration
+        if "calibration" not in self._lazy:
+            self._lazy["calibration"] = self._calibrate()
+        calibration: Calibration = self._lazy["calibration"]
+        return calibration
 
     @property
     def _power(self) -> int:
@@ -154,7 +163,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
     def _check_together(self) -> None:
         """Refuse parameters that are right one by one but not together."""
 
-    def _minimise(self, problem: Problem, init: Floats | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         raise NotImplementedError
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
@@ -193,7 +202,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
                 f"their {np.count_nonzero(~reached)} points get the class prior as their answer. "
                 "Label a point in each, or raise n_neighbors.",
                 UnlabelledComponentsWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return np.asarray(reached)
 
@@ -206,19 +215,8 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
     def _scores(self, values: Floats, degrees: Floats) -> Floats:
         if not self.normalized:
             return values
-        relative = np.where(degrees > 0, degrees, 1.0) / (self.graph_.degrees.mean() or 1.0)
+        relative = np.where(degrees > 0, degrees, 1.0) / (self.graph_.degrees[self.reached_].mean() or 1.0)
         return np.asarray(values / np.sqrt(relative)[:, None])
-
-    def _set_decision(self, labels: Labels, scores: Floats) -> None:
-        if self.class_prior is None:
-            self.class_prior_ = estimate_prior(labels)
-            self.offsets_ = likely_offsets(scores, labels.counts)
-            return
-        if isinstance(self.class_prior, str):
-            self.class_prior_ = estimate_prior(labels)
-        else:
-            self.class_prior_ = check_prior(self.class_prior, len(labels.classes))
-        self.offsets_ = class_offsets(scores, self.class_prior_)
 
     def _calibrate(self) -> Calibration:
         """Fit the slope on scores of labelled points that a repeated fit did not see."""
@@ -235,7 +233,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
             confidence[held_out] = 0.0
             part = Problem(problem.rows, problem.laplacian, confidence[problem.rows], problem.targets)
             values = np.zeros_like(self.solution_)
-            values[problem.rows] = self._minimise(part, None).F
+            values[problem.rows] = self._minimise(part, None, None).F
             scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
         used = folds >= 0
         return fit_calibration(
@@ -261,9 +259,10 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         """Scores of points, and which of them a label reaches."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
-        if self._terms is None:
-            self._terms = self._new_point_terms()
-        columns = np.split(self.solution_, len(self._terms), axis=1)
+        if "terms" not in self._lazy:
+            self._lazy["terms"] = self._new_point_terms()
+        terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
+        columns = np.split(self.solution_, len(terms), axis=1)
         parts = [
             extend(
                 X,
@@ -275,7 +274,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
                 relationships=term,
                 n_jobs=self.n_jobs,
             )
-            for F, term in zip(columns, self._terms, strict=True)
+            for F, term in zip(columns, terms, strict=True)
         ]
         _, degrees, reached = parts[0]
         return self._scores(np.hstack([values for values, _, _ in parts]), degrees), reached

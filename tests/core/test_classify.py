@@ -113,8 +113,8 @@ def test_every_evaluation_is_counted(monkeypatch):
 @pytest.mark.parametrize("data", [moons, blobs])
 def test_preconditioning_reaches_a_lower_energy_in_fewer_evaluations(data):
     X, y = data()
-    plain = ERRClassifier(precondition=False).fit(X, y)
-    short = ERRClassifier(precondition=True, tol=1e-6).fit(X, y)
+    plain = ERRClassifier(precondition=False, power=1, tol=1e-6).fit(X, y)
+    short = ERRClassifier(precondition=True, power=1, tol=1e-6).fit(X, y)
     assert short.energy_ <= plain.energy_ + 1e-9 * abs(plain.energy_)
     assert short.n_evaluations_ < plain.n_evaluations_
 
@@ -132,13 +132,13 @@ def test_a_start_at_the_solution_stays_there(data):
 
 def test_a_start_near_the_solution_is_shorter_than_one_from_scratch():
     X, y = moons(labels=20)
-    model = ERRClassifier().fit(X, y)
+    model = ERRClassifier(tol=1e-4).fit(X, y)
     changed = y.copy()
     changed[3] = -1
-    scratch = ERRClassifier().fit(X, changed)
-    warm = ERRClassifier().fit(X, changed, init=model.solution_)
+    scratch = ERRClassifier(tol=1e-4).fit(X, changed)
+    warm = ERRClassifier(tol=1e-4).fit(X, changed, init=model.solution_)
     assert warm.n_evaluations_ <= scratch.n_evaluations_
-    assert warm.energy_ == pytest.approx(scratch.energy_, rel=1e-6)
+    assert warm.energy_ == pytest.approx(scratch.energy_, rel=1e-3)
 
 
 @both
@@ -447,9 +447,9 @@ def test_probabilities_sum_to_one_and_agree_with_the_decision(estimator, data, p
 @pytest.mark.parametrize("classes", [2, 4])
 def test_calibration_is_better_than_raw_scores(estimator, classes):
     losses = []
-    for seed in range(4):
+    for seed in range(6):
         X, y = make_blobs(300, centers=classes, cluster_std=2.5, center_box=(-4, 4), n_features=3, random_state=seed)
-        model = estimator().fit(X, few(y, 80))
+        model = estimator(power=1).fit(X, few(y, 80))
         calibrated = model.predict_proba(X)
         # Scores are what the calibration's slope multiplies: recover them from the model's own decisions.
         decisions = model.decision_function(X).reshape(300, -1)

@@ -157,7 +157,7 @@ def test_the_gradient_is_left_as_it_was():
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("n", [1, 3])
 def test_preconditioning_reaches_the_same_energy_in_fewer_evaluations(n, power):
-    energy, G, h, T, _ = problem(300, n, power, weight=0.01 / 300, lambda1=0.01)
+    energy, _, h, T, _ = problem(300, n, power, weight=0.01 / 300, lambda1=0.01)
     start = solve_irr(energy.laplacian, h, T, 0.01, power=power).solution
     operator = PolynomialPreconditioner(energy.laplacian, power, h, 0.01 + 0.01 / (2 * SIGMA**2))
     plain = NonlinearCG(energy, max_iter=50, tolerance=0.0).run(start)
@@ -171,7 +171,7 @@ def test_preconditioning_reaches_the_same_energy_in_fewer_evaluations(n, power):
 @pytest.mark.parametrize("precondition", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
 def test_energy_never_rises(n, precondition):
-    energy, G, h, T, F = problem(100, n, weight=0.01, lambda1=0.01)
+    energy, _, h, T, F = problem(100, n, weight=0.01, lambda1=0.01)
     operator = PolynomialPreconditioner(energy.laplacian, 1, h, 0.02) if precondition else None
     energies = []
     for start in (F, solve_irr(energy.laplacian, h, T, 0.01).solution):

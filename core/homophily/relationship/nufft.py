@@ -82,6 +82,8 @@ class NufftEngine:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         chunks = len(self.edges)
         low, high = F.min(axis=0), F.max(axis=0)
+        if not np.isfinite(high - low).all():
+            return inf, np.full_like(F, np.nan)
         periods, shape = _box(high - low, self.sigma_f, self.accuracy)
         if prod(shape) > MOST_MODES:
             return inf, np.full_like(F, np.nan)
