@@ -1,13 +1,13 @@
 """Label and map data of which only a little is labelled, by explicit relationship regularisation (ERR).
 
->>> from sklearn.datasets import load_digits
+>>> from sklearn.datasets import make_moons
 >>> from homophily import ERRClassifier
->>> X, y = load_digits(n_class=2, return_X_y=True)
+>>> X, y = make_moons(500, noise=0.1, random_state=0)
 >>> few = y.copy()
 >>> few[10:] = -1
 >>> classifier = ERRClassifier().fit(X, few)
->>> float((classifier.transduction_ == y).mean())
-1.0
+>>> bool((classifier.transduction_ == y).mean() > 0.98)
+True
 """
 
 from homophily.classify import ERRClassifier, IRRClassifier

@@ -28,9 +28,9 @@ class IRRClassifier(GraphClassifier):
     Parameters are those of :class:`ERRClassifier` that do not concern relationships; ``tol`` is the relative accuracy
     of the linear solution.
 
-    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.datasets import make_moons
     >>> from homophily import IRRClassifier
-    >>> X, y = load_digits(n_class=3, return_X_y=True)
+    >>> X, y = make_moons(500, noise=0.1, random_state=0)
     >>> few = y.copy()
     >>> few[10:] = -1
     >>> classifier = IRRClassifier().fit(X, few)
@@ -131,9 +131,9 @@ class ERRClassifier(GraphClassifier):
     energy_, n_iter_, n_evaluations_ : of the optimiser. engine_, engine_error_ : the engine used and, for "nystrom",
         its relative error in the relationship energy at the solution.
 
-    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.datasets import make_moons
     >>> from homophily import ERRClassifier
-    >>> X, y = load_digits(n_class=3, return_X_y=True)
+    >>> X, y = make_moons(500, noise=0.1, random_state=0)
     >>> few = y.copy()
     >>> few[10:] = -1
     >>> classifier = ERRClassifier().fit(X, few)

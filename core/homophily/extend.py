@@ -52,7 +52,7 @@ class RelationshipTerm(NamedTuple):
 def gauss_sums(F: Floats, laplacian: csr_array, sigma_f: float) -> GaussSums:
     """Project the mean of the Gauss sums over values and edges onto Gaussians at landmarks chosen among the values."""
     narrow = sigma_f / np.sqrt(2.0)
-    landmarks = choose_landmarks(F, narrow, most=MAX_LANDMARKS, tolerance=1e-6)
+    landmarks = choose_landmarks(F, narrow, most=MAX_LANDMARKS, tolerance=1e-4)
     edges = UpperEdges.of(laplacian)
     at_landmarks = np.zeros((len(landmarks), 2))
     for start in range(0, len(F), BLOCK):
@@ -222,7 +222,9 @@ def _descend(  # type: ignore[no-untyped-def]
                 for d in range(n):
                     trial[d] = f[d] - step * gradient[d]
                 trial_energy = _new_point_energy(trial, *rest, buffer, middle, pull, following)
-                if trial_energy < energy:
+                # Close to the minimum the energy no longer tells points apart, but the gradient does.
+                level = trial_energy <= energy + 1e-14 * abs(energy)
+                if trial_energy < energy or (level and np.sum(following**2) < np.sum(gradient**2)):
                     lower = True
                     break
                 step *= 0.25

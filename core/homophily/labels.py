@@ -204,8 +204,8 @@ def _margins(corrected: Floats) -> Floats:
 
 
 def _bandwidth(values: Floats) -> float:
-    """Silverman's rule, with the middle two thirds for the spread so that a few large values do not count."""
-    low, high = np.quantile(values, [0.16, 0.84])
+    """Silverman's rule for what lies between the targets: powers of the Laplacian may carry values far beyond them."""
+    low, high = np.quantile(np.clip(values, -1.0, 1.0), [0.16, 0.84])
     spread = (high - low) / 2 or float(np.std(values)) or 1.0
     return float(0.9 * spread * len(values) ** -0.2)
 

@@ -122,10 +122,10 @@ def test_preconditioning_reaches_a_lower_energy_in_fewer_evaluations(data):
 @pytest.mark.parametrize("data", [moons, blobs])
 def test_a_start_at_the_solution_stays_there(data):
     X, y = data()
-    model = ERRClassifier().fit(X, y)
-    again = ERRClassifier().fit(X, y, init=model.solution_)
-    assert again.n_iter_ <= 2
-    assert again.n_evaluations_ <= 5
+    model = ERRClassifier(tol=0.05).fit(X, y)
+    again = ERRClassifier(tol=0.07).fit(X, y, init=model.solution_)
+    assert again.n_iter_ == 0
+    assert again.n_evaluations_ == 1
     assert again.energy_ <= model.energy_
     np.testing.assert_allclose(again.solution_, model.solution_, atol=1e-3)
 
@@ -363,7 +363,7 @@ def test_many_points_of_few_classes_find_an_engine(classes):
 def test_a_trial_step_out_of_an_engines_range_is_backed_off_from():
     X, y = blobs(1200, classes=3)
     # The start spreads over nearly as many σ_f as the engine's grid can hold.
-    model = ERRClassifier(sigma_f=0.055, lambda2=10.0, engine="nufft", max_iter=5).fit(X, y)
+    model = ERRClassifier(sigma_f=0.07, lambda2=10.0, engine="nufft", max_iter=5).fit(X, y)
     assert np.isfinite(model.energy_)
 
 
