@@ -7,7 +7,7 @@ name        dimensions  what it does
 ==========  ==========  =======================================================================================
 dense       any         K as a matrix: the oracle, for small u
 tiles       any         K a tile at a time: exact, O(u²) time, bounded memory
-chebyshev   1           Gauss sums by piecewise polynomials: linear time, error near 1e-11
+chebyshev   1           Gauss sums by piecewise polynomials: linear time, error near 1e-13
 nufft       1 to 3      Gauss sums by non-uniform Fourier transforms: linear time, to a tolerance
 nystrom     any         K of low rank: linear time, its error is estimated and reported
 ==========  ==========  =======================================================================================
