@@ -117,6 +117,7 @@ class KNNGraph(BaseEstimator):
         self._degrees = np.asarray(self._W.sum(axis=1), dtype=np.float64)
         self._n_components, self._component_labels = connected_components(self._W, directed=False)
         self._laplacians: dict[tuple[int, bool], sparse.csr_array] = {}
+        self._neighborhoods: dict[int, sparse.csr_array] = {}
         return self
 
     @property
@@ -187,20 +188,23 @@ class KNNGraph(BaseEstimator):
         return indices, distances, weights
 
     def neighborhoods(self, size: int) -> sparse.csr_array:
-        """Pattern (u, u) of ones at each point's ``size`` nearest points, itself among them."""
+        """Pattern (u, u) of ones at each point's ``size`` nearest points, itself among them; kept for the next call."""
         check_is_fitted(self)
         if self.metric == "affinity":
             raise ValueError("Neighbourhoods need distances, which a graph with metric='affinity' does not have.")
+        if size in self._neighborhoods:
+            return self._neighborhoods[size]
         size = available_neighbors(size, self.n_points)
         distances, indices = self._others(size - 1)
         itself = np.arange(self.n_points, dtype=np.int32)[:, None]
         indices = np.hstack([itself, indices])
         present = np.hstack([itself >= 0, np.isfinite(distances)])
-        return _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
+        self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
+        return self._neighborhoods[size]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return state | {"_laplacians": {}} if "_laplacians" in state else state
+        return state | {"_laplacians": {}, "_neighborhoods": {}} if "_laplacians" in state else state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

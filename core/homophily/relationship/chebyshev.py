@@ -7,8 +7,8 @@ so that an edge costs a few multiply-adds. Everything the energy needs is then a
 
     E = νᵀ A μ,    μ = Σ_i b(f_i),    ν = Σ_(j,k) G_jk φ_jk b(m_jk),
 
-where b(x) holds the powers of x's distance from the middle of its sub-panel and A is the (symmetric) Gaussian between sub-panels. The
-gradient is the exact derivative of this E, so line searches see a consistent pair.
+where b(x) holds the powers of x's distance from the middle of its sub-panel and A is the (symmetric) Gaussian between
+sub-panels. The gradient is the exact derivative of this E, so line searches see a consistent pair.
 """
 
 from __future__ import annotations
