@@ -34,7 +34,7 @@ def run(options: Options, report: Report) -> None:
             report.table(f"n = {dimensions}, values spread over {spread:g} σ_f: ms an evaluation, k = 10, G = L", rows)
             for engine in RIVALS[dimensions]:
                 report.note(f"{engine} overtakes tiles at {crossover(rows, engine)}.")
-    report.note(f"In use: TILES_BEAT_NUFFT = {TILES_BEAT_NUFFT:,}, TILES_BEAT_NYSTROM = {TILES_BEAT_NYSTROM:,}.")
+    report.note(f"In use: TILES_BEAT_NUFFT = {TILES_BEAT_NUFFT}, TILES_BEAT_NYSTROM = {TILES_BEAT_NYSTROM:,}.")
 
 
 def compare(points: int, dimensions: int, spread: float) -> Row:
@@ -43,7 +43,7 @@ def compare(points: int, dimensions: int, spread: float) -> Row:
     seconds: dict[str, float] = {}
     energies: dict[str, float] = {}
     for name in engines(points, dimensions):
-        engine = make_engine(G, F, SIGMA_F, engine=name)
+        _, engine = make_engine(G, F, SIGMA_F, engine=name)
         seconds[name] = 1e3 * typical_seconds(lambda: engine(F), budget=0.3)  # noqa: B023
         energies[name] = engine(F)[0]
     exact, *others = energies

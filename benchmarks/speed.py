@@ -40,7 +40,7 @@ def compare(graph: KNNGraph, few: Classes, power: int, repeats: int, report: Rep
     L, G = graph.laplacian(), graph.laplacian(power)
     lambda2 = defaults.lambda2 / len(few)
     start = solve_irr(L, labelled, targets, defaults.lambda1, power=power).solution
-    engine = make_engine(G, start, sigma_f)
+    _, engine = make_engine(G, start, sigma_f)
     forms: dict[str, Objective] = {
         "paper, dense NumPy": PaperEnergy(G.toarray(), labelled, targets, defaults.lambda1, lambda2, sigma_f),
         "homophily": LabelEnergy(L, power, labelled, targets, defaults.lambda1, engine, lambda2),

@@ -11,11 +11,12 @@ True
 """
 
 from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.errors import HomophilyWarning, NeighborsWarning, UnlabelledComponentsWarning
+from homophily.errors import ApproximationWarning, HomophilyWarning, NeighborsWarning, UnlabelledComponentsWarning
 from homophily.graph import KNNGraph
 from homophily.relationship import relationship_energy
 
 __all__ = [
+    "ApproximationWarning",
     "ERRClassifier",
     "HomophilyWarning",
     "IRRClassifier",

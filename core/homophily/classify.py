@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.energy import LabelEnergy, PolynomialPreconditioner
 from homophily.extend import RelationshipTerm, gauss_sums
 from homophily.linear import irr_energy, solve_irr
 from homophily.optimize import NonlinearCG, State
-from homophily.relationship import ENGINE_NAMES, POWER_ENGINES, Engine, EngineName, choose_engine, make_engine
+from homophily.relationship import ENGINE_NAMES, Engine, EngineName, make_engine, warn_of_error
 from homophily.relationship.nystrom import NystromEngine
 from homophily.relationship.sparse import SparseEngine
 from homophily.transduction import POSITIVE, Answer, GraphClassifier, Problem
@@ -26,7 +28,7 @@ class IRRClassifier(GraphClassifier):
     """Implicit relationship regularisation: the minimiser of Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F).
 
     Parameters are those of :class:`ERRClassifier` that do not concern relationships; ``tol`` is the relative accuracy
-    of the linear solution.
+    of the linear solution, and ``callback(iteration, residual)`` is called as the solution proceeds.
 
     >>> from sklearn.datasets import make_moons
     >>> from homophily import IRRClassifier
@@ -86,7 +88,7 @@ class IRRClassifier(GraphClassifier):
             n_jobs=self.n_jobs,
             callback=callback,
         )
-        energy = irr_energy(found.solution, *arguments, power=self._power)
+        energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
         return Answer(found.solution, energy, found.iterations, 0)
 
 
@@ -119,7 +121,7 @@ class ERRClassifier(GraphClassifier):
     normalized : use the normalised Laplacian.
     backend : "numpy".
     callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``)
-        before the first step and after each; raise from it to cancel.
+        before the first step and after each (not during the IRR start); raise from it to cancel.
     n_jobs : threads; None means every core this process may use.
 
     Attributes
@@ -129,7 +131,7 @@ class ERRClassifier(GraphClassifier):
     classes_, class_prior_, graph_ : the classes, their assumed shares, the :class:`KNNGraph`.
     reached_ : (u,) False for points in components without a label, which get the prior.
     energy_, n_iter_, n_evaluations_ : of the optimiser. engine_, engine_error_ : the engine used and, for "nystrom",
-        its relative error in the relationship energy at the solution.
+        its relative error in the relationship energy at the solution (a warning tells when it is large).
 
     >>> from sklearn.datasets import make_moons
     >>> from homophily import ERRClassifier
@@ -154,17 +156,17 @@ class ERRClassifier(GraphClassifier):
         "callback": [callable, None],
     }
 
-    SIGMA_F = 0.55
+    SIGMA_F = 0.65
 
     def __init__(
         self,
         n_neighbors: int = 10,
         power: int | None = None,
         lambda1: float = 1e-2,
-        lambda2: float = 5e-3,
+        lambda2: float = 4e-3,
         sigma_f: float | None = None,
         max_iter: int = 50,
-        tol: float = 0.05,
+        tol: float = 0.1,
         precondition: bool = True,
         class_prior: Any = None,
         relationship_neighbors: int | None = None,
@@ -240,7 +242,7 @@ class ERRClassifier(GraphClassifier):
             ).solution
         if not self._one_vs_rest:
             return self._descend(problem, F, self._engine(problem, F), init is not None, callback)
-        engine = self._engine(problem, F[:, :1])
+        engine = self._engine(problem, F.reshape(-1, 1))
         answers = [
             self._descend(
                 Problem(problem.rows, problem.laplacian, problem.confidence, problem.targets[:, c : c + 1]),
@@ -257,6 +259,7 @@ class ERRClassifier(GraphClassifier):
             max(answer.n_iter for answer in answers),
             sum(answer.n_evaluations for answer in answers),
             answers[0].engine,
+            max((answer.engine_error for answer in answers if answer.engine_error is not None), default=None),
         )
 
     def _engine(self, problem: Problem, F: Floats) -> tuple[str, Engine, float]:
@@ -270,13 +273,17 @@ class ERRClassifier(GraphClassifier):
                 problem.restricted(self.graph_.W), degrees, problem.restricted(mask), sigma_f, n_jobs=self.n_jobs
             )
             return "sparse", engine, mask.nnz / mask.shape[0]
-        name = choose_engine(F, sigma_f) if self.engine == "auto" else self.engine
-        matrix, power = problem.laplacian, self._power
-        if name not in POWER_ENGINES:
-            matrix, power = problem.restricted(self.graph_.laplacian(power, self.normalized)), 1
-        classes = np.eye(F.shape[1]) if F.shape[1] > 1 else None
-        engine = make_engine(matrix, F, sigma_f, engine=name, power=power, n_jobs=self.n_jobs, targets=classes)
-        return name, engine, float(len(F))
+        name, engine = make_engine(
+            problem.laplacian,
+            F,
+            sigma_f,
+            engine=self.engine,
+            power=self._power,
+            powered=lambda: problem.restricted(self.graph_.laplacian(self._power, self.normalized)),
+            targets=np.eye(F.shape[1]) if F.shape[1] > 1 else None,
+            n_jobs=self.n_jobs,
+        )
+        return name, engine, float(problem.laplacian.shape[0])
 
     def _descend(
         self,
@@ -317,7 +324,15 @@ class ERRClassifier(GraphClassifier):
                 f"{np.ptp(F, axis=0).max() / self._sigma_f(F.shape[1]):.3g} sigma_f are too far apart. Use 'auto' or "
                 "'tiles', or a larger sigma_f."
             )
+        if self.tol > 0.0 and not state.finished:
+            warnings.warn(
+                f"ERR stopped after max_iter={self.max_iter} steps with a gradient norm of {state.gradient_norm:.1e}, "
+                f"tol={self.tol:.1e}: raise one of them.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
         error = relationships.error(state.x) if isinstance(relationships, NystromEngine) else None
+        warn_of_error(error, stacklevel=6)
         return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:

@@ -3,7 +3,8 @@
 UserWarning
 └── HomophilyWarning
     ├── NeighborsWarning     fewer neighbours than asked for, or a search that misses more of them than it should
-    └── UnlabelledComponentsWarning     parts of the graph that no label reaches
+    ├── UnlabelledComponentsWarning     parts of the graph that no label reaches
+    └── ApproximationWarning     an approximate engine is far from the exact energy
 """
 
 from __future__ import annotations
@@ -19,3 +20,7 @@ class NeighborsWarning(HomophilyWarning):
 
 class UnlabelledComponentsWarning(HomophilyWarning):
     """Some connected components hold no label; their points get the class prior."""
+
+
+class ApproximationWarning(HomophilyWarning):
+    """The relationship energy is approximated, and not well."""

@@ -98,7 +98,8 @@ def extend(
     degree = np.where(reached, own, 1.0)
     if normalized:
         stored = graph.degrees[indices]
-        shares = weights / np.sqrt(degree[:, None] * np.where(stored > 0.0, stored, 1.0))
+        # Root by root: the product of two tiny degrees would underflow.
+        shares = weights / np.sqrt(degree)[:, None] / np.sqrt(np.where(stored > 0.0, stored, 1.0))
     else:
         shares = weights / degree[:, None]
     values = np.einsum("mk,mkn->mn", shares, F[indices])

@@ -192,9 +192,9 @@ class KNNGraph(BaseEstimator):
         check_is_fitted(self)
         if self.metric == "affinity":
             raise ValueError("Neighbourhoods need distances, which a graph with metric='affinity' does not have.")
+        size = available_neighbors(size, self.n_points)
         if size in self._neighborhoods:
             return self._neighborhoods[size]
-        size = available_neighbors(size, self.n_points)
         distances, indices = self._others(size - 1)
         itself = np.arange(self.n_points, dtype=np.int32)[:, None]
         indices = np.hstack([itself, indices])
@@ -244,11 +244,6 @@ class KNNGraph(BaseEstimator):
         if self.symmetrize == "max":
             return _canonical(directed.maximum(directed.T))
         return _canonical((directed + directed.T) * 0.5)
-
-
-def as_graph(X: Any, **params: Any) -> KNNGraph:
-    """X itself when it is a graph, else the graph of the points X."""
-    return X if isinstance(X, KNNGraph) else KNNGraph(**params).fit(X)
 
 
 @dataclass(frozen=True)

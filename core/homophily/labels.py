@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 from sklearn.utils import column_or_1d
+from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.multiclass import check_classification_targets
 
 Floats = NDArray[np.float64]
@@ -34,11 +35,6 @@ class Labels:
     #: Confidence given to each class, with shape (C,).
     counts: Floats
 
-    @property
-    def binary(self) -> bool:
-        """Two classes, hence one column of scores."""
-        return len(self.classes) == 2
-
 
 def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
     """Read labels: one class a point, or a row of class shares a point.
@@ -48,6 +44,9 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     ``sample_weight`` ≥ 0 is the confidence in each label; 0 is as good as no label.
     """
     values = np.asarray(y)
+    if values.dtype.kind in "US" and not isinstance(y, np.ndarray):
+        # A list of strings with −1 or NaN among them would turn those into strings.
+        values = np.asarray(y, dtype=object)
     if values.ndim == 2 and values.shape[1] > 1:
         classes, shares = _read_shares(values)
     else:
@@ -94,7 +93,7 @@ def _numeric(y: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _is_label(value: object) -> bool:
-    missing = value is None or (isinstance(value, float) and np.isnan(value))
+    missing = value is None or is_pandas_na(value) or (isinstance(value, float) and np.isnan(value))
     return not missing and not (isinstance(value, str | bytes) and len(value) == 0) and value != -1
 
 
@@ -137,11 +136,6 @@ def check_prior(prior: ArrayLike, classes: int, owner: str = "class_offsets") ->
     return np.asarray(shares / shares.sum())
 
 
-def decide(scores: Floats, offsets: Floats, classes: NDArray[Any]) -> NDArray[Any]:
-    """Classes of points: ``f + b > 0`` for two classes, ``argmax_c f_c + b_c`` for more."""
-    return np.asarray(classes[decide_index(scores + offsets)])
-
-
 def decide_index(corrected: Floats) -> NDArray[np.intp]:
     """Class positions for scores whose offsets are already added; ties go to the first class."""
     if corrected.shape[1] == 1:
@@ -175,7 +169,8 @@ def likely_offsets(scores: Floats, counts: Floats) -> Floats:
     The shares of few labels are a rough guide: forcing them on well-parted scores cuts through a class, ignoring them
     on flat scores leaves a small class empty. On the way from no offsets to those that meet the labels' shares, this
     takes the ones with the largest (likelihood of the label ``counts`` under the decided shares)^(1/(C − 1)) / (density
-    of scores at the decision's boundary). The root makes up for the C − 1 free shares, which fit the counts' noise.
+    of scores at the decision's boundary)², if that is more than e times its value without offsets. The root makes up
+    for the C − 1 free shares, which fit the counts' noise; square and e were chosen on six data sets with 50 labels.
     """
     prior = (counts + 1.0) / (counts.sum() + len(counts))
     matched = class_offsets(scores, prior)
@@ -189,7 +184,7 @@ def likely_offsets(scores: Floats, counts: Floats) -> Floats:
             width = _bandwidth(margin)
         density = np.mean(np.exp(-0.5 * (margin / width) ** 2)) + 1.0 / points
         likelihood = counts @ np.log(np.maximum(decided, 0.5) / points)
-        value = likelihood / (len(counts) - 1) - np.log(density)
+        value = likelihood / (len(counts) - 1) - 2.0 * np.log(density) - (1.0 if share > 0.0 else 0.0)
         if value > best_value:
             best, best_value = share * matched, value
     return best

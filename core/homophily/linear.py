@@ -260,8 +260,10 @@ def _solve_directly(system: _System, b: Floats) -> Floats:
 
 
 def _levels(laplacian: csr_array) -> NDArray[np.intp]:
-    """Points at each distance from a point on the rim of point 0's component."""
-    order, parent = breadth_first_order(laplacian, 0, directed=False)
+    """Points at each distance from a point on the rim of the largest component."""
+    _, component = connected_components(laplacian, directed=False)
+    inside = int(np.argmax(component == np.bincount(component).argmax()))
+    order, parent = breadth_first_order(laplacian, inside, directed=False)
     order, parent = breadth_first_order(laplacian, order[-1], directed=False)
     level = np.zeros(laplacian.shape[0], dtype=np.int64)
     _descend(order, parent, level)
@@ -309,9 +311,9 @@ def solve_irr(
     In a component without any confidence the energy does not tell values apart, and F is 0 there.
 
     ``method=None`` takes what :func:`choose_method` expects to be faster. ``initial`` is where conjugate gradients
-    start; ``callback(iteration, residual)`` may raise to cancel them. They stop when a Jacobi step would change F by
-    less than ``tolerance``, relative to F; the error itself is larger by the graph's condition (10 to 1,000 times).
-    A ``ConvergenceWarning`` tells that ``max_iter`` came first.
+    start; ``callback(iteration, residual)`` may raise to cancel them (a direct solution calls it once, at its end).
+    They stop when a Jacobi step would change F by less than ``tolerance``, relative to F; the error itself is larger by
+    the graph's condition (10 to 1,000 times). A ``ConvergenceWarning`` tells that ``max_iter`` came first.
     """
     h, T = _checked(laplacian, confidence, targets, lambda1, power)
     F = np.zeros_like(T)
@@ -327,6 +329,8 @@ def solve_irr(
     if method == "direct":
         x, iterations = _solve_directly(system, b), 0
         _, residual = system.residual(x, b)
+        if callback is not None:
+            callback(iterations, residual)
     else:
         x = np.zeros_like(b) if initial is None else np.array(np.reshape(initial, T.shape)[rows], dtype=np.float64)
         iterations, residual = _iterate(system, x, b, tolerance, max_iter, callback)
@@ -385,10 +389,17 @@ def _checked(
 
 
 def irr_energy(
-    F: Floats, laplacian: csr_array, confidence: Floats, targets: Floats, lambda1: float, *, power: int = 1
+    F: Floats,
+    laplacian: csr_array,
+    confidence: Floats,
+    targets: Floats,
+    lambda1: float,
+    *,
+    power: int = 1,
+    n_jobs: int | None = None,
 ) -> float:
     """``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``."""
     smooth = F
     for _ in range(power):
-        smooth = sparse_product(laplacian, smooth)
+        smooth = sparse_product(laplacian, smooth, n_jobs=n_jobs)
     return float(np.sum(confidence[:, None] * (F - targets) ** 2) + lambda1 * np.sum(F * smooth))

@@ -22,6 +22,7 @@ zeros has no direction: it gets one of its own, at distance 1 from every other r
 
 from __future__ import annotations
 
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ _RECALL_SAMPLE = 500
 _RECALL_NEIGHBORS = 10
 
 _BLOCK_ROWS = 16_384
+_IMPORTED_BY = os.getpid()
 # When more points than this are equally near, the lowest indices among those found are taken.
 _MOST_CANDIDATES = 1024
 
@@ -182,8 +184,8 @@ class DenseIndex(NeighborIndex):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": None}
 
-    def _prepare(self, X: NDArray[Any]) -> NDArray[Any]:
-        X = np.ascontiguousarray(X, dtype=self._dtype)
+    def _prepare(self, X: Any) -> NDArray[Any]:
+        X = np.ascontiguousarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=self._dtype)
         return _unit_rows(X) if self.metric == "cosine" else X
 
     def _visits(self) -> NDArray[np.int64]:
@@ -376,7 +378,8 @@ def _with_column(rows: Any, column: NDArray[np.float64]) -> Any:
 @contextmanager
 def _faiss_threads(n_jobs: int | None) -> Iterator[None]:
     before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(thread_count(n_jobs))
+    # OpenMP's threads do not survive a fork: a forked child that asks for them waits for ever.
+    faiss.omp_set_num_threads(thread_count(n_jobs) if os.getpid() == _IMPORTED_BY else 1)
     try:
         yield
     finally:

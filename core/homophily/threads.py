@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numba
@@ -60,9 +61,23 @@ def _libraries() -> Any:
     return ThreadpoolController()
 
 
+_BLAS_LOCK = Lock()
+_blas_users = 0
+_blas_limit: Any = None
+
+
 @contextmanager
-def limited_threads(n_jobs: int | None) -> Iterator[int]:
-    """Hold BLAS and OpenMP libraries to :func:`thread_count` threads, and give that count."""
-    count = thread_count(n_jobs)
-    with _libraries().limit(limits=count):
-        yield count
+def single_threaded_blas() -> Iterator[None]:
+    """Hold BLAS to one thread, for the whole process, until the last of all concurrent users leaves."""
+    global _blas_users, _blas_limit
+    with _BLAS_LOCK:
+        if _blas_users == 0:
+            _blas_limit = _libraries().limit(limits=1)
+        _blas_users += 1
+    try:
+        yield
+    finally:
+        with _BLAS_LOCK:
+            _blas_users -= 1
+            if _blas_users == 0:
+                _blas_limit.restore_original_limits()

@@ -35,6 +35,7 @@ from homophily.labels import (
 Floats = NDArray[np.float64]
 
 CALIBRATION_FOLDS = 5
+BLOCK = 16_384
 POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
@@ -90,14 +91,15 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         self._check_together()
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
         self.__dict__.pop("transduction_", None)
-        self.graph_ = self._graph(X)
-        check_consistent_length(self.graph_.W, y)
+        X = self._points(X)
         labels = encode_labels(y, sample_weight)
         if self.class_prior is None or isinstance(self.class_prior, str):
             self.class_prior_ = estimate_prior(labels)
         else:
             self.class_prior_ = check_prior(self.class_prior, len(labels.classes), type(self).__name__)
         start = None if init is None else self._read_init(init, labels)
+        self.graph_ = self._graph(X)
+        check_consistent_length(self.graph_.W, labels.targets)
         self.classes_ = labels.classes
         self.reached_ = self._reach(labels)
         problem = self._problem(labels)
@@ -123,12 +125,18 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         With the normalised Laplacian a score is the value divided by √(degree / mean degree): values follow that root
         (it is what the Laplacian calls constant), so offsets are added to what is left without it.
         """
-        scores, _ = self._extend(X)
+        scores, reached = self._extend(X)
         corrected = scores + self.offsets_
+        odds = np.log(self.class_prior_)
+        corrected[~reached] = odds[1:] - odds[:1] if corrected.shape[1] == 1 else odds
         return corrected[:, 0] if corrected.shape[1] == 1 else corrected
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Classes of points; a point of ``fit`` gets its transduced class."""
+        """Classes of points.
+
+        A point at distance 0 from one of ``fit`` gets that one's transduced class (with ``metric="affinity"`` there are
+        no distances, and every point counts as new).
+        """
         return self._decide(*self._extend(X))
 
     def predict_proba(self, X: Any) -> Floats:
@@ -170,13 +178,20 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
         return (None,)
 
-    def _graph(self, X: Any) -> KNNGraph:
+    def _points(self, X: Any) -> Any:
+        """X, checked: wrong points or labels are refused before the search for neighbours."""
         if isinstance(X, KNNGraph):
             check_is_fitted(X)
-            if hasattr(X, "n_features_in_"):
-                self.n_features_in_ = X.n_features_in_
+            for name in ("n_features_in_", "feature_names_in_"):
+                self.__dict__.pop(name, None)
+                if hasattr(X, name):
+                    setattr(self, name, getattr(X, name))
             return X
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+
+    def _graph(self, X: Any) -> KNNGraph:
+        if isinstance(X, KNNGraph):
+            return X
         params = {name: getattr(self, name) for name in KNNGraph._parameter_constraints}
         graph: KNNGraph = KNNGraph(**params).fit(X)
         return graph
@@ -256,13 +271,16 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         return probabilities
 
     def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
-        """Scores of points, and which of them a label reaches."""
+        """Scores of points, and which of them a label reaches; in blocks, as each point brings k edges along."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
         if "terms" not in self._lazy:
             self._lazy["terms"] = self._new_point_terms()
+        blocks = [self._extend_block(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+        return np.concatenate([scores for scores, _ in blocks]), np.concatenate([reached for _, reached in blocks])
+
+    def _extend_block(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
         terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
-        columns = np.split(self.solution_, len(terms), axis=1)
         parts = [
             extend(
                 X,
@@ -274,7 +292,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
                 relationships=term,
                 n_jobs=self.n_jobs,
             )
-            for F, term in zip(columns, terms, strict=True)
+            for F, term in zip(np.split(self.solution_, len(terms), axis=1), terms, strict=True)
         ]
         _, degrees, reached = parts[0]
         return self._scores(np.hstack([values for values, _, _ in parts]), degrees), reached

@@ -25,7 +25,7 @@ def problem(u=30, n=1, power=1, *, engine="auto", normalized=True, weight=0.01, 
     confidence = np.where(rng.random(u) < 0.3, rng.uniform(0.5, 2.0, u), 0.0)
     targets = np.where(confidence[:, None] > 0, rng.choice([-1.0, 1.0], size=(u, n)), 0.0)
     F = rng.normal(size=(u, n))
-    relationships = make_engine(G, F, SIGMA, engine=engine)
+    _, relationships = make_engine(G, F, SIGMA, engine=engine)
     return LabelEnergy(L, power, confidence, targets, lambda1, relationships, weight), G, confidence, targets, F
 
 

@@ -11,6 +11,9 @@ from sklearn.datasets import make_blobs, make_moons
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
 from homophily.extend import RelationshipTerm, extend, gauss_sums
 
+# Few steps, or tolerances that 50 do not reach, are what some of these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 ESTIMATORS = [IRRClassifier, ERRClassifier]
 
 

@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from homophily.errors import NeighborsWarning
-from homophily.graph import KNNGraph, as_graph
+from homophily.graph import KNNGraph
 
 WEIGHTS = ["local", "self-tuning", "global", "fixed"]
 
@@ -314,13 +314,6 @@ def test_refit_forgets_the_old_graph():
     old = graph.laplacian()
     assert graph.fit(points(seed=1)).laplacian() is not old
     assert graph.set_params(metric="affinity").fit(np.ones((3, 3))).index_ is None
-
-
-def test_a_graph_is_accepted_where_points_are():
-    X = points()
-    graph = KNNGraph(4).fit(X)
-    assert as_graph(graph, n_neighbors=7) is graph
-    assert as_graph(X, n_neighbors=7).n_neighbors == 7
 
 
 def test_data_frames_integers_and_float32_are_points_too():

@@ -11,6 +11,9 @@ from scipy.sparse import csr_array
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.linear import irr_energy
 
+# Few steps, or tolerances that 50 do not reach, are what some of these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 few_examples = settings(max_examples=8, deadline=None, derandomize=True)
 seeds = st.integers(0, 10_000)
 powers = st.sampled_from([1, 2])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csc_array, csr_array
 
-from homophily import relationship, relationship_energy
+from homophily import ApproximationWarning, relationship, relationship_energy
 from homophily.relationship import ENGINE_NAMES, choose_engine, make_engine
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
@@ -29,8 +29,9 @@ def values(u, n, seed=0):
         (10, 1, 1e-9, "tiles"),
         (500, 2, 1.0, "tiles"),
         (2_000, 2, 1.0, "nufft"),
-        (2_000, 3, 1.0, "nufft"),
-        (2_000, 3, 1e-3, "tiles"),
+        (2_000, 3, 1.0, "tiles"),
+        (6_000, 3, 1.0, "nufft"),
+        (6_000, 3, 1e-3, "tiles"),
         (2_000, 4, 1.0, "tiles"),
         (6_000, 4, 1.0, "nystrom"),
         (6_000, 10, 1.0, "nystrom"),
@@ -52,7 +53,7 @@ def test_engine_follows_points_columns_and_range(points, columns, sigma_f, name)
     ],
 )
 def test_an_engine_is_made_by_name(name, kind):
-    assert isinstance(make_engine(laplacian(knn_weights(30)), values(30, 1), 0.5, engine=name), kind)
+    assert isinstance(make_engine(laplacian(knn_weights(30)), values(30, 1), 0.5, engine=name)[1], kind)
 
 
 def test_every_name_is_offered_once():
@@ -78,7 +79,7 @@ def test_engines_agree_through_the_function(name, columns):
 @pytest.mark.parametrize("threshold", [0, 10**9])
 @pytest.mark.parametrize("columns", [2, 3])
 def test_either_side_of_the_threshold_gives_the_same_answer(monkeypatch, threshold, columns):
-    monkeypatch.setattr(relationship, "TILES_BEAT_NUFFT", threshold)
+    monkeypatch.setattr(relationship, "TILES_BEAT_NUFFT", {2: threshold, 3: threshold})
     G, F = laplacian(knn_weights(100)), values(100, columns)
     assert choose_engine(F, 0.9) == ("nufft" if threshold == 0 else "tiles")
     energy, gradient = relationship_energy(F, G, sigma_f=0.9)
@@ -171,3 +172,18 @@ def test_text_for_values_is_named():
 def test_a_tolerance_that_is_not_positive_is_named(tolerance):
     with pytest.raises(ValueError, match="'tolerance'"):
         relationship_energy(values(10, 2), np.eye(10), sigma_f=1.0, engine="nufft", tolerance=tolerance)
+
+
+def test_a_low_rank_that_is_far_off_is_warned_of():
+    G, F = laplacian(knn_weights(300)), values(300, 5, seed=3)
+    error = NystromEngine(G, 0.1, landmarks=F[:5]).error(F)
+    with pytest.warns(ApproximationWarning, match="nystrom"):
+        relationship.warn_of_error(error, stacklevel=1)
+
+
+def test_auto_checks_the_low_rank_that_it_proposes(monkeypatch):
+    monkeypatch.setattr(relationship, "TILES_BEAT_NYSTROM", 0)
+    monkeypatch.setattr(relationship, "choose_landmarks", lambda F, *_, **__: F[:5])
+    G, F = laplacian(knn_weights(300)), values(300, 5, seed=3)
+    assert choose_engine(F, 0.1) == "nystrom"
+    assert relationship.make_engine(G, F, 0.1, engine="auto")[0] == "tiles"

@@ -32,7 +32,9 @@ def engine_for(name, G, F, sigma_f=SIGMA, n_jobs=2):
     if name == "nystrom":
         # Every point a landmark: what is left is the rounding in the inverse.
         return NystromEngine(G, sigma_f, landmarks=choose_landmarks(F, sigma_f, tolerance=1e-10), n_jobs=n_jobs)
-    return {"dense": DenseEngine, "tiles": TileEngine, "nufft": NufftEngine}[name](G, sigma_f, n_jobs=n_jobs)
+    if name == "dense":
+        return DenseEngine(G, sigma_f)
+    return {"tiles": TileEngine, "nufft": NufftEngine}[name](G, sigma_f, n_jobs=n_jobs)
 
 
 def assert_matches_dense(name, G, F, sigma_f=SIGMA):

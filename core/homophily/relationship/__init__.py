@@ -9,7 +9,7 @@ dense       any         K as a matrix: the oracle, for small u
 tiles       any         K a tile at a time: exact, O(u²) time, bounded memory
 chebyshev   1           Gauss sums by piecewise polynomials: linear time, error near 1e-13
 nufft       1 to 3      Gauss sums by non-uniform Fourier transforms: linear time, to a tolerance
-nystrom     any         K of low rank: linear time, its error is estimated and reported
+nystrom     any         K of low rank: linear time, its error is estimated, a large one warned of
 ==========  ==========  =======================================================================================
 
 The masked form of sparse ERR is in :mod:`homophily.relationship.sparse`.
@@ -17,6 +17,8 @@ The masked form of sparse ERR is in :mod:`homophily.relationship.sparse`.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
@@ -25,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
+from homophily.errors import ApproximationWarning
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nufft import NufftEngine
@@ -34,11 +37,11 @@ from homophily.relationship.tiles import TileEngine
 EngineName = Literal["auto", "dense", "tiles", "chebyshev", "nufft", "nystrom"]
 ENGINE_NAMES: tuple[EngineName, ...] = ("auto", "dense", "tiles", "chebyshev", "nufft", "nystrom")
 
-POWER_ENGINES: frozenset[EngineName] = frozenset({"tiles", "nystrom"})
-
-# Points up to which exact tiles beat the approximate engine of that many dimensions (benchmarks: engines).
-TILES_BEAT_NUFFT = 1_000
+# Points up to which exact tiles are faster, by dimensions for "nufft" (benchmarks: engines).
+TILES_BEAT_NUFFT = {2: 1_000, 3: 5_000}
 TILES_BEAT_NYSTROM = 5_000
+# Relative error of the low-rank energy that is worth a warning.
+LOW_RANK_ERROR = 0.02
 
 
 class Engine(Protocol):
@@ -48,13 +51,16 @@ class Engine(Protocol):
         """tr(KᵀGK) at F (u, n), and its gradient (u, n); an infinite energy where F spreads too far for the engine."""
 
 
-def choose_engine(F: NDArray[np.float64], sigma_f: float) -> EngineName:
-    """The fastest engine that is exact to its tolerance for F's dimensions, size and range/σ_f."""
+def choose_engine(F: NDArray[np.float64], sigma_f: float, tolerance: float = 1e-9) -> EngineName:
+    """The engine expected to be fastest for F's dimensions, size and range/σ_f; "nystrom" is a proposal to be checked.
+
+    All but "nystrom" keep to the tolerance; they cost O(u²) where the others do not apply.
+    """
     points, dimensions = F.shape
     spread = np.ptp(F, axis=0)
     if dimensions == 1 and ChebyshevEngine.copes_with(float(spread[0]), sigma_f):
         return "chebyshev"
-    if dimensions in (2, 3) and points > TILES_BEAT_NUFFT and NufftEngine.copes_with(spread, sigma_f):
+    if points > TILES_BEAT_NUFFT.get(dimensions, points) and NufftEngine.copes_with(spread, sigma_f, tolerance):
         return "nufft"
     if dimensions > 3 and points > TILES_BEAT_NYSTROM:
         return "nystrom"
@@ -62,36 +68,51 @@ def choose_engine(F: NDArray[np.float64], sigma_f: float) -> EngineName:
 
 
 def make_engine(
-    G: csr_array,
+    laplacian: csr_array,
     F: NDArray[np.float64],
     sigma_f: float,
     *,
     engine: EngineName = "auto",
     power: int = 1,
+    powered: Callable[[], csr_array] | None = None,
+    targets: NDArray[np.float64] | None = None,
     tolerance: float = 1e-9,
     n_jobs: int | None = None,
-    targets: NDArray[np.float64] | None = None,
-) -> Engine:
-    """The engine of that name for G; F is where the solve starts, ``targets`` (classes, n) where labels pull it.
+) -> tuple[EngineName, Engine]:
+    """The engine of that name for G = laplacian^power, and its name where "auto" chose it.
 
-    With ``power`` p the engine's matrix is G^p, multiplied with p times and never formed; only :data:`POWER_ENGINES`
-    can do that.
+    F is where the solve starts, ``targets`` (classes, n) where labels pull it. ``powered()`` gives G itself to the
+    engines that need its entries; the others multiply p times by the sparser Laplacian. "auto" takes "nystrom" only if
+    its error at F is small.
     """
-    name = choose_engine(F, sigma_f) if engine == "auto" else engine
-    if name == "dense":
-        return DenseEngine(G, sigma_f, n_jobs=n_jobs)
-    if name == "tiles":
-        return TileEngine(G, sigma_f, power=power, n_jobs=n_jobs)
-    if name == "chebyshev":
-        _check_dimensions(name, F, 1)
-        return ChebyshevEngine(G, sigma_f, n_jobs=n_jobs)
-    if name == "nufft":
-        _check_dimensions(name, F, 3)
-        return NufftEngine(G, sigma_f, n_jobs=n_jobs, tolerance=tolerance)
+    name = choose_engine(F, sigma_f, tolerance) if engine == "auto" else engine
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
-        return NystromEngine(G, sigma_f, landmarks=landmarks, power=power, n_jobs=n_jobs)
-    raise ValueError(f"There is no engine named {engine!r}.")
+        low_rank = NystromEngine(laplacian, sigma_f, landmarks=landmarks, power=power, n_jobs=n_jobs)
+        if engine == "nystrom" or low_rank.error(F) <= LOW_RANK_ERROR:
+            return name, low_rank
+        name = "tiles"
+    if name == "tiles":
+        return name, TileEngine(laplacian, sigma_f, power=power, n_jobs=n_jobs)
+    G = laplacian if powered is None else powered()
+    if name == "chebyshev":
+        _check_dimensions(name, F, 1)
+        return name, ChebyshevEngine(G, sigma_f, n_jobs=n_jobs)
+    if name == "nufft":
+        _check_dimensions(name, F, 3)
+        return name, NufftEngine(G, sigma_f, n_jobs=n_jobs, tolerance=tolerance)
+    return name, DenseEngine(G, sigma_f)
+
+
+def warn_of_error(error: float | None, stacklevel: int) -> None:
+    """Say so when a low-rank energy is far off; None is the error of an engine that has a tolerance."""
+    if error is not None and error > LOW_RANK_ERROR:
+        warnings.warn(
+            f"The 'nystrom' engine is off by {100 * error:.2g} % in the relationship energy: the values are too spread "
+            "out in units of sigma_f for its landmarks. Use engine='tiles', or a larger sigma_f.",
+            ApproximationWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def _check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> None:
@@ -145,11 +166,13 @@ def relationship_energy(
     columns = np.array(values.reshape(len(values), -1), dtype=np.float64, order="C")
     matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
-    energy, gradient = make_engine(matrix, columns, sigma_f, engine=engine, tolerance=tolerance, n_jobs=n_jobs)(columns)
+    name, evaluate = make_engine(matrix, columns, sigma_f, engine=engine, tolerance=tolerance, n_jobs=n_jobs)
+    energy, gradient = evaluate(columns)
+    warn_of_error(evaluate.error(columns) if isinstance(evaluate, NystromEngine) else None, stacklevel=4)
     if not np.isfinite(energy):
         raise ValueError(
             f"The values of F spread over {np.ptp(columns, axis=0).max() / sigma_f:.3g} sigma_f, too far for the "
-            f"{engine!r} engine. Use engine='tiles'."
+            f"{name!r} engine. Use engine='tiles'."
         )
     return energy, gradient.reshape(values.shape)
 

@@ -194,8 +194,6 @@ def _gather_adjoint(places: Array, coefficients: Array, partial: Array, scale: f
 class ChebyshevEngine:
     """``engine(F) -> (tr(KᵀGK), gradient)`` for F of shape (u, 1); relative error about 1e-13 of Σ|G_jk| φ g."""
 
-    name = "chebyshev"
-
     def __init__(self, G: csr_array, sigma_f: float, *, n_jobs: int | None = None) -> None:
         self.edges = UpperEdges.of(G)
         self.scale = 2 * SUBPANELS / sigma_f  # sub-panels per unit of f

@@ -11,28 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.threads import limited_threads
-
 
 class DenseEngine:
     """Energy ``tr(KᵀGK)`` and its gradient, with ``K_ij = exp(−‖f_i−f_j‖²/σ_f²)`` held in full."""
 
-    def __init__(self, G: csr_array, sigma_f: float, *, n_jobs: int | None = None) -> None:
+    def __init__(self, G: csr_array, sigma_f: float) -> None:
         self.G = G.toarray()
         self.sigma_f = sigma_f
-        self.n_jobs = n_jobs
 
     def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
-        with limited_threads(self.n_jobs):
-            K = np.exp(squared_distances(F) / -(self.sigma_f**2))
-            GK = self.G @ K
-            energy = float(np.sum(K * GK))
-            # dE = Σ_ij 2(GK)_ij dK_ij and dK_ij = −2/σ² K_ij (f_i−f_j)·(df_i−df_j): both places of f count.
-            M = 2 * GK * K
-            M += M.T
-            gradient = -2 / self.sigma_f**2 * (M.sum(axis=1)[:, None] * F - M @ F)
-        return energy, gradient
+        K = np.exp(squared_distances(F) / -(self.sigma_f**2))
+        GK = self.G @ K
+        # dE = Σ_ij 2(GK)_ij dK_ij and dK_ij = −2/σ² K_ij (f_i−f_j)·(df_i−df_j): both places of f count.
+        M = 2 * GK * K
+        M += M.T
+        return float(np.sum(K * GK)), -2 / self.sigma_f**2 * (M.sum(axis=1)[:, None] * F - M @ F)
 
 
 def squared_distances(F: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from homophily.relationship.tiles import exp_negative
-from homophily.threads import balanced_rows, limited_threads, run_chunks, thread_count
+from homophily.threads import balanced_rows, run_chunks, single_threaded_blas, thread_count
 
 CANDIDATES = 4096
 # Rows of the gradient worked on at once: temporaries of BLOCK × m instead of u × m.
@@ -101,7 +101,7 @@ class NystromEngine:
                 gradient[self.order[rows]] = -2 / self.sigma_f**2 * pull
 
         # One BLAS call a thread of ours: BLAS's own threads wait for each other in busy loops.
-        with limited_threads(1):
+        with single_threaded_blas():
             run_chunks(reduce_rows, self.chunks)
             # With X = ΦᵀGΦ and Y = ΦᵀΦ: E = tr(XY), ∂E/∂Φ = 2(GΦY + ΦX).
             X, Y = (R @ part @ R.T for part in parts.sum(axis=1))
@@ -118,7 +118,7 @@ class NystromEngine:
         chosen = np.sort(np.random.default_rng(seed).choice(len(F), min(sample, len(F)), replace=False))
         exact = self._kernel(F, F[chosen])
         C = self._kernel(F, self.landmarks)
-        with limited_threads(1):
+        with single_threaded_blas():
             low_rank = C @ (self.whitening.T @ (self.whitening @ C[chosen].T))
         truth = float(np.sum(exact * self._times_graph(exact)))
         value = float(np.sum(low_rank * self._times_graph(low_rank)))
