@@ -339,11 +339,11 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None or self.lambda2 == 0.0:
             # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
             return (None,)
-        laplacian = self._problem(self._labels).laplacian
-        known = self.solution_[self.reached_]
+        problem = self._problem(self._labels)
+        known = self.solution_[problem.rows]
         terms = []
         for F in np.split(known, known.shape[1] if self._one_vs_rest else 1, axis=1):
             sigma_f = self._sigma_f(F.shape[1])
-            sums = gauss_sums(np.ascontiguousarray(F), laplacian, sigma_f)
+            sums = gauss_sums(np.ascontiguousarray(F), problem.laplacian, sigma_f)
             terms.append(RelationshipTerm(sigma_f, self.lambda2, sums))
         return tuple(terms)

@@ -25,9 +25,11 @@ METHODS: dict[str, Any] = {
 
 
 def draw_labels(y: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
-    """The labels of 50 points, as many of each class; −1 for the others."""
+    """The labels of 50 points drawn at random, every class among them; −1 for the others."""
     rng = np.random.default_rng(seed)
-    known = np.concatenate([rng.choice(np.flatnonzero(y == c), LABELS // 10, replace=False) for c in range(10)])
+    known = rng.choice(len(y), LABELS, replace=False)
+    while len(np.unique(y[known])) < 10:
+        known = rng.choice(len(y), LABELS, replace=False)
     few = np.full_like(y, -1)
     few[known] = y[known]
     return few

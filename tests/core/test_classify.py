@@ -11,7 +11,14 @@ from sklearn.datasets import make_blobs, make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import log_loss
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, NeighborsWarning, UnlabelledComponentsWarning
+from homophily import (
+    ERRClassifier,
+    IRRClassifier,
+    KNNGraph,
+    NeighborsWarning,
+    UnlabelledComponentsWarning,
+    transduction,
+)
 from homophily.calibration import DEFAULT_SLOPE, Calibration
 from homophily.linear import solve_irr
 from homophily.relationship import chebyshev, nufft, relationship_energy
@@ -340,6 +347,18 @@ def test_one_against_the_rest_mostly_agrees_with_the_vector_form():
     assert rest.solution_.shape == vector.solution_.shape == (300, 4)
     assert (vector.transduction_ == rest.transduction_).mean() > 0.93
     assert (rest.transduction_ == y).mean() > 0.85
+
+
+@both
+def test_the_order_in_which_many_points_are_worked_on_does_not_show(estimator, monkeypatch):
+    X, y = two_parts()
+    with pytest.warns(UnlabelledComponentsWarning):
+        given = estimator(power=1).fit(X, y)
+    monkeypatch.setattr(transduction, "CACHED_POINTS", 0)
+    with pytest.warns(UnlabelledComponentsWarning):
+        ordered = estimator(power=1).fit(X, y)
+    np.testing.assert_allclose(ordered.solution_, given.solution_, atol=1e-8)
+    np.testing.assert_allclose(ordered.decision_function(X + 0.01), given.decision_function(X + 0.01), atol=1e-6)
 
 
 def test_steps_that_do_not_reach_the_tolerance_warn():
