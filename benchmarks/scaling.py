@@ -126,6 +126,6 @@ def plot(costs: list[Cost], path: Path) -> None:
     memory.loglog(points, [cost.steps_memory for cost in costs], "o-", label="50 ERR steps")
     for axes, label in ((time, "seconds"), (memory, "MiB above the start")):
         axes.set(xlabel="points", ylabel=label)
-        axes.legend()
+        axes.legend(loc="upper left", fontsize="small")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

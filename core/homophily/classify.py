@@ -107,9 +107,11 @@ class ERRClassifier(GraphClassifier):
     lambda1 : λ1, weight of the smoothness of values.
     lambda2 : λ2, weight of the smoothness of relationships, in units of λ1: the paper's λ2 is ``lambda2 / u``
         (``lambda2 / relationship_neighbors`` in the sparse form).
-    sigma_f : σ_f (not squared), the width of the relationship function. None takes SIGMA_F of the distance between
-        the targets of two classes.
-    max_iter, tol : the optimiser stops after so many steps, or when the gradient's norm has fallen by the factor tol.
+    sigma_f : σ_f (not squared), the width of the relationship function. None takes 0.65 of the distance between the
+        targets of two classes: 1.3 for two classes, 0.92 for more.
+    max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
+        the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
+        lowers the energy by letting parts of the graph drift apart, which is no better for the labels.
     precondition : precondition the nonlinear conjugate gradients; False is the paper's plain form.
     class_prior : what is known of the class shares. An array: the decision gives the classes these shares.
         "estimate": the same with the labels' own shares. None (the default): the labels' shares are weighed as the
