@@ -93,8 +93,11 @@ def explain(measured: float, bandwidth: float, arithmetic: float, report: Report
     )
     bound = "memory bandwidth" if memory > compute else "arithmetic"
     if measured > 2 * max(memory, compute):
-        bound = "neither: it waits for loads and stores of the cells and points that each edge picks"
+        bound = "neither of these bounds; most likely by the latency of the cells and points that each edge picks"
     report.note(f"Bound by {bound}.")
+    report.note(
+        "The parts are timed in a kernel of their own, with another exponential: a guide, they need not add up."
+    )
 
 
 def stream_bandwidth() -> float:

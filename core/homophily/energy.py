@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.linear import power_diagonal, sparse_product
+from homophily.linear import apply_power, power_diagonal
 from homophily.relationship import Engine
 
 Floats = NDArray[np.float64]
@@ -50,13 +50,6 @@ class LabelEnergy:
         gradient += 2.0 * pull
         gradient += 2.0 * self.lambda1 * smooth
         return energy, gradient
-
-
-def apply_power(laplacian: csr_array, power: int, F: Floats, n_jobs: int | None) -> Floats:
-    """L^p F by p products: L has far fewer entries than L^p."""
-    for _ in range(power):
-        F = sparse_product(laplacian, F, n_jobs=n_jobs)
-    return F
 
 
 class PolynomialPreconditioner:

@@ -146,8 +146,8 @@ def decide_index(corrected: Floats) -> NDArray[np.intp]:
 def class_offsets(scores: Floats, prior: ArrayLike) -> Floats:
     """Offsets b with which the decision gives each class its share ``prior`` of the points.
 
-    Shares are met as closely as whole points and equal scores allow. Returns n numbers: one for two classes (minus
-    the threshold), C with mean 0 for more.
+    Two classes: as closely as whole points and equal scores allow; more: to within a few points, where no scores are
+    equal. Returns n numbers: one for two classes (minus the threshold), C with mean 0 for more.
     """
     if scores.shape[1] == 1:
         shares = check_prior(prior, 2)

@@ -165,6 +165,13 @@ def sparse_product(matrix: csr_array, x: Floats, out: Floats | None = None, *, n
     return out
 
 
+def apply_power(laplacian: csr_array, power: int, F: Floats, n_jobs: int | None = None) -> Floats:
+    """L^p F by p products: L has far fewer entries than L^p."""
+    for _ in range(power):
+        F = sparse_product(laplacian, F, n_jobs=n_jobs)
+    return F
+
+
 class _System:
     """A = H + λ1 L^p, applied by p products with L and never formed."""
 
@@ -399,7 +406,5 @@ def irr_energy(
     n_jobs: int | None = None,
 ) -> float:
     """``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``."""
-    smooth = F
-    for _ in range(power):
-        smooth = sparse_product(laplacian, smooth, n_jobs=n_jobs)
+    smooth = apply_power(laplacian, power, F, n_jobs)
     return float(np.sum(confidence[:, None] * (F - targets) ** 2) + lambda1 * np.sum(F * smooth))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from homophily.energy import LabelEnergy, PolynomialPreconditioner, apply_power
-from homophily.linear import irr_energy, solve_irr
+from homophily.energy import LabelEnergy, PolynomialPreconditioner
+from homophily.linear import apply_power, irr_energy, solve_irr
 from homophily.optimize import NonlinearCG
 from homophily.relationship import make_engine
 from homophily.relationship.sparse import SparseEngine

@@ -28,7 +28,7 @@ NODES = 16  # Chebyshev nodes a panel: interpolation error below 1e-16 at a widt
 SUBPANELS = 16  # sub-panels a panel
 TERMS = 7  # polynomial terms a sub-panel: re-expansion error below 1e-13
 REACH = 9  # panels at a distance beyond which exp(−2x²/σ²) is below 1e-17
-MAX_PANELS = 200_000  # about 150 MB of coefficients
+MAX_PANELS = 200_000  # 180 MB for each of the few arrays of coefficients, and one more a thread
 BLOCK = 128  # edges a block: small enough that the block's arrays stay in the first-level cache
 EDGES_WORTH_A_THREAD = 20_000
 
