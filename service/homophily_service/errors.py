@@ -1,0 +1,138 @@
+"""What can go wrong, as clients see it.
+
+ServiceError
+├── InvalidRequest      INVALID_ARGUMENT     a field is wrong; names it
+├── Unauthenticated     UNAUTHENTICATED      no token, or one that is not known
+├── PermissionDenied    PERMISSION_DENIED    the token is for other projects
+├── NotFound            NOT_FOUND
+├── AlreadyExists       ALREADY_EXISTS       an id or a request_id is taken
+├── FailedPrecondition  FAILED_PRECONDITION  right in another state of things
+├── LimitExceeded       RESOURCE_EXHAUSTED   a limit, stated in the message
+├── Unavailable         UNAVAILABLE          passes; try again
+├── TimeLimit           DEADLINE_EXCEEDED
+├── DataLoss            DATA_LOSS            stored bytes are not those that were written
+├── NotImplementedYet   UNIMPLEMENTED
+└── InternalError       INTERNAL             our mistake
+
+Everything raises these; :mod:`homophily_service.api.interceptors` turns them into RPC errors and
+:mod:`homophily_service.worker` into a job's error. Nobody else maps exceptions to codes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from grpc import StatusCode
+
+
+class FieldViolation(NamedTuple):
+    """A field of the request, and what is wrong with it."""
+
+    field: str
+    description: str
+
+
+class ServiceError(Exception):
+    """The root: a code, a word for programs, a sentence for people."""
+
+    code: ClassVar[StatusCode] = StatusCode.INTERNAL
+    reason: str = "INTERNAL"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        violations: tuple[FieldViolation, ...] = (),
+        retry_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.violations = violations
+        self.retry_seconds = retry_seconds
+        if reason is not None:
+            self.reason = reason
+
+
+class InvalidRequest(ServiceError):
+    """A field is wrong: ``InvalidRequest("labels.points[3]", "is 12, but there are 10 points")``."""
+
+    code = StatusCode.INVALID_ARGUMENT
+    reason = "INVALID_FIELD"
+
+    def __init__(self, field: str, description: str) -> None:
+        super().__init__(f"{field}: {description}", violations=(FieldViolation(field, description),))
+
+
+class Unauthenticated(ServiceError):
+    """No token, or one that is not known."""
+
+    code = StatusCode.UNAUTHENTICATED
+    reason = "NO_VALID_TOKEN"
+
+
+class PermissionDenied(ServiceError):
+    """The token is for other projects."""
+
+    code = StatusCode.PERMISSION_DENIED
+    reason = "OTHER_PROJECT"
+
+
+class NotFound(ServiceError):
+    """There is nothing of this name."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "NOT_FOUND"
+
+
+class AlreadyExists(ServiceError):
+    """An id or a request_id is taken."""
+
+    code = StatusCode.ALREADY_EXISTS
+    reason = "ALREADY_EXISTS"
+
+
+class FailedPrecondition(ServiceError):
+    """The request would be right in another state of things."""
+
+    code = StatusCode.FAILED_PRECONDITION
+    reason = "FAILED_PRECONDITION"
+
+
+class LimitExceeded(ServiceError):
+    """A limit, stated in the message."""
+
+    code = StatusCode.RESOURCE_EXHAUSTED
+    reason = "LIMIT_EXCEEDED"
+
+
+class Unavailable(ServiceError):
+    """It passes: try again."""
+
+    code = StatusCode.UNAVAILABLE
+    reason = "UNAVAILABLE"
+
+
+class TimeLimit(ServiceError):
+    """The time is up."""
+
+    code = StatusCode.DEADLINE_EXCEEDED
+    reason = "TIME_LIMIT"
+
+
+class DataLoss(ServiceError):
+    """Stored bytes are not those that were written; names the file."""
+
+    code = StatusCode.DATA_LOSS
+    reason = "DATA_LOSS"
+
+
+class NotImplementedYet(ServiceError):
+    """The method is known, but does nothing yet."""
+
+    code = StatusCode.UNIMPLEMENTED
+    reason = "UNIMPLEMENTED"
+
+
+class InternalError(ServiceError):
+    """Our mistake."""

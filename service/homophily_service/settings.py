@@ -1,0 +1,95 @@
+"""Every setting of the service, from flags, ``HOMOPHILY_*`` variables, a TOML file, or its default, in this order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+MIB = 1 << 20
+
+
+class Settings(BaseSettings):
+    """The settings, each with what it means."""
+
+    model_config = SettingsConfigDict(env_prefix="HOMOPHILY_", extra="forbid", validate_default=True)
+    toml_file: ClassVar[Path | None] = None
+
+    # -- where things are
+    data_dir: Path = Field(Path("homophily-data"), description="Folder of everything that is kept, unless told otherwise.")
+    database_url: SecretStr | None = Field(
+        None, description="SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…; homophily.db in data_dir if not given."
+    )
+    blobs_url: str | None = Field(
+        None, description="Where arrays are kept: a folder or s3://bucket/prefix; blobs in data_dir if not given."
+    )
+
+    # -- the API
+    host: str = Field("127.0.0.1", description="Address to listen on. Beyond loopback only with auth = tokens.")
+    port: int = Field(50051, ge=0, le=65535, description="Port of the gRPC API; 0 takes a free one.")
+    auth: Literal["none", "tokens"] = Field(
+        "none", description="Who gets in: everybody who reaches the port, or holders of a token (homophily token)."
+    )
+    allow_insecure_bind: bool = Field(False, description="Listen beyond loopback although auth = none.")
+    reflection: bool = Field(False, description="Answer gRPC server reflection.")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of the Prometheus endpoint on the same host; none if not given."
+    )
+    predictors: int = Field(1, ge=0, le=64, description="Warm processes that answer Predict; 0 refuses Predict.")
+    predictor_models: PositiveInt = Field(8, description="Models that each predictor keeps in memory.")
+    shutdown_grace: PositiveFloat = Field(10.0, description="Seconds that calls and jobs have to end after SIGTERM.")
+
+    # -- limits
+    max_message_bytes: PositiveInt = Field(4 * MIB, description="Largest message; larger data goes by UploadDataset.")
+    max_points: PositiveInt = Field(20_000_000, description="Points of a dataset.")
+    max_dimensions: PositiveInt = Field(1_000_000, description="Features of a point.")
+    max_dataset_bytes: PositiveInt = Field(64 << 30, description="Bytes of a dataset.")
+    max_classes: PositiveInt = Field(1000, description="Classes of a model.")
+    max_queued_jobs: PositiveInt = Field(1000, description="Jobs of a project that may wait at a time.")
+
+    # -- workers
+    workers: int = Field(1, ge=0, le=64, description="Workers that `homophily serve` runs beside the API.")
+    threads: int | None = Field(None, ge=1, description="Threads of a computing process; a fair share of the cores if not given.")
+    lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for so long has lost its job.")
+    poll_seconds: PositiveFloat = Field(0.05, description="How often idle workers and waiting calls look for news.")
+    job_time_limit: PositiveFloat = Field(3600.0, description="Seconds an attempt may take unless the request says otherwise.")
+    max_job_time_limit: PositiveFloat = Field(86400.0, description="The longest time limit a request may ask for.")
+    max_attempts: PositiveInt = Field(3, description="Starts of a job before it fails, unless the request says otherwise.")
+    child_jobs: PositiveInt = Field(1000, description="Jobs after which a computing process is replaced.")
+
+    # -- keeping and forgetting
+    keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")
+    keep_uploads_hours: PositiveFloat = Field(48.0, description="Hours that a broken upload can be resumed.")
+    keep_orphans_hours: PositiveFloat = Field(48.0, description="Hours before blobs that nothing refers to are removed.")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least serious log line written.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource, **_: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then the environment, then the file."""
+        sources = init_settings, env_settings
+        return sources if cls.toml_file is None else (*sources, TomlConfigSettingsSource(settings_cls, cls.toml_file))
+
+    @property
+    def database(self) -> str:
+        """The database's URL, the default filled in."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.data_dir.absolute() / 'homophily.db'}"
+
+    @property
+    def blobs(self) -> str:
+        """The blobs' URL or folder, the default filled in."""
+        return self.blobs_url if self.blobs_url is not None else str(self.data_dir.absolute() / "blobs")
+
+
+def load_settings(toml_file: Path | None = None, **flags: Any) -> Settings:
+    """Settings from flags (None means not given), the environment and a TOML file."""
+    # The file is a class attribute, as sources are made before the instance is.
+    source = type("Settings", (Settings,), {"toml_file": toml_file}) if toml_file is not None else Settings
+    return source(**{name: value for name, value in flags.items() if value is not None})
