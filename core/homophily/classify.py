@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from homophily.energy import LabelEnergy, PolynomialPreconditioner
+from homophily.energy import LabelEnergy, PolynomialPreconditioner, row_sums
 from homophily.extend import RelationshipTerm, gauss_sums
 from homophily.linear import irr_energy, solve_irr
 from homophily.optimize import NonlinearCG, State
@@ -95,9 +96,14 @@ class IRRClassifier(GraphClassifier):
 class ERRClassifier(GraphClassifier):
     """Explicit relationship regularisation over all pairs of points, in time linear in the points.
 
-    Minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u tr(Kᵀ L^p K) with K_ij = exp(−‖f_i − f_j‖²/σ_f²), starting
-    from the IRR minimiser. Two classes are one column of values with targets ±1; more are one column each with one-hot
-    targets, or (``multiclass="one-vs-rest"``) as many two-class problems, which is faster for many points.
+    Minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with the relationships
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. As the rows
+    of the normalised L^p do not sum to 0, its R is a sum over edges of differences between two points' relationships,
+    and a push of each point out of the crowd, or into it. The push parts classes where the graph is thin, but in full
+    it also drives whole clusters apart (``repulsion``).
+
+    Two classes are one column of values with targets ±1; more are one column each with one-hot targets, or
+    (``multiclass="one-vs-rest"``) as many two-class problems, which is faster for many points.
 
     Parameters
     ----------
@@ -109,6 +115,7 @@ class ERRClassifier(GraphClassifier):
         (``lambda2 / relationship_neighbors`` in the sparse form).
     sigma_f : σ_f (not squared), the width of the relationship function. None takes 0.65 of the distance between the
         targets of two classes: 1.3 for two classes, 0.92 for more.
+    repulsion : ρ, how much of the push counts. None takes ½, and 1 for the sparse form, which has no other.
     max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
         the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
         lowers the energy by letting parts of the graph drift apart, which is no better for the labels.
@@ -149,6 +156,7 @@ class ERRClassifier(GraphClassifier):
         **GraphClassifier._parameter_constraints,
         "lambda2": [Interval(Real, 0, None, closed="left")],
         "sigma_f": [POSITIVE, None],
+        "repulsion": [Interval(Real, 0, None, closed="left"), None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "precondition": ["boolean"],
@@ -167,6 +175,7 @@ class ERRClassifier(GraphClassifier):
         lambda1: float = 1e-2,
         lambda2: float = 4e-3,
         sigma_f: float | None = None,
+        repulsion: float | None = None,
         max_iter: int = 50,
         tol: float = 0.1,
         precondition: bool = True,
@@ -189,6 +198,7 @@ class ERRClassifier(GraphClassifier):
         self.lambda1 = lambda1
         self.lambda2 = lambda2
         self.sigma_f = sigma_f
+        self.repulsion = repulsion
         self.max_iter = max_iter
         self.tol = tol
         self.precondition = precondition
@@ -212,10 +222,27 @@ class ERRClassifier(GraphClassifier):
                 "The 'power' parameter of ERRClassifier must be 1 when relationship_neighbors is given: the sparse "
                 f"form is defined for L only. Got {self.power} instead."
             )
+        if self.relationship_neighbors is not None and self._repulsion != 1.0:
+            raise ValueError(
+                "The 'repulsion' parameter of ERRClassifier must be None or 1 when relationship_neighbors is given. "
+                f"Got {self.repulsion} instead."
+            )
 
     @property
     def _power(self) -> int:
         return 1 if self.power is None and self.relationship_neighbors is not None else super()._power
+
+    @property
+    def _repulsion(self) -> float:
+        if self.repulsion is not None:
+            return float(self.repulsion)
+        return 0.5 if self.relationship_neighbors is None else 1.0
+
+    def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
+        """What the diagonal of L^p loses to the repulsion that does not count."""
+        if self._repulsion == 1.0 or not self.normalized:
+            return None
+        return (self._repulsion - 1.0) * row_sums(laplacian, power, self.n_jobs)
 
     @property
     def _one_vs_rest(self) -> bool:
@@ -281,6 +308,7 @@ class ERRClassifier(GraphClassifier):
             sigma_f,
             engine=self.engine,
             power=self._power,
+            diagonal=self._left_out(problem.laplacian, self._power),
             powered=lambda: problem.restricted(self.graph_.laplacian(self._power, self.normalized)),
             targets=np.eye(F.shape[1]) if F.shape[1] > 1 else None,
             n_jobs=self.n_jobs,
@@ -342,10 +370,12 @@ class ERRClassifier(GraphClassifier):
             # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
             return (None,)
         problem = self._problem(self._labels)
+        left_out = self._left_out(problem.laplacian, 1)
+        G = problem.laplacian if left_out is None else csr_array(problem.laplacian + diags_array(left_out))
         known = self.solution_[problem.rows]
         terms = []
         for F in np.split(known, known.shape[1] if self._one_vs_rest else 1, axis=1):
             sigma_f = self._sigma_f(F.shape[1])
-            sums = gauss_sums(np.ascontiguousarray(F), problem.laplacian, sigma_f)
-            terms.append(RelationshipTerm(sigma_f, self.lambda2, sums))
+            sums = gauss_sums(np.ascontiguousarray(F), G, sigma_f)
+            terms.append(RelationshipTerm(sigma_f, self.lambda2, self._repulsion, sums))
         return tuple(terms)

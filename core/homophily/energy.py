@@ -2,7 +2,7 @@
 
     E(F) = Σ_i h_i‖f_i − t_i‖² + λ1 tr(FᵀGF) + λ2/r · R(F),      G = L^p
 
-with R the relationship energy (full or masked) and r the relationships a point has (u, or |N_K|): dividing by r keeps
+with R the relationship energy and r the relationships a point has (u, or |N_K|): dividing by r keeps
 λ2 comparable with λ1 whatever the number of points. The paper's λ2 is λ2/r here.
 """
 
@@ -16,6 +16,11 @@ from homophily.linear import apply_power, power_diagonal
 from homophily.relationship import Engine
 
 Floats = NDArray[np.float64]
+
+
+def row_sums(laplacian: csr_array, power: int, n_jobs: int | None = None) -> Floats:
+    """L^p 1: 0 for the Laplacian that is not normalised."""
+    return apply_power(laplacian, power, np.ones((laplacian.shape[0], 1)), n_jobs)[:, 0]
 
 
 class LabelEnergy:

@@ -2,10 +2,11 @@
 
 A new point is attached to its k nearest stored points. With a_j the normalised edge weights, its energy is
 
-    E(f) = λ1 (‖f‖² − 2 fᵀΣ_j a_j f_j) + λ2/u [ g(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) + ĝ(f)/d ]
+    E(f) = λ1 (‖f‖² − 2 fᵀΣ_j a_j f_j) + λ2/u [ (1 − r) g(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) + ĝ(f)/d ]
 
-(λ2 = 0 for IRR, whose minimum is Σ_j a_j f_j). The Gauss sums g over the stored values and ĝ over the stored edges are
-smooth, so each is kept as a few Gaussians at landmark positions. Powers of the Laplacian are extended with p = 1.
+with r = (1 − repulsion)(1 − Σ_j a_j), what is left out of the point's own row sum (λ2 = 0 for IRR, whose minimum is
+Σ_j a_j f_j). The Gauss sums g over the stored values and ĝ over the stored edges are smooth, so each is kept as a few
+Gaussians at landmark positions. Powers of the Laplacian are extended with p = 1.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ class RelationshipTerm(NamedTuple):
 
     sigma_f: float
     lambda2: float
+    repulsion: float
     sums: GaussSums
 
 
-def gauss_sums(F: Floats, laplacian: csr_array, sigma_f: float) -> GaussSums:
+def gauss_sums(F: Floats, G: csr_array, sigma_f: float) -> GaussSums:
     """Project the mean of the Gauss sums over values and edges onto Gaussians at landmarks chosen among the values."""
     narrow = sigma_f / np.sqrt(2.0)
     landmarks = choose_landmarks(F, narrow, most=MAX_LANDMARKS, tolerance=1e-4)
-    edges = UpperEdges.of(laplacian)
+    edges = UpperEdges.of(G)
     at_landmarks = np.zeros((len(landmarks), 2))
     for start in range(0, len(F), BLOCK):
         block = F[start : start + BLOCK]
@@ -124,7 +126,8 @@ def _minimise(
     n_jobs: int | None,
 ) -> Floats:
     """Gradient steps of Barzilai and Borwein's length that never raise the energy, from IRR's value."""
-    sigma_f, weight, sums = relationships
+    sigma_f, weight, repulsion, sums = relationships
+    own_weight = 1.0 - (1.0 - repulsion) * (1.0 - shares.sum(axis=1))
     values = linear.copy()
     # The first step takes the curvature that the optimiser's preconditioner assumes.
     first_step = 0.5 / (lambda1 + weight / (2.0 * sigma_f**2))
@@ -139,6 +142,7 @@ def _minimise(
             linear[part],
             shares[part],
             indices[part],
+            own_weight[part],
             damping[part],
             F,
             lambda1,
@@ -180,7 +184,7 @@ def _add_gauss_sum(x, scale, positions, coefficients, inverse, buffer, gradient)
 def _new_point_energy(  # type: ignore[no-untyped-def]
     f, linear, shares, indices, F, lambda1, weight, inverse, positions, stored, own, buffer, middle, pull, gradient
 ):
-    """E(f) and its gradient; ``own`` holds the coefficients of g + ĝ/d."""
+    """E(f) and its gradient; ``own`` holds the coefficients of (1 − r)g + ĝ/d."""
     n = f.size
     energy = 0.0
     for d in range(n):
@@ -205,7 +209,20 @@ def _new_point_energy(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _descend(  # type: ignore[no-untyped-def]
-    values, linear, shares, indices, damping, F, lambda1, weight, inverse, positions, stored, edges, first_step
+    values,
+    linear,
+    shares,
+    indices,
+    own_weight,
+    damping,
+    F,
+    lambda1,
+    weight,
+    inverse,
+    positions,
+    stored,
+    edges,
+    first_step,
 ):
     n = values.shape[1]
     buffer = np.empty(positions.shape[1])
@@ -213,7 +230,7 @@ def _descend(  # type: ignore[no-untyped-def]
     gradient, following = np.empty(n), np.empty(n)
     for i in range(values.shape[0]):
         f = values[i]
-        own = stored + edges / damping[i]
+        own = own_weight[i] * stored + edges / damping[i]
         rest = (linear[i], shares[i], indices[i], F, lambda1, weight, inverse, positions, stored, own)
         energy = _new_point_energy(f, *rest, buffer, middle, pull, gradient)
         step = first_step

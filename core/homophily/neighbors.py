@@ -142,7 +142,7 @@ def available_neighbors(k: int, most: int) -> int:
         raise ValueError(f"The number of neighbours must be at least 1. Got {k} instead.")
     if k > most:
         warnings.warn(f"{k} neighbours were asked for, but only {most} exist: using {most}.", NeighborsWarning, 3)
-    return min(k, most)
+    return int(min(k, most))
 
 
 def neighbor_index(X: Any, metric: Metric = "euclidean", n_jobs: int | None = None) -> NeighborIndex:
@@ -158,6 +158,8 @@ def neighbor_index(X: Any, metric: Metric = "euclidean", n_jobs: int | None = No
 
 class DenseIndex(NeighborIndex):
     """Index of the rows of an array: KD-tree, all pairs, or HNSW (see the module's table)."""
+
+    _links: NDArray[np.uint8] | None = None
 
     def __init__(
         self, X: NDArray[Any], metric: Metric = "euclidean", method: Method = "auto", n_jobs: int | None = None
@@ -180,6 +182,14 @@ class DenseIndex(NeighborIndex):
     @property
     def points(self) -> NDArray[Any]:  # noqa: D102
         return self._points
+
+    @property
+    def links(self) -> NDArray[np.uint8]:
+        """The HNSW graph in faiss's own bytes, without the points: those it searches are made from ``points``."""
+        if self._links is None:
+            links = faiss.serialize_index(self._structure, faiss.IO_FLAG_SKIP_STORAGE)
+            return np.asarray(links, dtype=np.uint8)
+        return self._links
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": None}
@@ -206,7 +216,7 @@ class DenseIndex(NeighborIndex):
         if self._built is None:
             seen = self._searched(self._points)
             with _faiss_threads(self.n_jobs):
-                self._built = _STRUCTURES[self.method](seen)
+                self._built = _STRUCTURES[self.method](seen) if self._links is None else _linked(seen, self._links)
         return self._built
 
     def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
@@ -229,7 +239,7 @@ class DenseIndex(NeighborIndex):
 
     def _distances(self, rows: NDArray[Any], candidates: NDArray[np.int64]) -> Distances:
         distances = np.empty(candidates.shape)
-        _run_rows(_dense_distances, self.n_jobs, rows, self._points, candidates, self._scale, distances)
+        _run_rows(_dense_distances, self.n_jobs, rows, read_only(self._points), candidates, self._scale, distances)
         return _metric_distances(distances, self.metric)
 
     def _tune(self) -> None:
@@ -302,7 +312,7 @@ class SparseIndex(NeighborIndex):
     def _distances(self, rows: Any, candidates: NDArray[np.int64]) -> Distances:
         distances = np.empty(candidates.shape)
         ours = (rows.indptr, rows.indices, rows.data)
-        theirs = (self._points.indptr, self._points.indices, self._points.data)
+        theirs = tuple(read_only(part) for part in (self._points.indptr, self._points.indices, self._points.data))
         _run_rows(_sparse_distances, self.n_jobs, ours, theirs, candidates, self._scale, distances)
         return _metric_distances(distances, self.metric)
 
@@ -318,6 +328,21 @@ def _hnsw(points: NDArray[np.float32]) -> Any:
     structure.hnsw.efConstruction = _HNSW_BUILD_DEPTH
     # faiss ≥ 1.15 links the points the same way whatever the thread count (before, only with one thread).
     structure.add(points)
+    return structure
+
+
+def _linked(points: NDArray[np.float32], links: NDArray[np.uint8]) -> Any:
+    """What ``_hnsw`` makes of the points, from the links it found before."""
+    try:
+        structure = faiss.deserialize_index(links)  # checks that links lead to points
+    except RuntimeError as error:
+        raise ValueError("The links of the neighbour index cannot be read.") from error
+    shape = structure.ntotal, structure.d
+    if not isinstance(structure, faiss.IndexHNSWFlat) or shape != points.shape or structure.storage is not None:
+        raise ValueError(f"The links of the neighbour index must be of {points.shape} points. Got {shape} instead.")
+    storage = _all_pairs(points)
+    structure.storage, structure.own_fields = storage, True
+    storage.this.disown()
     return structure
 
 
@@ -384,6 +409,15 @@ def _faiss_threads(n_jobs: int | None) -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view for compiled kernels that only read: numba compiles anew for arrays that cannot be written to, such as
+    memory maps, so that all are passed as such.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _run_rows(kernel: Any, n_jobs: int | None, rows: Any, points: Any, candidates: Any, scale: float, out: Any) -> None:

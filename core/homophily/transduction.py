@@ -32,6 +32,7 @@ from homophily.labels import (
     estimate_prior,
     likely_offsets,
 )
+from homophily.neighbors import read_only
 
 Floats = NDArray[np.float64]
 
@@ -300,7 +301,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
             extend(
                 X,
                 self.graph_,
-                np.ascontiguousarray(F),
+                read_only(np.ascontiguousarray(F)),
                 self.reached_,
                 normalized=self.normalized,
                 lambda1=self.lambda1,

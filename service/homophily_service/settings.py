@@ -18,9 +18,9 @@ class Settings(BaseSettings):
     toml_file: ClassVar[Path | None] = None
 
     # -- where things are
-    data_dir: Path = Field(Path("homophily-data"), description="Folder of everything that is kept, unless told otherwise.")
+    data_dir: Path = Field(Path("homophily-data"), description="Folder of all that is kept, unless told otherwise.")
     database_url: SecretStr | None = Field(
-        None, description="SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…; homophily.db in data_dir if not given."
+        None, description="sqlite:///… or postgresql+psycopg://…; homophily.db in data_dir if not given."
     )
     blobs_url: str | None = Field(
         None, description="Where arrays are kept: a folder or s3://bucket/prefix; blobs in data_dir if not given."
@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     shutdown_grace: PositiveFloat = Field(10.0, description="Seconds that calls and jobs have to end after SIGTERM.")
 
     # -- limits
-    max_message_bytes: PositiveInt = Field(4 * MIB, description="Largest message; larger data goes by UploadDataset.")
+    max_message_bytes: PositiveInt = Field(4 * MIB, description="Largest message; more data goes by UploadDataset.")
     max_points: PositiveInt = Field(20_000_000, description="Points of a dataset.")
     max_dimensions: PositiveInt = Field(1_000_000, description="Features of a point.")
     max_dataset_bytes: PositiveInt = Field(64 << 30, description="Bytes of a dataset.")
@@ -51,25 +51,32 @@ class Settings(BaseSettings):
 
     # -- workers
     workers: int = Field(1, ge=0, le=64, description="Workers that `homophily serve` runs beside the API.")
-    threads: int | None = Field(None, ge=1, description="Threads of a computing process; a fair share of the cores if not given.")
+    threads: int | None = Field(
+        None, ge=1, description="Threads of a computing process; its share of the cores if not given."
+    )
     lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for so long has lost its job.")
     poll_seconds: PositiveFloat = Field(0.05, description="How often idle workers and waiting calls look for news.")
-    job_time_limit: PositiveFloat = Field(3600.0, description="Seconds an attempt may take unless the request says otherwise.")
+    job_time_limit: PositiveFloat = Field(3600.0, description="Seconds of an attempt, unless the request says so.")
     max_job_time_limit: PositiveFloat = Field(86400.0, description="The longest time limit a request may ask for.")
-    max_attempts: PositiveInt = Field(3, description="Starts of a job before it fails, unless the request says otherwise.")
+    max_attempts: PositiveInt = Field(3, description="Starts of a job before it fails, unless the request says so.")
     child_jobs: PositiveInt = Field(1000, description="Jobs after which a computing process is replaced.")
 
     # -- keeping and forgetting
     keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")
     keep_uploads_hours: PositiveFloat = Field(48.0, description="Hours that a broken upload can be resumed.")
-    keep_orphans_hours: PositiveFloat = Field(48.0, description="Hours before blobs that nothing refers to are removed.")
+    keep_orphans_hours: PositiveFloat = Field(48.0, description="Hours before blobs that nothing names are removed.")
+    sweep_seconds: PositiveFloat = Field(600.0, description="How often old records and blobs are looked for.")
 
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least serious log line written.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least serious line logged.")
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource, **_: Any,
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, then the environment, then the file."""
         sources = init_settings, env_settings
@@ -91,5 +98,7 @@ class Settings(BaseSettings):
 def load_settings(toml_file: Path | None = None, **flags: Any) -> Settings:
     """Settings from flags (None means not given), the environment and a TOML file."""
     # The file is a class attribute, as sources are made before the instance is.
-    source = type("Settings", (Settings,), {"toml_file": toml_file}) if toml_file is not None else Settings
+    source: type[Settings] = Settings
+    if toml_file is not None:
+        source = type("Settings", (Settings,), {"toml_file": toml_file})
     return source(**{name: value for name, value in flags.items() if value is not None})

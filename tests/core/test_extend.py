@@ -306,7 +306,7 @@ def test_the_function_keeps_to_its_arguments():
     model = ERRClassifier().fit(X, y)
     F = model.solution_.copy()
     known = np.ones(len(X), dtype=bool)
-    term = RelationshipTerm(1.5, 1e-2, gauss_sums(F, model.graph_.laplacian(), 1.5))
+    term = RelationshipTerm(1.5, 1e-2, 1.0, gauss_sums(F, model.graph_.laplacian(), 1.5))
     values, degrees, reached = extend(
         X[:5] + 0.01, model.graph_, F, known, normalized=True, lambda1=1e-2, relationships=term
     )

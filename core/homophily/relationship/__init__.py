@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
 from homophily.errors import ApproximationWarning
@@ -74,27 +74,30 @@ def make_engine(
     *,
     engine: EngineName = "auto",
     power: int = 1,
+    diagonal: NDArray[np.float64] | None = None,
     powered: Callable[[], csr_array] | None = None,
     targets: NDArray[np.float64] | None = None,
     tolerance: float = 1e-9,
     n_jobs: int | None = None,
 ) -> tuple[EngineName, Engine]:
-    """The engine of that name for G = laplacian^power, and its name where "auto" chose it.
+    """The engine of that name for G = laplacian^power + diag(diagonal), and its name where "auto" chose it.
 
-    F is where the solve starts, ``targets`` (classes, n) where labels pull it. ``powered()`` gives G itself to the
-    engines that need its entries; the others multiply p times by the sparser Laplacian. "auto" takes "nystrom" only if
-    its error at F is small.
+    F is where the solve starts, ``targets`` (classes, n) where labels pull it. ``powered()`` gives the power itself
+    to the engines that need its entries; the others multiply p times by the sparser Laplacian. "auto" takes "nystrom"
+    only if its error at F is small.
     """
     name = choose_engine(F, sigma_f, tolerance) if engine == "auto" else engine
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
-        low_rank = NystromEngine(laplacian, sigma_f, landmarks=landmarks, power=power, n_jobs=n_jobs)
+        low_rank = NystromEngine(laplacian, sigma_f, landmarks=landmarks, power=power, diagonal=diagonal, n_jobs=n_jobs)
         if engine == "nystrom" or low_rank.error(F) <= LOW_RANK_ERROR:
             return name, low_rank
         name = "tiles"
     if name == "tiles":
-        return name, TileEngine(laplacian, sigma_f, power=power, n_jobs=n_jobs)
+        return name, TileEngine(laplacian, sigma_f, power=power, diagonal=diagonal, n_jobs=n_jobs)
     G = laplacian if powered is None else powered()
+    if diagonal is not None:
+        G = csr_array(G + diags_array(diagonal))
     if name == "chebyshev":
         _check_dimensions(name, F, 1)
         return name, ChebyshevEngine(G, sigma_f, n_jobs=n_jobs)

@@ -61,12 +61,14 @@ class NystromEngine:
         *,
         landmarks: NDArray[np.float64],
         power: int = 1,
+        diagonal: NDArray[np.float64] | None = None,
         n_jobs: int | None = None,
     ) -> None:
         # Neighbours side by side keep the rows of C that a row of L asks for in the cache.
         self.order = reverse_cuthill_mckee(L, symmetric_mode=True)
         self.L = csr_array(L[self.order][:, self.order])
         self.power = power
+        self.diagonal = None if diagonal is None else diagonal[self.order, None]
         self.sigma_f = sigma_f
         self.landmarks = landmarks
         self.chunks = thread_count(n_jobs)
@@ -136,10 +138,13 @@ class NystromEngine:
         return C
 
     def _times_graph(self, C: NDArray[np.float64]) -> NDArray[np.float64]:
-        """L^p C, by p products with the sparser L."""
+        """GC, by p products with the sparser L."""
+        product = C
         for _ in range(self.power):
-            C = self._product(C)
-        return C
+            product = self._product(product)
+        if self.diagonal is not None:
+            product += self.diagonal * C
+        return product
 
     def _product(self, C: NDArray[np.float64]) -> NDArray[np.float64]:
         product = np.empty_like(C)

@@ -110,7 +110,9 @@ def _times_tile(indptr, indices, data, tile, near, product, reached):  # type: i
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _tile_sums(F, order, indptr, indices, data, power, inverse, chunk, chunks, gradient):  # type: ignore[no-untyped-def]
+def _tile_sums(  # type: ignore[no-untyped-def]
+    F, order, indptr, indices, data, power, diagonal, inverse, chunk, chunks, gradient
+):
     """Energy of the chunk's blocks of columns; their part of the gradient is added to ``gradient``."""
     u, n = F.shape
     tile = np.empty((u, WIDTH))
@@ -140,6 +142,7 @@ def _tile_sums(F, order, indptr, indices, data, power, inverse, chunk, chunks, g
             _row_times_tile(indices, data, indptr[j], indptr[j + 1], factor, counted, product)
             part = 0.0
             for c in range(WIDTH):
+                product[c] += diagonal[j] * tile[j, c]
                 part += product[c] * tile[j, c]
                 # dE/dr² at (j, c), times the 2 of dr²/df = 2(f_j − f_c).
                 product[c] *= 4.0 * inverse * _slope(tile[j, c])
@@ -159,13 +162,22 @@ def _tile_sums(F, order, indptr, indices, data, power, inverse, chunk, chunks, g
 
 
 class TileEngine:
-    """Energy ``tr(Kᵀ L^p K)`` and its gradient, exact to rounding, in O(u²) time and O(u) memory."""
+    """Energy ``tr(KᵀGK)`` of G = L^p + diag(``diagonal``), with its gradient: exact, in O(u²) time and O(u) memory."""
 
-    def __init__(self, L: csr_array, sigma_f: float, *, power: int = 1, n_jobs: int | None = None) -> None:
+    def __init__(
+        self,
+        L: csr_array,
+        sigma_f: float,
+        *,
+        power: int = 1,
+        diagonal: NDArray[np.float64] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
         # Neighbours side by side keep the rows of K that a row of L asks for in the cache.
         self.order = reverse_cuthill_mckee(L, symmetric_mode=True)
         self.L = csr_array(L[self.order][:, self.order])
         self.power = power
+        self.diagonal = np.zeros(L.shape[0]) if diagonal is None else diagonal[self.order]
         self.sigma_f = sigma_f
         self.n_jobs = n_jobs
 
@@ -179,9 +191,8 @@ class TileEngine:
 
         def kernel(chunk: int) -> None:
             L, inverse = self.L, self.sigma_f**-2
-            energies[chunk] = _tile_sums(
-                F, columns, L.indptr, L.indices, L.data, self.power, inverse, chunk, chunks, gradients[chunk]
-            )
+            matrix = L.indptr, L.indices, L.data, self.power, self.diagonal
+            energies[chunk] = _tile_sums(F, columns, *matrix, inverse, chunk, chunks, gradients[chunk])
 
         run_chunks(kernel, chunks)
         gradient = np.empty_like(F)

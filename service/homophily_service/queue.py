@@ -1,0 +1,344 @@
+"""The queue: jobs with leases in SQL.
+
+A worker claims a job and gets a token; it writes only while the job still has that token. A lease that was not renewed
+in time is taken over by whoever claims next, under a new token. So completion is exactly once, computing is not.
+
+    QUEUED ──claim──▶ RUNNING ──finish──▶ SUCCEEDED
+       ▲                 │  ├──fail─────▶ FAILED
+       └──release────────┘  └──cancelled▶ CANCELLED         (a queued job is cancelled at once)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, and_, delete, exc, func, insert, or_, select, update
+
+from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
+from homophily_service.names import JobName
+from homophily_service.store.database import Database, now
+from homophily_service.store.tables import events, jobs
+
+QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
+FINAL = (SUCCEEDED, FAILED, CANCELLED)
+
+
+class LeaseLost(Exception):
+    """Somebody else has the job now, or it has ended: stop computing, write nothing."""
+
+
+class NewJob(NamedTuple):
+    """A job to be queued. ``request_id`` may be empty."""
+
+    name: JobName
+    kind: str
+    request: bytes
+    request_id: str = ""
+    priority: int = 0
+    max_attempts: int = 3
+    time_limit: float = 3600.0
+
+
+class Lease(NamedTuple):
+    """A claimed job: what it is, and the token to write with."""
+
+    name: JobName
+    number: int
+    kind: str
+    request: bytes
+    attempt: int
+    time_limit: float
+    token: str
+
+
+class Event(NamedTuple):
+    """Something that happened to a job."""
+
+    sequence: int
+    time: float
+    state: str
+    attempt: int
+    progress: bytes | None
+    message: str
+
+
+class Queue:
+    """Jobs of all projects. Every method is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    # -- for the API ---------------------------------------------------------------------------------------------
+
+    def submit(self, job: NewJob, max_queued: int) -> Row[Any]:
+        """Queue a job. The same request_id with the same request is the job that is there already.
+
+        AlreadyExists if the request_id came with another request; LimitExceeded if too many of the project's jobs wait.
+        """
+        digest = hashlib.sha256(job.kind.encode() + b"\0" + job.request).hexdigest()
+        try:
+            with self.database.write() as connection:
+                found = self._by_request_id(connection, job, digest)
+                if found is not None:
+                    return found
+                waiting = connection.scalar(
+                    select(func.count()).where(jobs.c.project == job.name.project, jobs.c.state == QUEUED)
+                )
+                if (waiting or 0) >= max_queued:
+                    raise LimitExceeded(
+                        f"{waiting} jobs of project {job.name.project} are waiting, the limit is {max_queued}",
+                        reason="QUEUE_FULL",
+                        retry_seconds=5.0,
+                    )
+                number = connection.scalar(
+                    insert(jobs)
+                    .values(
+                        project=job.name.project,
+                        id=job.name.id,
+                        kind=job.kind,
+                        state=QUEUED,
+                        priority=job.priority,
+                        request=job.request,
+                        request_id=job.request_id or None,
+                        request_digest=digest,
+                        attempt=0,
+                        max_attempts=job.max_attempts,
+                        time_limit=job.time_limit,
+                        cancel_requested=False,
+                        created=now(),
+                        last_sequence=1,
+                    )
+                    .returning(jobs.c.number)
+                )
+                _write_event(connection, number, 1, QUEUED, 0, None, "")
+                return connection.execute(select(jobs).where(jobs.c.number == number)).one()
+        except exc.IntegrityError:
+            # Two calls with one request_id at a time, on Postgres: the other one was first.
+            with self.database.read() as connection:
+                found = self._by_request_id(connection, job, digest)
+            if found is None:
+                raise AlreadyExists(f"{job.name} exists") from None
+            return found
+
+    def _by_request_id(self, connection: Connection, job: NewJob, digest: str) -> Row[Any] | None:
+        if not job.request_id:
+            return None
+        mine = and_(jobs.c.project == job.name.project, jobs.c.request_id == job.request_id)
+        found = connection.execute(select(jobs).where(mine)).one_or_none()
+        if found is not None and found.request_digest != digest:
+            raise AlreadyExists(
+                f"request_id {job.request_id!r} was used for another request, {JobName(found.project, found.id)}",
+                reason="REQUEST_ID_CONFLICT",
+            )
+        return found
+
+    def get(self, name: JobName) -> Row[Any]:
+        """The job's row, or NotFound."""
+        with self.database.read() as connection:
+            return _get(connection, name)
+
+    def position(self, job: Row[Any]) -> int:
+        """How many jobs will be started before a queued one; 0 for others."""
+        if job.state != QUEUED:
+            return 0
+        earlier = or_(jobs.c.priority > job.priority, and_(jobs.c.priority == job.priority, jobs.c.number < job.number))
+        with self.database.read() as connection:
+            return connection.scalar(select(func.count()).where(jobs.c.state == QUEUED, earlier)) or 0
+
+    def page(
+        self, project: str, *, states: Collection[str] = (), kind: str = "", before: int | None = None, limit: int = 100
+    ) -> Sequence[Row[Any]]:
+        """Jobs of a project, newest first, with a number below ``before``."""
+        query = select(jobs).where(jobs.c.project == project).order_by(jobs.c.number.desc()).limit(limit)
+        if states:
+            query = query.where(jobs.c.state.in_(states))
+        if kind:
+            query = query.where(jobs.c.kind == kind)
+        if before is not None:
+            query = query.where(jobs.c.number < before)
+        with self.database.read() as connection:
+            return connection.execute(query).all()
+
+    def events_after(self, number: int, sequence: int) -> list[Event]:
+        """The events of a job that come after one of them."""
+        columns = (events.c[field] for field in Event._fields)
+        query = select(*columns).where(events.c.job == number, events.c.sequence > sequence).order_by(events.c.sequence)
+        with self.database.read() as connection:
+            return [Event(*row) for row in connection.execute(query)]
+
+    def versions(self, numbers: Collection[int]) -> dict[int, tuple[int, str]]:
+        """Last event and state of some jobs; those that were deleted are missing."""
+        query = select(jobs.c.number, jobs.c.last_sequence, jobs.c.state).where(jobs.c.number.in_(numbers))
+        with self.database.read() as connection:
+            return {number: (sequence, state) for number, sequence, state in connection.execute(query)}
+
+    def cancel(self, name: JobName) -> Row[Any]:
+        """Cancel a queued job at once; ask for it if it runs; leave an ended one as it is."""
+        with self.database.write() as connection:
+            job = _get(connection, name, lock=True)
+            if job.state == QUEUED:
+                _change(connection, job.number, CANCELLED, "cancelled while it was waiting", cancel_requested=True)
+            elif job.state == RUNNING:
+                connection.execute(update(jobs).where(jobs.c.number == job.number).values(cancel_requested=True))
+            return _get(connection, name)
+
+    def delete(self, name: JobName) -> None:
+        """Forget a job that has ended."""
+        with self.database.write() as connection:
+            job = _get(connection, name, lock=True)
+            if job.state not in FINAL:
+                raise FailedPrecondition(f"{name} is {job.state}: cancel it first", reason="JOB_NOT_ENDED")
+            connection.execute(delete(jobs).where(jobs.c.number == job.number))
+
+    def depths(self) -> list[tuple[str, str, int]]:
+        """Jobs by state and kind."""
+        query = select(jobs.c.state, jobs.c.kind, func.count()).group_by(jobs.c.state, jobs.c.kind)
+        with self.database.read() as connection:
+            return [(state, kind, count) for state, kind, count in connection.execute(query)]
+
+    def forget_ended(self, older_than_seconds: float) -> int:
+        """Delete records of jobs that ended so long ago; returns how many."""
+        old = and_(jobs.c.state.in_(FINAL), jobs.c.finished < now() - older_than_seconds)
+        with self.database.write() as connection:
+            return connection.execute(delete(jobs).where(old)).rowcount
+
+    # -- for workers ---------------------------------------------------------------------------------------------
+
+    def claim(self, worker: str, kinds: Collection[str], lease_seconds: float, poison: bytes) -> Lease | None:
+        """The next job of these kinds, or None.
+
+        A job whose lease ran out is next to go, unless it was to be cancelled or was started too often: then it ends
+        here, with ``poison`` as its error.
+        """
+        waits = jobs.c.state == QUEUED
+        expired = and_(jobs.c.state == RUNNING, jobs.c.lease_until < now())
+        candidate = and_(or_(waits, expired), jobs.c.kind.in_(kinds))
+        first = select(jobs).where(candidate).order_by(jobs.c.priority.desc(), jobs.c.number).limit(1)
+        # Looking takes no lock: only when there is something does a writer start.
+        with self.database.read() as connection:
+            if connection.execute(first.with_only_columns(jobs.c.number)).one_or_none() is None:
+                return None
+        with self.database.write() as connection:
+            while True:
+                job = connection.execute(first.with_for_update(skip_locked=True)).one_or_none()
+                if job is None:
+                    return None
+                if job.cancel_requested:
+                    _change(connection, job.number, CANCELLED, "cancelled after its worker was lost")
+                elif job.attempt >= job.max_attempts:
+                    message = f"failed: its worker was lost {job.attempt} times"
+                    _change(connection, job.number, FAILED, message, outcome=poison)
+                else:
+                    break
+            token = secrets.token_hex(16)
+            _change(
+                connection,
+                job.number,
+                RUNNING,
+                "" if job.state == QUEUED else "started again: its worker was lost",
+                attempt=job.attempt + 1,
+                token=token,
+                worker=worker,
+                lease_until=now() + lease_seconds,
+                started=now(),
+                progress=None,
+            )
+        name = JobName(job.project, job.id)
+        return Lease(name, job.number, job.kind, job.request, job.attempt + 1, job.time_limit, token)
+
+    def renew(self, lease: Lease, lease_seconds: float) -> bool:
+        """Hold the lease on; True if the job is to be cancelled."""
+        with self.database.write() as connection:
+            changed = connection.execute(
+                update(jobs)
+                .where(_mine(lease))
+                .values(lease_until=now() + lease_seconds)
+                .returning(jobs.c.cancel_requested)
+            ).one_or_none()
+        if changed is None:
+            raise LeaseLost(lease.name)
+        return bool(changed.cancel_requested)
+
+    def report(self, lease: Lease, progress: bytes) -> None:
+        """Tell how far the job is."""
+        with self.database.write() as connection:
+            _change(connection, lease, RUNNING, "", progress=progress)
+
+    def finish(self, lease: Lease, outcome: bytes, publish: Callable[[Connection], None] | None = None) -> None:
+        """End with a result; ``publish`` writes what the result names, in the same transaction."""
+        with self.database.write() as connection:
+            _change(connection, lease, SUCCEEDED, "", outcome=outcome)
+            if publish is not None:
+                publish(connection)
+
+    def fail(self, lease: Lease, error: bytes, message: str) -> None:
+        """End with an error."""
+        with self.database.write() as connection:
+            _change(connection, lease, FAILED, message, outcome=error)
+
+    def cancelled(self, lease: Lease) -> None:
+        """End as asked for."""
+        with self.database.write() as connection:
+            _change(connection, lease, CANCELLED, "cancelled while it was running")
+
+    def release(self, lease: Lease, message: str, *, charged: bool) -> None:
+        """Give the job back; an attempt that is not ``charged`` does not count."""
+        with self.database.write() as connection:
+            _change(
+                connection,
+                lease,
+                QUEUED,
+                message,
+                attempt=lease.attempt if charged else lease.attempt - 1,
+                token=None,
+                worker=None,
+                lease_until=None,
+                progress=None,
+            )
+
+
+def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[Any]:
+    query = select(jobs).where(jobs.c.project == name.project, jobs.c.id == name.id)
+    found = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if found is None:
+        raise NotFound(f"{name} does not exist")
+    return found
+
+
+def _mine(lease: Lease) -> Any:
+    return and_(jobs.c.number == lease.number, jobs.c.token == lease.token, jobs.c.state == RUNNING)
+
+
+def _change(connection: Connection, target: int | Lease, state: str, message: str, **values: Any) -> None:
+    """Update a job and write the event; with a lease, only while it holds."""
+    which = _mine(target) if isinstance(target, Lease) else jobs.c.number == target
+    ends: dict[str, Any] = {"finished": now(), "token": None, "lease_until": None} if state in FINAL else {}
+    changed = connection.execute(
+        update(jobs)
+        .where(which)
+        .values(state=state, last_sequence=jobs.c.last_sequence + 1, **ends, **values)
+        .returning(jobs.c.number, jobs.c.last_sequence, jobs.c.attempt)
+    ).one_or_none()
+    if changed is None:
+        raise LeaseLost(target.name if isinstance(target, Lease) else target)
+    progress = values.get("progress")
+    _write_event(connection, changed.number, changed.last_sequence, state, changed.attempt, progress, message)
+
+
+def _write_event(
+    connection: Connection, job: int, sequence: int, state: str, attempt: int, progress: bytes | None, message: str
+) -> None:
+    connection.execute(
+        insert(events).values(
+            job=job,
+            sequence=sequence,
+            time=now(),
+            state=state,
+            attempt=attempt,
+            progress=progress,
+            message=message,
+        )
+    )

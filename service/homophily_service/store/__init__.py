@@ -1,0 +1,1 @@
+"""What is kept: arrays (:mod:`.blobs`) and the records about them."""

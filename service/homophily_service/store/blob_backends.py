@@ -1,0 +1,429 @@
+"""Where the bytes of stored objects lie: a folder, or a bucket. What the bytes mean is :mod:`.blobs`'s business.
+
+Either publishes an object in one step, so that a reader sees all of it or nothing: a folder by renaming a finished
+folder into its place, a bucket by creating the manifest after all files, if there is none yet.
+
+The bucket is reached through obstore. The folder is not: obstore's local store neither calls fsync, nor maps files
+into memory, nor keeps symbolic links from leading out of the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from homophily_service.errors import DataLoss, LimitExceeded, Unavailable
+
+MANIFEST = "manifest.json"
+TEMPORARY = ".tmp-"
+SEGMENT = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,127}", re.ASCII)
+
+_MAX_MANIFEST_BYTES = 64 << 20
+# A request of obstore may take 30 s in all, body included: files are moved in parts that a slow line manages in that.
+_PART_BYTES = 8 << 20
+_MAX_PARTS = 10_000
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, a named pipe in place of a file would hang the reader.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of an object, as the manifest names it."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+class Backend(ABC):
+    """Objects by path. Every method raises Unavailable if the storage fails; paths are checked by the caller."""
+
+    @abstractmethod
+    def manifest(self, path: str) -> bytes | None:
+        """The manifest's bytes, None if there is no object; DataLoss if it cannot be a manifest."""
+
+    @abstractmethod
+    def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
+        """The sha256 that the file has and its bytes, read-only; DataLoss if it is missing or of another size."""
+
+    @abstractmethod
+    def publish(self, path: str, manifest: bytes, files: Sequence[tuple[StoredFile, Sequence[memoryview]]]) -> bool:
+        """Store an object, given each file in pieces; False if there is one already; LimitExceeded without space."""
+
+    @abstractmethod
+    def adopt(self, folder: Path, path: str, manifest: bytes, files: Sequence[StoredFile]) -> bool:
+        """The same, given files in a local folder. That they are published does not always take the folder away."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove what is directly in this folder, the manifest first; nothing there is fine."""
+
+    @abstractmethod
+    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
+        """The path and time of every object and of every folder of files that never became one."""
+
+    @abstractmethod
+    def sweep(self, before: float) -> int:
+        """Remove what unfinished writes last touched before that time."""
+
+
+@contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Turn what the system or the network reports into what clients understand."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise LimitExceeded(f"{path}: there is no space left in the store of arrays", reason="NO_SPACE") from error
+        raise Unavailable(f"{path}: the store of arrays failed: {error.strerror or type(error).__name__}") from error
+    except BaseError as error:
+        # Its text has addresses inside our network; the log shows it as the cause.
+        raise Unavailable(f"{path}: the store of arrays failed: {type(error).__name__}") from error
+
+
+def open_folder(folder: Path | str, within: int | None = None) -> int:
+    """A descriptor of the folder, which is not a symbolic link."""
+    return os.open(folder, _FOLDER_FLAGS, dir_fd=within)
+
+
+def open_file(name: str, within: int, shown: str) -> BinaryIO:
+    """A regular file for reading; DataLoss for anything else of that name."""
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=within)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise DataLoss(f"{shown} is not a regular file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DataLoss(f"{shown} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _write_file(name: str, within: int, pieces: Iterable[memoryview]) -> None:
+    descriptor = os.open(name, _WRITE_FLAGS, 0o666, dir_fd=within)
+    try:
+        for piece in pieces:
+            rest = piece
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Folder(Backend):
+    """A folder on a POSIX file system. Everything below it is opened step by step, and no symbolic link followed."""
+
+    def __init__(self, root: Path) -> None:
+        with storage_errors(str(root)):
+            root.mkdir(parents=True, exist_ok=True)
+        self.root = root.resolve()
+
+    @contextmanager
+    def _open(self, path: str, *, create: bool = False) -> Iterator[Sequence[int]]:
+        """Descriptors of the root and of every folder down to path; FileNotFoundError if there is none."""
+        with ExitStack() as stack:
+            try:
+                folders = [open_folder(self.root)]
+            except FileNotFoundError as error:
+                raise Unavailable("the folder of the store of arrays is gone") from error
+            stack.callback(os.close, folders[0])
+            for segment in filter(None, path.split("/")):
+                if create:
+                    with suppress(FileExistsError):
+                        os.mkdir(segment, dir_fd=folders[-1])
+                try:
+                    folders.append(open_folder(segment, within=folders[-1]))
+                except OSError as error:
+                    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                        raise DataLoss(f"{path}: {segment} in the store of arrays is not a folder") from error
+                    raise
+                stack.callback(os.close, folders[-1])
+            yield folders
+
+    def manifest(self, path: str) -> bytes | None:
+        """See Backend."""
+        with storage_errors(path):
+            try:
+                with self._open(path) as folders, open_file(MANIFEST, folders[-1], f"{path}/{MANIFEST}") as file:
+                    raw = file.read(_MAX_MANIFEST_BYTES + 1)
+            except FileNotFoundError:
+                return None
+        return _check_manifest_size(path, len(raw), raw)
+
+    def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
+        """See Backend; the bytes are mapped, not read."""
+        shown = f"{path}/{file.name}"
+        with storage_errors(path):
+            try:
+                with self._open(path) as folders, open_file(file.name, folders[-1], shown) as opened:
+                    _check_size(shown, file, os.fstat(opened.fileno()).st_size)
+                    # Read rather than mapped: a bad sector is an error here, but a SIGBUS in a mapping.
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
+                    return digest, np.memmap(opened, np.uint8, "r", shape=(file.bytes,))
+            except FileNotFoundError as error:
+                raise DataLoss(f"{shown} is missing") from error
+
+    def publish(self, path: str, manifest: bytes, files: Sequence[tuple[StoredFile, Sequence[memoryview]]]) -> bool:
+        """See Backend."""
+        with storage_errors(path):
+            temporary = self.root / f"{TEMPORARY}{secrets.token_hex(12)}"
+            os.mkdir(temporary)
+            try:
+                with self._open(temporary.name) as folders:
+                    for file, pieces in files:
+                        _write_file(file.name, folders[-1], pieces)
+                    _write_file(MANIFEST, folders[-1], [memoryview(manifest)])
+                    os.fsync(folders[-1])
+                return self._move(temporary, path)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def adopt(self, folder: Path, path: str, manifest: bytes, files: Sequence[StoredFile]) -> bool:
+        """See Backend; the folder must be on the root's file system. If this fails, it is as it was."""
+        with storage_errors(path), ExitStack() as stack:
+            within = open_folder(folder)
+            stack.callback(os.close, within)
+            for file in files:
+                with open_file(file.name, within, f"{folder}/{file.name}") as opened:
+                    os.fsync(opened.fileno())
+            with suppress(FileNotFoundError):  # left by a process that was killed here
+                os.unlink(MANIFEST, dir_fd=within)
+            moved = False
+            try:
+                _write_file(MANIFEST, within, [memoryview(manifest)])
+                os.fsync(within)
+                moved = self._move(folder, path)
+            finally:
+                if not moved:
+                    with suppress(OSError):
+                        os.unlink(MANIFEST, dir_fd=within)
+            return moved
+
+    def _move(self, source: Path, path: str) -> bool:
+        """Rename a finished folder to its place; False if an object is there."""
+        parent, _, name = path.rpartition("/")
+        for _attempt in range(10):
+            try:
+                with self._open(parent, create=True) as folders:
+                    os.rename(source, name, dst_dir_fd=folders[-1])
+                    try:
+                        for folder in reversed(folders):
+                            os.fsync(folder)
+                    except OSError:
+                        # Nobody was told that it is there, and it may not be after a crash.
+                        with suppress(OSError):
+                            os.rename(name, source, src_dir_fd=folders[-1])
+                        raise
+                    return True
+            except FileNotFoundError:
+                continue  # delete took a parent away that had become empty
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                if self.manifest(path) is not None:
+                    return False
+                self._remove(path, published=False)  # what a killed delete left
+        raise Unavailable(f"{path} cannot be put in its place: it keeps changing, or other objects lie below it")
+
+    def delete(self, path: str) -> None:
+        """See Backend."""
+        self._remove(path, published=True)
+
+    def _remove(self, path: str, *, published: bool) -> None:
+        with storage_errors(path), suppress(FileNotFoundError), self._open(path) as folders:
+            names = os.listdir(folders[-1])
+            if MANIFEST in names:
+                # A folder without manifest never gets one: if it has one now, another writer's object took its place.
+                if not published:
+                    return
+                with suppress(FileNotFoundError):
+                    os.unlink(MANIFEST, dir_fd=folders[-1])
+                os.fsync(folders[-1])
+            for name in names:
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    os.unlink(name, dir_fd=folders[-1])
+            with suppress(OSError):  # the first folder that is not empty ends it
+                for name, within in reversed(list(zip(path.split("/"), folders, strict=False))):
+                    os.rmdir(name, dir_fd=within)
+
+    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
+        """See Backend."""
+        found = []
+        with storage_errors(prefix), suppress(FileNotFoundError), self._open(prefix) as folders:
+            for where, subfolders, files, within in os.fwalk(".", dir_fd=folders[-1]):
+                subfolders[:] = filter(SEGMENT.fullmatch, subfolders)
+                ours = [MANIFEST] if MANIFEST in files else [name for name in files if name.endswith(".npy")]
+                path = "/".join(part for part in (prefix, *where.split("/")) if part not in ("", "."))
+                with suppress(FileNotFoundError):
+                    times = [os.stat(name, dir_fd=within, follow_symlinks=False).st_mtime for name in ours]
+                    if times and path:
+                        found.append((path, max(times)))
+        return found
+
+    def sweep(self, before: float) -> int:
+        """See Backend."""
+        swept = 0
+        with storage_errors("sweep"), os.scandir(self.root) as entries:
+            for entry in entries:
+                if not entry.name.startswith(TEMPORARY):
+                    continue
+                with suppress(FileNotFoundError):  # a writer was done with it meanwhile
+                    times = [entry.stat(follow_symlinks=False).st_mtime]
+                    if entry.is_dir(follow_symlinks=False):
+                        times += [file.stat(follow_symlinks=False).st_mtime for file in os.scandir(entry)]
+                        if max(times) < before:
+                            shutil.rmtree(entry)
+                            swept += 1
+        return swept
+
+
+class Bucket(Backend):
+    """A bucket that speaks S3 and knows conditional puts (If-None-Match).
+
+    A file's key has a part of its digest in it, so that two writers of one path do not overwrite each other's files
+    before one of them publishes. Parts of an upload that was killed are for a lifecycle rule of the bucket to remove
+    (AbortIncompleteMultipartUpload): obstore cannot list them.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        # obstore's own three minutes are longer than callers wait. client_options are not touched, as giving any
+        # makes obstore forget those of the environment, AWS_ALLOW_HTTP first of all.
+        options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=30)})
+        try:
+            self._store = S3Store.from_url(url, **options)
+        except BaseError as error:
+            raise ValueError(
+                f"The URL of the store of arrays must be s3://bucket/prefix. Got {url} instead."
+            ) from error
+
+    @staticmethod
+    def _key(path: str, file: StoredFile) -> str:
+        return f"{path}/{file.name.removesuffix('.npy')}.{file.sha256[:16]}.npy"
+
+    def manifest(self, path: str) -> bytes | None:
+        """See Backend."""
+        with storage_errors(path):
+            try:
+                result = self._store.get(f"{path}/{MANIFEST}")
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+            return _check_manifest_size(path, result.meta["size"], result.bytes().to_bytes())
+
+    def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
+        """See Backend."""
+        key, shown = self._key(path, file), f"{path}/{file.name}"
+        with storage_errors(path):
+            try:
+                result = self._store.get(key)
+                _check_size(shown, file, result.meta["size"])
+                # Our own memory, since arrays want theirs aligned.
+                content = np.empty(file.bytes, np.uint8)
+                for start in range(0, file.bytes, _PART_BYTES):
+                    length = min(_PART_BYTES, file.bytes - start)
+                    whole = length == file.bytes
+                    part = result.bytes() if whole else self._store.get_range(key, start=start, length=length)
+                    content[start : start + length] = np.frombuffer(part, np.uint8)
+            except FileNotFoundError as error:
+                raise DataLoss(f"{shown} is missing") from error
+        content.flags.writeable = False
+        return hashlib.sha256(content).hexdigest(), content
+
+    def publish(self, path: str, manifest: bytes, files: Sequence[tuple[StoredFile, Sequence[memoryview]]]) -> bool:
+        """See Backend."""
+        with storage_errors(path):
+            for file, pieces in files:
+                self._put(path, file, (p[i : i + _PART_BYTES] for p in pieces for i in range(0, len(p), _PART_BYTES)))
+            return self._put_manifest(path, manifest)
+
+    def adopt(self, folder: Path, path: str, manifest: bytes, files: Sequence[StoredFile]) -> bool:
+        """See Backend."""
+        with storage_errors(path), ExitStack() as stack:
+            within = open_folder(folder)
+            stack.callback(os.close, within)
+            for file in files:
+                with open_file(file.name, within, f"{folder}/{file.name}") as opened:
+                    self._put(path, file, iter(lambda opened=opened: opened.read(_PART_BYTES), b""))
+            return self._put_manifest(path, manifest)
+
+    def _put(self, path: str, file: StoredFile, pieces: Iterable[memoryview | bytes]) -> None:
+        if file.bytes <= _PART_BYTES:
+            self._store.put(self._key(path, file), b"".join(pieces))
+        else:
+            part = max(_PART_BYTES, -(-file.bytes // _MAX_PARTS))
+            self._store.put(self._key(path, file), pieces, use_multipart=True, chunk_size=part, max_concurrency=4)
+
+    def _put_manifest(self, path: str, manifest: bytes) -> bool:
+        try:
+            self._store.put(f"{path}/{MANIFEST}", manifest, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def delete(self, path: str) -> None:
+        """See Backend."""
+        with storage_errors(path):
+            self._store.delete(f"{path}/{MANIFEST}")
+            keys = [item["path"] for chunk in self._store.list(path) for item in chunk]
+            keys = [key for key in keys if key.rpartition("/")[0] == path]
+            if keys:
+                self._store.delete(keys)
+
+    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
+        """See Backend."""
+        return [(path, modified) for path, (_, modified) in self._folders(prefix).items()]
+
+    def sweep(self, before: float) -> int:
+        """See Backend."""
+        remnants = [
+            path for path, (published, modified) in self._folders("").items() if not published and modified < before
+        ]
+        for path in remnants:
+            self.delete(path)
+        return len(remnants)
+
+    def _folders(self, prefix: str) -> dict[str, tuple[bool, float]]:
+        """Every folder: whether it has a manifest, and when this, or else the newest file, was written."""
+        folders: dict[str, tuple[bool, float]] = {}
+        with storage_errors(prefix):
+            for chunk in self._store.list(prefix or None, chunk_size=1000):
+                for item in chunk:
+                    path, _, name = item["path"].rpartition("/")
+                    ours = name == MANIFEST or name.endswith(".npy")
+                    if ours and all(SEGMENT.fullmatch(segment) for segment in path.split("/")):
+                        seen = (name == MANIFEST, item["last_modified"].timestamp())
+                        folders[path] = max(folders.get(path, seen), seen)
+        return folders
+
+
+def _check_manifest_size(path: str, size: int, raw: bytes) -> bytes:
+    if size > _MAX_MANIFEST_BYTES:
+        raise DataLoss(f"{path}/{MANIFEST} is larger than any manifest")
+    return raw
+
+
+def _check_size(shown: str, file: StoredFile, size: int) -> None:
+    if size != file.bytes:
+        raise DataLoss(f"{shown} has {size} bytes, but {file.bytes} were written")

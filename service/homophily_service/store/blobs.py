@@ -1,0 +1,312 @@
+"""The store of arrays.
+
+An object is a folder of ``.npy`` files and a manifest, ``manifest.json``::
+
+    {"document": {…}, "files": {"points.npy": {"bytes": …, "dtype": "float32", "sha256": …, "shape": […]}},
+     "format": 1, "sha256": …}
+
+It is written whole or not at all, never changed, and checked against its digests whenever it is read. The manifest's
+own digest is of its canonical JSON (keys sorted, no spaces, ASCII) without that digest; the file is canonical too, so
+that every flipped bit shows. Nothing is ever unpickled, and no size that a file claims is believed.
+
+The format's number goes up when an older release could not read what a newer one writes; the readers of all former
+formats stay. Objects do not lie in one another: below ``models/default/ab12``, if that is one, there is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from homophily_service.errors import AlreadyExists, DataLoss, FailedPrecondition, NotFound, Unavailable
+from homophily_service.store.blob_backends import (
+    MANIFEST,
+    SEGMENT,
+    Backend,
+    Bucket,
+    Folder,
+    StoredFile,
+    open_file,
+    open_folder,
+    storage_errors,
+)
+
+FORMAT = 1
+_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "float32", "float64")
+_BY_DESCRIPTION = {np.dtype(name).newbyteorder("<").str: name for name in _DTYPES}
+_MAX_HEADER_BYTES = 16 << 10
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """What was written: the document, the arrays that were asked for (read-only), the bytes of all of it."""
+
+    document: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    size: int
+
+
+@dataclass(frozen=True)
+class _ArrayFile(StoredFile):
+    """A file and the array in it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Blobs:
+    """Objects, each a folder of .npy files and a manifest, under one root: a folder, or a bucket by URL.
+
+    ``url`` is a folder, a ``file://`` URL, or ``s3://bucket/prefix``, with endpoint and credentials from the usual
+    ``AWS_*`` variables or from ``options``, which go to :class:`obstore.store.S3Store`. Every method raises
+    Unavailable if the storage fails, and ValueError for paths that are not segments of a–z, 0–9, «.», «_» and «-»,
+    none with a «.» first, joined by «/». Arrays have names of the same kind.
+
+    >>> import tempfile
+    >>> blobs = Blobs(tempfile.mkdtemp())
+    >>> size = blobs.write("models/default/ab12", {"solution": np.eye(2)}, {"classes": ["cat", "dog"]})
+    >>> blobs.read("models/default/ab12").document
+    {'classes': ['cat', 'dog']}
+    """
+
+    local_root: Path | None
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._backend: Backend
+        scheme = urlsplit(url).scheme if "://" in url else ""
+        if scheme == "s3":
+            self._backend = Bucket(url, **options)
+            self.local_root = None
+        elif scheme in ("", "file") and not options:
+            self._backend = folder = Folder(Path(url2pathname(urlsplit(url).path) if scheme else url))
+            self.local_root = folder.root
+        else:
+            raise ValueError(
+                f"The 'url' parameter of Blobs must be a folder, without options, or s3://bucket/prefix. Got {url} instead."
+            )
+
+    def write(self, path: str, arrays: Mapping[str, NDArray[Any]], document: Mapping[str, Any]) -> int:
+        """Publish an object and return its size in bytes.
+
+        AlreadyExists if there is another at that path; the very same object is fine. LimitExceeded without space.
+        """
+        _check_path(path)
+        files = [_array_file(name, array) for name, array in sorted(arrays.items())]
+        manifest = _write_manifest([file for file, _ in files], document)
+        if not self._is_there(path, manifest) and not self._backend.publish(path, manifest, files):
+            self._lost_race(path, manifest)
+        return _size(manifest, [file for file, _ in files])
+
+    def adopt(
+        self, folder: Path, path: str, document: Mapping[str, Any], digests: Mapping[str, str] | None = None
+    ) -> int:
+        """Publish a folder of finished .npy files, which is gone afterwards, and return the object's size in bytes.
+
+        ``digests`` spares reading the files: the sha256 of each by its array's name. The folder has to be on the file
+        system of ``local_root`` if there is one. Errors are those of write, and leave the folder as it was; NotFound
+        if it is not there, DataLoss if a file is no such array as write would write.
+        """
+        _check_path(path)
+        files = _files_of(folder, digests or {})
+        manifest = _write_manifest(files, document)
+        if not self._is_there(path, manifest) and not self._backend.adopt(folder, path, manifest, files):
+            self._lost_race(path, manifest)
+        shutil.rmtree(folder, ignore_errors=True)
+        return _size(manifest, files)
+
+    def read(self, path: str, *names: str) -> StoredObject:
+        """The object, with all its arrays or those named; NotFound; DataLoss, naming the file, if it is damaged."""
+        _check_path(path)
+        raw = self._backend.manifest(path)
+        if raw is None:
+            raise NotFound(f"{path}: there is no such object in the store of arrays")
+        document, files = _read_manifest(path, raw)
+        missing = set(names) - files.keys()
+        if missing:
+            raise NotFound(f"{path} has no array {', '.join(sorted(missing))}; it has {', '.join(files)}")
+        try:
+            arrays = {name: self._load(path, files[name]) for name in names or files}
+        except DataLoss:
+            # Not lost but deleted, if that happened since the manifest was read.
+            now = self._backend.manifest(path)
+            if now is None:
+                raise NotFound(f"{path} was deleted while it was read") from None
+            if now != raw:
+                raise Unavailable(f"{path} was replaced while it was read; try again") from None
+            raise
+        return StoredObject(document, arrays, _size(raw, list(files.values())))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object; its content is not checked."""
+        _check_path(path)
+        return self._backend.manifest(path) is not None
+
+    def delete(self, path: str) -> None:
+        """Remove an object, or what is left of one; nothing there is fine.
+
+        Arrays that were read from it stay valid. Not for a path that somebody writes at the same time: in a bucket,
+        files of the new object could go with the old ones.
+        """
+        _check_path(path)
+        self._backend.delete(path)
+
+    def list(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """The path and the time (seconds of the epoch) of every object and every remnant of one; "" lists all."""
+        prefix = prefix.rstrip("/")
+        if prefix:
+            _check_path(prefix)
+        return iter(self._backend.walk(prefix))
+
+    def sweep_remnants(self, older_than_seconds: float) -> int:
+        """Remove what writers that were killed so long ago left unpublished, and say how much that was."""
+        return self._backend.sweep(time.time() - older_than_seconds)
+
+    def _load(self, path: str, file: _ArrayFile) -> NDArray[Any]:
+        shown = f"{path}/{file.name}"
+        digest, content = self._backend.fetch(path, file)
+        if digest != file.sha256:
+            raise DataLoss(f"{shown} is damaged: its sha256 is {digest}, but {file.sha256} was written")
+        dtype, shape, offset = _read_header(content[:_MAX_HEADER_BYTES].tobytes(), file.bytes, shown)
+        if (_BY_DESCRIPTION[dtype.str], shape) != (file.dtype, file.shape):
+            raise DataLoss(f"{shown} is {dtype} {shape}, but the manifest says {file.dtype} {file.shape}")
+        return content[offset:].view(dtype).reshape(shape)
+
+    def _is_there(self, path: str, manifest: bytes) -> bool:
+        """Whether this very object is at the path; AlreadyExists if it is another."""
+        raw = self._backend.manifest(path)
+        if raw is None:
+            return False
+        if _read_manifest(path, raw) != _read_manifest(path, manifest):
+            raise AlreadyExists(f"{path}: there is another object of this name in the store of arrays")
+        return True
+
+    def _lost_race(self, path: str, manifest: bytes) -> None:
+        if not self._is_there(path, manifest):
+            raise Unavailable(f"{path} was deleted while it was written; try again")
+
+
+def _check_path(path: str) -> None:
+    segments = path.split("/")
+    if not all(SEGMENT.fullmatch(segment) for segment in segments) or MANIFEST in segments:
+        raise ValueError(
+            f"A path must be segments out of [a-z0-9._-], none with a '.' first. Got {path[:200]!r} instead."
+        )
+
+
+def _size(manifest: bytes, files: Sequence[StoredFile]) -> int:
+    return len(manifest) + sum(file.bytes for file in files)
+
+
+# -- the manifest
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _write_manifest(files: Sequence[_ArrayFile], document: Mapping[str, Any]) -> bytes:
+    entries = {file.name: {key: value for key, value in asdict(file).items() if key != "name"} for file in files}
+    # There and back, since numbers as keys are sorted as numbers before, and as text after.
+    plain = json.loads(json.dumps(dict(document), allow_nan=False))
+    body = {"format": FORMAT, "document": plain, "files": entries}
+    return _canonical({**body, "sha256": hashlib.sha256(_canonical(body)).hexdigest()})
+
+
+def _read_manifest(path: str, raw: bytes) -> tuple[dict[str, Any], dict[str, _ArrayFile]]:
+    """The document, and the files by their arrays' names."""
+    damaged = DataLoss(f"{path}/{MANIFEST} is damaged")
+    try:
+        body = json.loads(raw)
+        if _canonical(body) != raw or body.pop("sha256") != hashlib.sha256(_canonical(body)).hexdigest():
+            raise damaged
+        if body["format"] != FORMAT:
+            raise FailedPrecondition(f"{path} has format {body['format']}, but this release reads up to {FORMAT}")
+        document = dict(body["document"])
+        files = [_ArrayFile(name, **{**entry, "shape": tuple(entry["shape"])}) for name, entry in body["files"].items()]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise damaged from error
+    for file in files:
+        stem, suffix = os.path.splitext(file.name)
+        if not (SEGMENT.fullmatch(stem) and suffix == ".npy" and type(file.bytes) is int and file.bytes > 0):
+            raise damaged
+    return document, {file.name.removesuffix(".npy"): file for file in files}
+
+
+# -- .npy files
+
+
+def _array_file(name: str, array: NDArray[Any]) -> tuple[_ArrayFile, Sequence[memoryview]]:
+    """The file for an array, and its bytes in two pieces."""
+    if SEGMENT.fullmatch(name) is None:
+        raise ValueError(f"An array's name must be out of [a-z0-9._-], no '.' first. Got {name[:200]!r} instead.")
+    array = np.asarray(array)
+    if array.dtype.name not in _DTYPES:
+        raise ValueError(f"The array {name!r} must be one of {', '.join(_DTYPES)}. Got {array.dtype} instead.")
+    array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array) | {"fortran_order": False})
+    pieces = [header.getbuffer(), memoryview(array.reshape(-1).view(np.uint8))]
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    size = sum(len(piece) for piece in pieces)
+    return _ArrayFile(f"{name}.npy", digest.hexdigest(), size, array.dtype.name, array.shape), pieces
+
+
+def _files_of(folder: Path, digests: Mapping[str, str]) -> Sequence[_ArrayFile]:
+    files = []
+    with storage_errors(folder.name):
+        try:
+            within = open_folder(folder)
+        except FileNotFoundError as error:
+            raise NotFound(f"{folder.name}: there is no such folder to take files from") from error
+        try:
+            for name in sorted(name for name in os.listdir(within) if name.endswith(".npy")):
+                array, shown = name.removesuffix(".npy"), f"{folder.name}/{name}"
+                if SEGMENT.fullmatch(array) is None:
+                    raise ValueError(
+                        f"An array's name must be out of [a-z0-9._-], no '.' first. Got {array!r} instead."
+                    )
+                with open_file(name, within, shown) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    dtype, shape, _ = _read_header(file.read(_MAX_HEADER_BYTES), size, shown)
+                    file.seek(0)
+                    digest = digests.get(array) or hashlib.file_digest(file, "sha256").hexdigest()
+                files.append(_ArrayFile(name, digest, size, _BY_DESCRIPTION[dtype.str], shape))
+        finally:
+            os.close(within)
+    unknown = digests.keys() - {file.name.removesuffix(".npy") for file in files}
+    if unknown:
+        raise ValueError(f"There are digests of {', '.join(sorted(unknown))}, but no such arrays.")
+    return files
+
+
+def _read_header(start: bytes, size: int, shown: str) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """The array's dtype and shape and where its bytes begin; DataLoss unless this accounts for every byte."""
+    stream = io.BytesIO(start)
+    try:
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
+        shape, fortran_order, dtype = read(stream)
+    except Exception as error:  # NumPy evaluates a literal here, which fails in as many ways as Python has syntax
+        raise DataLoss(f"{shown} is not a .npy file of version 1 or 2") from error
+    if dtype.str not in _BY_DESCRIPTION or fortran_order:
+        raise DataLoss(f"{shown} must be row-major and one of {', '.join(_DTYPES)}; it is not")
+    offset = stream.tell()
+    if any(type(n) is not int or n < 0 for n in shape) or offset + math.prod(shape) * dtype.itemsize != size:
+        raise DataLoss(f"{shown} says that its shape is {shape}, which {size} bytes do not hold exactly")
+    return dtype, shape, offset

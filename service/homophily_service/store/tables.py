@@ -1,0 +1,114 @@
+"""The tables. A change here needs a migration in :mod:`homophily_service.store.migrations`."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData()
+
+# SQLite counts only INTEGER keys by itself.
+_Number = BigInteger().with_variant(Integer, "sqlite")
+_ID = String(63)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("number", _Number, primary_key=True, autoincrement=True),
+    Column("project", _ID, nullable=False),
+    Column("id", _ID, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("request", LargeBinary, nullable=False),
+    Column("request_id", String(128)),
+    Column("request_digest", String(64), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("time_limit", Float(53), nullable=False),
+    # The lease: who holds the token may write, until somebody else takes the job over.
+    Column("token", String(32)),
+    Column("worker", String(128)),
+    Column("lease_until", Float(53)),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("created", Float(53), nullable=False),
+    Column("started", Float(53)),
+    Column("finished", Float(53)),
+    Column("progress", LargeBinary),
+    # A serialised FitResult, TransduceResult or EmbedResult, or a JobError.
+    Column("outcome", LargeBinary),
+    Column("last_sequence", Integer, nullable=False),
+    UniqueConstraint("project", "id"),
+    UniqueConstraint("project", "request_id"),
+    Index("jobs_by_turn", "state", "priority", "number"),
+    Index("jobs_by_project", "project", "number"),
+    sqlite_autoincrement=True,
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("job", _Number, ForeignKey(jobs.c.number, ondelete="CASCADE"), primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    Column("time", Float(53), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("progress", LargeBinary),
+    Column("message", Text, nullable=False),
+)
+
+# Datasets, models and embeddings: the message that Get answers, and where its arrays are.
+resources = Table(
+    "resources",
+    metadata,
+    Column("number", _Number, primary_key=True, autoincrement=True),
+    Column("collection", String(16), nullable=False),
+    Column("project", _ID, nullable=False),
+    Column("id", _ID, nullable=False),
+    Column("message", LargeBinary, nullable=False),
+    Column("blob", String(255), nullable=False),
+    # The graph that a model stands on.
+    Column("graph", String(64)),
+    # The upload that made a dataset: sent once more, it is answered from here.
+    Column("upload_id", _ID),
+    Column("created", Float(53), nullable=False),
+    UniqueConstraint("collection", "project", "id"),
+    Index("resources_by_graph", "graph"),
+    Index("resources_by_project", "project", "collection", "number"),
+    sqlite_autoincrement=True,
+)
+
+# Graphs are shared between models, also of different projects: the digest is of the points and parameters.
+graphs = Table(
+    "graphs",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("blob", String(255), nullable=False),
+    Column("created", Float(53), nullable=False),
+    Column("last_used", Float(53), nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("project", _ID, nullable=False),
+    # SHA-256 of the secret, which itself is shown once and kept nowhere.
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("description", Text, nullable=False),
+    Column("created", Float(53), nullable=False),
+    Column("revoked", Float(53)),
+)
