@@ -115,7 +115,7 @@ class ERRClassifier(GraphClassifier):
         (``lambda2 / relationship_neighbors`` in the sparse form).
     sigma_f : σ_f (not squared), the width of the relationship function. None takes 0.65 of the distance between the
         targets of two classes: 1.3 for two classes, 0.92 for more.
-    repulsion : ρ, how much of the push counts. None takes ½, and 1 for the sparse form, which has no other.
+    repulsion : ρ, how much of the push counts. None takes 0.65, and 1 for the sparse form, which has no other.
     max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
         the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
         lowers the energy by letting parts of the graph drift apart, which is no better for the labels.
@@ -167,6 +167,7 @@ class ERRClassifier(GraphClassifier):
     }
 
     SIGMA_F = 0.65
+    REPULSION = 0.65
 
     def __init__(
         self,
@@ -236,7 +237,7 @@ class ERRClassifier(GraphClassifier):
     def _repulsion(self) -> float:
         if self.repulsion is not None:
             return float(self.repulsion)
-        return 0.5 if self.relationship_neighbors is None else 1.0
+        return self.REPULSION if self.relationship_neighbors is None else 1.0
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
         """What the diagonal of L^p loses to the repulsion that does not count."""

@@ -305,6 +305,7 @@ class SolverParameters(_message.Message):
     RELATIONSHIP_NEIGHBORS_FIELD_NUMBER: _builtins.int
     MULTICLASS_FIELD_NUMBER: _builtins.int
     CLASS_PRIOR_FIELD_NUMBER: _builtins.int
+    REPULSION_FIELD_NUMBER: _builtins.int
     method: Global___Method.ValueType
     """IRR or ERR."""
     power: _builtins.int
@@ -325,6 +326,8 @@ class SolverParameters(_message.Message):
     """Regularise only each point's relationships with so many nearest points (sparse ERR)."""
     multiclass: Global___Multiclass.ValueType
     """For more than two classes."""
+    repulsion: _builtins.float
+    """How much of the push that drives points apart counts; 0.65 if not given, 1 in the paper."""
     @_builtins.property
     def class_prior(self) -> Global___ClassPrior:
         """What is known of the classes' shares."""
@@ -343,10 +346,11 @@ class SolverParameters(_message.Message):
         relationship_neighbors: _builtins.int | None = ...,
         multiclass: Global___Multiclass.ValueType = ...,
         class_prior: Global___ClassPrior | None = ...,
+        repulsion: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "method", b"method", "multiclass", b"multiclass", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "method", b"method", "multiclass", b"multiclass", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lambda1: _TypeAlias = _typing.Literal["lambda1"]  # noqa: Y015
     _WhichOneofArgType__lambda1: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1"]  # noqa: Y015
@@ -360,6 +364,8 @@ class SolverParameters(_message.Message):
     _WhichOneofArgType__power: _TypeAlias = _typing.Literal["_power", b"_power"]  # noqa: Y015
     _WhichOneofReturnType__relationship_neighbors: _TypeAlias = _typing.Literal["relationship_neighbors"]  # noqa: Y015
     _WhichOneofArgType__relationship_neighbors: _TypeAlias = _typing.Literal["_relationship_neighbors", b"_relationship_neighbors"]  # noqa: Y015
+    _WhichOneofReturnType__repulsion: _TypeAlias = _typing.Literal["repulsion"]  # noqa: Y015
+    _WhichOneofArgType__repulsion: _TypeAlias = _typing.Literal["_repulsion", b"_repulsion"]  # noqa: Y015
     _WhichOneofReturnType__sigma_f: _TypeAlias = _typing.Literal["sigma_f"]  # noqa: Y015
     _WhichOneofArgType__sigma_f: _TypeAlias = _typing.Literal["_sigma_f", b"_sigma_f"]  # noqa: Y015
     _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
@@ -376,6 +382,8 @@ class SolverParameters(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__power) -> _WhichOneofReturnType__power | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__relationship_neighbors) -> _WhichOneofReturnType__relationship_neighbors | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repulsion) -> _WhichOneofReturnType__repulsion | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sigma_f) -> _WhichOneofReturnType__sigma_f | None: ...
     @_typing.overload

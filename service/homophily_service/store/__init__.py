@@ -1,1 +1,1 @@
-"""What is kept: arrays (:mod:`.blobs`) and the records about them."""
+"""What is kept: records in SQL (:mod:`.database`), arrays in files (:mod:`.blobs`)."""

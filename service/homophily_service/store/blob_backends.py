@@ -1,7 +1,8 @@
-"""Where the bytes of stored objects lie: a folder, or a bucket. What the bytes mean is :mod:`.blobs`'s business.
+"""Where the bytes of stored objects lie: what is asked of such a place, and a folder as one.
 
-Either publishes an object in one step, so that a reader sees all of it or nothing: a folder by renaming a finished
-folder into its place, a bucket by creating the manifest after all files, if there is none yet.
+The other one is a bucket, :mod:`.blob_bucket`; what the bytes mean is the business of :mod:`.blobs`. Either publishes
+an object in one step, so that a reader sees all of it or nothing: a folder by renaming a finished folder into its
+place, a bucket by creating the manifest, if there is none yet, after all files.
 
 The bucket is reached through obstore. The folder is not: obstore's local store neither calls fsync, nor maps files
 into memory, nor keeps symbolic links from leading out of the folder.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
 import secrets
@@ -20,14 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import S3Store
+from obstore.exceptions import BaseError
 
 from homophily_service.errors import DataLoss, LimitExceeded, Unavailable
 
@@ -36,9 +36,6 @@ TEMPORARY = ".tmp-"
 SEGMENT = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,127}", re.ASCII)
 
 _MAX_MANIFEST_BYTES = 64 << 20
-# A request of obstore may take 30 s in all, body included: files are moved in parts that a slow line manages in that.
-_PART_BYTES = 8 << 20
-_MAX_PARTS = 10_000
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, a named pipe in place of a file would hang the reader.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -54,6 +51,10 @@ class StoredFile:
     bytes: int
 
 
+# Files, each in pieces.
+Contents: TypeAlias = Sequence[tuple[StoredFile, Sequence[memoryview]]]
+
+
 class Backend(ABC):
     """Objects by path. Every method raises Unavailable if the storage fails; paths are checked by the caller."""
 
@@ -66,7 +67,7 @@ class Backend(ABC):
         """The sha256 that the file has and its bytes, read-only; DataLoss if it is missing or of another size."""
 
     @abstractmethod
-    def publish(self, path: str, manifest: bytes, files: Sequence[tuple[StoredFile, Sequence[memoryview]]]) -> bool:
+    def publish(self, path: str, manifest: bytes, files: Contents) -> bool:
         """Store an object, given each file in pieces; False if there is one already; LimitExceeded without space."""
 
     @abstractmethod
@@ -100,12 +101,24 @@ def storage_errors(path: str) -> Iterator[None]:
         raise Unavailable(f"{path}: the store of arrays failed: {type(error).__name__}") from error
 
 
+def check_manifest_size(path: str, size: int) -> None:
+    """DataLoss, before it is read, if the manifest is larger than any."""
+    if size > _MAX_MANIFEST_BYTES:
+        raise DataLoss(f"{path}/{MANIFEST} is larger than any manifest")
+
+
+def check_size(shown: str, file: StoredFile, size: int) -> None:
+    """DataLoss unless the file has the size that it was written with."""
+    if size != file.bytes:
+        raise DataLoss(f"{shown} has {size} bytes, but {file.bytes} were written")
+
+
 def open_folder(folder: Path | str, within: int | None = None) -> int:
     """A descriptor of the folder, which is not a symbolic link."""
     return os.open(folder, _FOLDER_FLAGS, dir_fd=within)
 
 
-def open_file(name: str, within: int, shown: str) -> BinaryIO:
+def open_file(name: str, within: int, shown: str) -> io.BufferedReader:
     """A regular file for reading; DataLoss for anything else of that name."""
     try:
         descriptor = os.open(name, _READ_FLAGS, dir_fd=within)
@@ -166,10 +179,10 @@ class Folder(Backend):
         with storage_errors(path):
             try:
                 with self._open(path) as folders, open_file(MANIFEST, folders[-1], f"{path}/{MANIFEST}") as file:
-                    raw = file.read(_MAX_MANIFEST_BYTES + 1)
+                    check_manifest_size(path, os.fstat(file.fileno()).st_size)
+                    return file.read()
             except FileNotFoundError:
                 return None
-        return _check_manifest_size(path, len(raw), raw)
 
     def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
         """See Backend; the bytes are mapped, not read."""
@@ -177,14 +190,14 @@ class Folder(Backend):
         with storage_errors(path):
             try:
                 with self._open(path) as folders, open_file(file.name, folders[-1], shown) as opened:
-                    _check_size(shown, file, os.fstat(opened.fileno()).st_size)
+                    check_size(shown, file, os.fstat(opened.fileno()).st_size)
                     # Read rather than mapped: a bad sector is an error here, but a SIGBUS in a mapping.
                     digest = hashlib.file_digest(opened, "sha256").hexdigest()
                     return digest, np.memmap(opened, np.uint8, "r", shape=(file.bytes,))
             except FileNotFoundError as error:
                 raise DataLoss(f"{shown} is missing") from error
 
-    def publish(self, path: str, manifest: bytes, files: Sequence[tuple[StoredFile, Sequence[memoryview]]]) -> bool:
+    def publish(self, path: str, manifest: bytes, files: Contents) -> bool:
         """See Backend."""
         with storage_errors(path):
             temporary = self.root / f"{TEMPORARY}{secrets.token_hex(12)}"
@@ -270,7 +283,7 @@ class Folder(Backend):
     def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
         """See Backend."""
         found = []
-        with storage_errors(prefix), suppress(FileNotFoundError), self._open(prefix) as folders:
+        with storage_errors(prefix or "/"), suppress(FileNotFoundError), self._open(prefix) as folders:
             for where, subfolders, files, within in os.fwalk(".", dir_fd=folders[-1]):
                 subfolders[:] = filter(SEGMENT.fullmatch, subfolders)
                 ours = [MANIFEST] if MANIFEST in files else [name for name in files if name.endswith(".npy")]
@@ -286,144 +299,12 @@ class Folder(Backend):
         swept = 0
         with storage_errors("sweep"), os.scandir(self.root) as entries:
             for entry in entries:
-                if not entry.name.startswith(TEMPORARY):
+                if not entry.name.startswith(TEMPORARY) or entry.is_symlink():
                     continue
-                with suppress(FileNotFoundError):  # a writer was done with it meanwhile
-                    times = [entry.stat(follow_symlinks=False).st_mtime]
-                    if entry.is_dir(follow_symlinks=False):
-                        times += [file.stat(follow_symlinks=False).st_mtime for file in os.scandir(entry)]
-                        if max(times) < before:
-                            shutil.rmtree(entry)
-                            swept += 1
+                # Both exceptions: a writer was done with it meanwhile, or it is none of ours.
+                with suppress(FileNotFoundError, NotADirectoryError), os.scandir(entry) as files:
+                    times = [entry.stat().st_mtime, *(file.stat(follow_symlinks=False).st_mtime for file in files)]
+                    if max(times) < before:
+                        shutil.rmtree(entry)
+                        swept += 1
         return swept
-
-
-class Bucket(Backend):
-    """A bucket that speaks S3 and knows conditional puts (If-None-Match).
-
-    A file's key has a part of its digest in it, so that two writers of one path do not overwrite each other's files
-    before one of them publishes. Parts of an upload that was killed are for a lifecycle rule of the bucket to remove
-    (AbortIncompleteMultipartUpload): obstore cannot list them.
-    """
-
-    def __init__(self, url: str, **options: Any) -> None:
-        # obstore's own three minutes are longer than callers wait. client_options are not touched, as giving any
-        # makes obstore forget those of the environment, AWS_ALLOW_HTTP first of all.
-        options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=30)})
-        try:
-            self._store = S3Store.from_url(url, **options)
-        except BaseError as error:
-            raise ValueError(
-                f"The URL of the store of arrays must be s3://bucket/prefix. Got {url} instead."
-            ) from error
-
-    @staticmethod
-    def _key(path: str, file: StoredFile) -> str:
-        return f"{path}/{file.name.removesuffix('.npy')}.{file.sha256[:16]}.npy"
-
-    def manifest(self, path: str) -> bytes | None:
-        """See Backend."""
-        with storage_errors(path):
-            try:
-                result = self._store.get(f"{path}/{MANIFEST}")
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
-                return None
-            return _check_manifest_size(path, result.meta["size"], result.bytes().to_bytes())
-
-    def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
-        """See Backend."""
-        key, shown = self._key(path, file), f"{path}/{file.name}"
-        with storage_errors(path):
-            try:
-                result = self._store.get(key)
-                _check_size(shown, file, result.meta["size"])
-                # Our own memory, since arrays want theirs aligned.
-                content = np.empty(file.bytes, np.uint8)
-                for start in range(0, file.bytes, _PART_BYTES):
-                    length = min(_PART_BYTES, file.bytes - start)
-                    whole = length == file.bytes
-                    part = result.bytes() if whole else self._store.get_range(key, start=start, length=length)
-                    content[start : start + length] = np.frombuffer(part, np.uint8)
-            except FileNotFoundError as error:
-                raise DataLoss(f"{shown} is missing") from error
-        content.flags.writeable = False
-        return hashlib.sha256(content).hexdigest(), content
-
-    def publish(self, path: str, manifest: bytes, files: Sequence[tuple[StoredFile, Sequence[memoryview]]]) -> bool:
-        """See Backend."""
-        with storage_errors(path):
-            for file, pieces in files:
-                self._put(path, file, (p[i : i + _PART_BYTES] for p in pieces for i in range(0, len(p), _PART_BYTES)))
-            return self._put_manifest(path, manifest)
-
-    def adopt(self, folder: Path, path: str, manifest: bytes, files: Sequence[StoredFile]) -> bool:
-        """See Backend."""
-        with storage_errors(path), ExitStack() as stack:
-            within = open_folder(folder)
-            stack.callback(os.close, within)
-            for file in files:
-                with open_file(file.name, within, f"{folder}/{file.name}") as opened:
-                    self._put(path, file, iter(lambda opened=opened: opened.read(_PART_BYTES), b""))
-            return self._put_manifest(path, manifest)
-
-    def _put(self, path: str, file: StoredFile, pieces: Iterable[memoryview | bytes]) -> None:
-        if file.bytes <= _PART_BYTES:
-            self._store.put(self._key(path, file), b"".join(pieces))
-        else:
-            part = max(_PART_BYTES, -(-file.bytes // _MAX_PARTS))
-            self._store.put(self._key(path, file), pieces, use_multipart=True, chunk_size=part, max_concurrency=4)
-
-    def _put_manifest(self, path: str, manifest: bytes) -> bool:
-        try:
-            self._store.put(f"{path}/{MANIFEST}", manifest, mode="create")
-        except AlreadyExistsError:
-            return False
-        return True
-
-    def delete(self, path: str) -> None:
-        """See Backend."""
-        with storage_errors(path):
-            self._store.delete(f"{path}/{MANIFEST}")
-            keys = [item["path"] for chunk in self._store.list(path) for item in chunk]
-            keys = [key for key in keys if key.rpartition("/")[0] == path]
-            if keys:
-                self._store.delete(keys)
-
-    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
-        """See Backend."""
-        return [(path, modified) for path, (_, modified) in self._folders(prefix).items()]
-
-    def sweep(self, before: float) -> int:
-        """See Backend."""
-        remnants = [
-            path for path, (published, modified) in self._folders("").items() if not published and modified < before
-        ]
-        for path in remnants:
-            self.delete(path)
-        return len(remnants)
-
-    def _folders(self, prefix: str) -> dict[str, tuple[bool, float]]:
-        """Every folder: whether it has a manifest, and when this, or else the newest file, was written."""
-        folders: dict[str, tuple[bool, float]] = {}
-        with storage_errors(prefix):
-            for chunk in self._store.list(prefix or None, chunk_size=1000):
-                for item in chunk:
-                    path, _, name = item["path"].rpartition("/")
-                    ours = name == MANIFEST or name.endswith(".npy")
-                    if ours and all(SEGMENT.fullmatch(segment) for segment in path.split("/")):
-                        seen = (name == MANIFEST, item["last_modified"].timestamp())
-                        folders[path] = max(folders.get(path, seen), seen)
-        return folders
-
-
-def _check_manifest_size(path: str, size: int, raw: bytes) -> bytes:
-    if size > _MAX_MANIFEST_BYTES:
-        raise DataLoss(f"{path}/{MANIFEST} is larger than any manifest")
-    return raw
-
-
-def _check_size(shown: str, file: StoredFile, size: int) -> None:
-    if size != file.bytes:
-        raise DataLoss(f"{shown} has {size} bytes, but {file.bytes} were written")

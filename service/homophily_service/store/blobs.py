@@ -20,6 +20,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,18 +39,20 @@ from homophily_service.store.blob_backends import (
     MANIFEST,
     SEGMENT,
     Backend,
-    Bucket,
     Folder,
     StoredFile,
     open_file,
     open_folder,
     storage_errors,
 )
+from homophily_service.store.blob_bucket import Bucket
 
 FORMAT = 1
 _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "float32", "float64")
 _BY_DESCRIPTION = {np.dtype(name).newbyteorder("<").str: name for name in _DTYPES}
 _MAX_HEADER_BYTES = 16 << 10
+_MAX_PATH = 512  # a key of S3 has 1,024 bytes, prefix and file name included
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Blobs:
             self.local_root = folder.root
         else:
             raise ValueError(
-                f"The 'url' parameter of Blobs must be a folder, without options, or s3://bucket/prefix. Got {url} instead."
+                f"Blobs must be in a folder, without options, or in s3://bucket/prefix. Got {url} instead."
             )
 
     def write(self, path: str, arrays: Mapping[str, NDArray[Any]], document: Mapping[str, Any]) -> int:
@@ -202,10 +205,13 @@ class Blobs:
 
 def _check_path(path: str) -> None:
     segments = path.split("/")
-    if not all(SEGMENT.fullmatch(segment) for segment in segments) or MANIFEST in segments:
-        raise ValueError(
-            f"A path must be segments out of [a-z0-9._-], none with a '.' first. Got {path[:200]!r} instead."
-        )
+    if len(path) > _MAX_PATH or MANIFEST in segments or not all(map(SEGMENT.fullmatch, segments)):
+        raise ValueError(f"A path must be segments out of [a-z0-9._-], no '.' first. Got {path[:_MAX_PATH]!r} instead.")
+
+
+def _check_name(name: str) -> None:
+    if SEGMENT.fullmatch(name) is None:
+        raise ValueError(f"An array's name must be out of [a-z0-9._-], no '.' first. Got {name[:_MAX_PATH]!r} instead.")
 
 
 def _size(manifest: bytes, files: Sequence[StoredFile]) -> int:
@@ -241,8 +247,9 @@ def _read_manifest(path: str, raw: bytes) -> tuple[dict[str, Any], dict[str, _Ar
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise damaged from error
     for file in files:
-        stem, suffix = os.path.splitext(file.name)
-        if not (SEGMENT.fullmatch(stem) and suffix == ".npy" and type(file.bytes) is int and file.bytes > 0):
+        # Names and digests become names of files and keys, whoever wrote the manifest.
+        named = SEGMENT.fullmatch(file.name.removesuffix(".npy")) and file.name.endswith(".npy")
+        if not named or not _DIGEST.fullmatch(file.sha256) or type(file.bytes) is not int or file.bytes <= 0:
             raise damaged
     return document, {file.name.removesuffix(".npy"): file for file in files}
 
@@ -252,15 +259,14 @@ def _read_manifest(path: str, raw: bytes) -> tuple[dict[str, Any], dict[str, _Ar
 
 def _array_file(name: str, array: NDArray[Any]) -> tuple[_ArrayFile, Sequence[memoryview]]:
     """The file for an array, and its bytes in two pieces."""
-    if SEGMENT.fullmatch(name) is None:
-        raise ValueError(f"An array's name must be out of [a-z0-9._-], no '.' first. Got {name[:200]!r} instead.")
+    _check_name(name)
     array = np.asarray(array)
     if array.dtype.name not in _DTYPES:
         raise ValueError(f"The array {name!r} must be one of {', '.join(_DTYPES)}. Got {array.dtype} instead.")
     array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
     header = io.BytesIO()
-    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array) | {"fortran_order": False})
-    pieces = [header.getbuffer(), memoryview(array.reshape(-1).view(np.uint8))]
+    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
+    pieces = [header.getbuffer(), array.reshape(-1).view(np.uint8).data]
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -278,10 +284,7 @@ def _files_of(folder: Path, digests: Mapping[str, str]) -> Sequence[_ArrayFile]:
         try:
             for name in sorted(name for name in os.listdir(within) if name.endswith(".npy")):
                 array, shown = name.removesuffix(".npy"), f"{folder.name}/{name}"
-                if SEGMENT.fullmatch(array) is None:
-                    raise ValueError(
-                        f"An array's name must be out of [a-z0-9._-], no '.' first. Got {array!r} instead."
-                    )
+                _check_name(array)
                 with open_file(name, within, shown) as file:
                     size = os.fstat(file.fileno()).st_size
                     dtype, shape, _ = _read_header(file.read(_MAX_HEADER_BYTES), size, shown)
@@ -291,8 +294,8 @@ def _files_of(folder: Path, digests: Mapping[str, str]) -> Sequence[_ArrayFile]:
         finally:
             os.close(within)
     unknown = digests.keys() - {file.name.removesuffix(".npy") for file in files}
-    if unknown:
-        raise ValueError(f"There are digests of {', '.join(sorted(unknown))}, but no such arrays.")
+    if unknown or not all(map(_DIGEST.fullmatch, digests.values())):
+        raise ValueError(f"Digests must be the sha256 of arrays by their names, in hexadecimal. Got {digests} instead.")
     return files
 
 

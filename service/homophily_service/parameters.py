@@ -1,0 +1,231 @@
+"""Labels and parameters: from messages to what the core's estimators take, with every field checked by its name."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily import ERRClassifier, IRRClassifier
+from homophily_service._pb import model_pb2 as pb
+from homophily_service.errors import FieldViolation, InvalidRequest, LimitExceeded, ServiceError
+
+METRICS = {pb.METRIC_EUCLIDEAN: "euclidean", pb.METRIC_COSINE: "cosine"}
+WEIGHTS = {
+    pb.EDGE_WEIGHTS_UNSPECIFIED: "local",
+    pb.EDGE_WEIGHTS_LOCAL: "local",
+    pb.EDGE_WEIGHTS_SELF_TUNING: "self-tuning",
+    pb.EDGE_WEIGHTS_GLOBAL: "global",
+    pb.EDGE_WEIGHTS_FIXED: "fixed",
+}
+SYMMETRIZATIONS = {
+    pb.SYMMETRIZATION_UNSPECIFIED: "mean",
+    pb.SYMMETRIZATION_MAX: "max",
+    pb.SYMMETRIZATION_MEAN: "mean",
+}
+METHODS = {
+    pb.METHOD_UNSPECIFIED: ERRClassifier,
+    pb.METHOD_IRR: IRRClassifier,
+    pb.METHOD_ERR: ERRClassifier,
+}
+MULTICLASS = {
+    pb.MULTICLASS_UNSPECIFIED: "vector",
+    pb.MULTICLASS_VECTOR: "vector",
+    pb.MULTICLASS_ONE_VS_REST: "one-vs-rest",
+}
+ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
+
+
+class PointLabels(NamedTuple):
+    """Labels of some points: strings or whole numbers, with the confidence in each."""
+
+    points: NDArray[np.int64]
+    classes: NDArray[Any]
+    weights: NDArray[np.float64]
+
+
+def read_labels(message: pb.Labels, n_points: int | None, field: str, *, max_classes: int) -> PointLabels:
+    """Labels out of a request; ``n_points`` is None where only the job knows it."""
+    points = np.array(message.points, dtype=np.int64)
+    kind = message.classes.WhichOneof("kind")
+    if kind is None:
+        if len(points):
+            raise InvalidRequest(f"{field}.classes", "must hold strings or integers")
+        return PointLabels(points, np.array([], dtype=np.int64), np.array([]))
+    classes: NDArray[Any]
+    if kind == "strings":
+        values = list(message.classes.strings.values)
+        classes = np.array(values, dtype=np.str_) if values else np.array([], dtype=np.str_)
+        for place, value in enumerate(values):
+            if not value or len(value) > 256 or "\0" in value:
+                raise InvalidRequest(f"{field}.classes.strings.values[{place}]", "must be 1 to 256 characters, no NUL")
+    else:
+        classes = np.array(message.classes.integers.values, dtype=np.int64)
+    if len(classes) != len(points):
+        raise InvalidRequest(f"{field}.classes", f"must be one for each of {len(points)} points; got {len(classes)}")
+    wrong = np.flatnonzero((points < 0) | (points >= (n_points if n_points is not None else np.iinfo(np.int64).max)))
+    if wrong.size:
+        place = int(wrong[0])
+        most = "" if n_points is None else f" and below {n_points}"
+        raise InvalidRequest(f"{field}.points[{place}]", f"must be at least 0{most}; got {points[place]}")
+    order = np.argsort(points, kind="stable")
+    twice = np.flatnonzero(points[order][1:] == points[order][:-1])
+    if twice.size:
+        place = int(order[twice[0] + 1])
+        raise InvalidRequest(f"{field}.points[{place}]", f"point {points[place]} is labelled twice")
+    found = len(np.unique(classes))
+    if found > max_classes:
+        raise LimitExceeded(f"{field}.classes: {found} classes, the limit is {max_classes}")
+    return PointLabels(points, classes, _weights(message, len(points), field))
+
+
+def _weights(message: pb.Labels, count: int, field: str) -> NDArray[np.float64]:
+    if not message.weights:
+        return np.ones(count)
+    weights = np.array(message.weights, dtype=np.float64)
+    if len(weights) != count:
+        raise InvalidRequest(f"{field}.weights", f"must be none or one for each of {count} points; got {len(weights)}")
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))
+    if wrong.size:
+        raise InvalidRequest(f"{field}.weights[{wrong[0]}]", f"must be positive and finite; got {weights[wrong[0]]}")
+    return weights
+
+
+def check_two_classes(labels: PointLabels, field: str) -> None:
+    """Refuse labels out of which nothing can be learned."""
+    found = np.unique(labels.classes)
+    if len(found) < 2:
+        raise InvalidRequest(field, f"must be of at least two classes; got {len(found)}")
+
+
+def class_values(classes: NDArray[Any]) -> pb.ClassValues:
+    """Classes as a message."""
+    if classes.dtype.kind in "iu":
+        return pb.ClassValues(integers=pb.IntegerValues(values=classes.tolist()))
+    return pb.ClassValues(strings=pb.StringValues(values=classes.tolist()))
+
+
+def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str) -> dict[str, Any]:
+    """The parameters of :class:`homophily.KNNGraph`."""
+    default = pb.METRIC_COSINE if is_sparse else pb.METRIC_EUCLIDEAN
+    parameters = {
+        "metric": _choice(METRICS, message.metric or default, f"{field}.metric"),
+        "weights": _choice(WEIGHTS, message.weights, f"{field}.weights"),
+        "symmetrize": _choice(SYMMETRIZATIONS, message.symmetrize, f"{field}.symmetrize"),
+        "n_neighbors": 10,
+        "exponent": 2,
+        "sigma_x": None,
+    }
+    if message.HasField("n_neighbors"):
+        parameters["n_neighbors"] = _between(message.n_neighbors, 1, 10_000, f"{field}.n_neighbors")
+    if message.HasField("exponent"):
+        parameters["exponent"] = _between(message.exponent, 1, 2, f"{field}.exponent")
+    if message.HasField("sigma_x"):
+        parameters["sigma_x"] = _positive(message.sigma_x, f"{field}.sigma_x")
+    elif parameters["weights"] == "fixed":
+        raise InvalidRequest(f"{field}.sigma_x", "must be given with fixed weights")
+    return parameters
+
+
+def make_classifier(
+    message: pb.SolverParameters, field: str, *, n_classes: int | None = None
+) -> IRRClassifier | ERRClassifier:
+    """The estimator that the parameters describe."""
+    method = METHODS.get(message.method)
+    if method is None:
+        raise InvalidRequest(f"{field}.method", f"{message.method} is not known")
+    parameters: dict[str, Any] = {}
+    if message.HasField("power"):
+        parameters["power"] = _between(message.power, 1, 8, f"{field}.power")
+    for name in ("lambda1", "sigma_f"):
+        if message.HasField(name):
+            parameters[name] = _positive(getattr(message, name), f"{field}.{name}")
+    for name in ("lambda2", "repulsion"):
+        if message.HasField(name):
+            parameters[name] = _at_least_zero(getattr(message, name), f"{field}.{name}")
+    if message.HasField("max_iter"):
+        parameters["max_iter"] = _between(message.max_iter, 0, 100_000, f"{field}.max_iter")
+    if message.HasField("tolerance"):
+        check = _positive if method is IRRClassifier else _at_least_zero
+        parameters["tol"] = check(message.tolerance, f"{field}.tolerance")
+    if message.HasField("normalized"):
+        parameters["normalized"] = message.normalized
+    if message.HasField("relationship_neighbors"):
+        places = f"{field}.relationship_neighbors"
+        parameters["relationship_neighbors"] = _between(message.relationship_neighbors, 1, 100_000, places)
+        if parameters.get("power", 1) != 1:
+            raise InvalidRequest(f"{field}.power", "must be 1 with relationship_neighbors")
+        if parameters.get("repulsion", 1.0) != 1.0:
+            raise InvalidRequest(f"{field}.repulsion", "must be 1 with relationship_neighbors")
+    multiclass = _choice(MULTICLASS, message.multiclass, f"{field}.multiclass")
+    if method is IRRClassifier:
+        for name in ERR_ONLY:
+            if name in parameters:
+                raise InvalidRequest(f"{field}.{name}", "is a parameter of ERR, but the method is IRR")
+    else:
+        parameters["multiclass"] = multiclass
+    parameters["class_prior"] = _class_prior(message.class_prior, n_classes, f"{field}.class_prior")
+    classifier: IRRClassifier | ERRClassifier = method(**parameters)
+    return classifier
+
+
+def _class_prior(message: pb.ClassPrior, n_classes: int | None, field: str) -> Any:
+    source = message.WhichOneof("source")
+    if source == "estimate":
+        return "estimate" if message.estimate else None
+    if source != "shares":
+        return None
+    shares = np.array(message.shares.values)
+    if n_classes is not None and len(shares) != n_classes:
+        raise InvalidRequest(f"{field}.shares.values", f"must be {n_classes} numbers, one a class; got {len(shares)}")
+    if not (np.isfinite(shares).all() and np.all(shares > 0) and abs(shares.sum() - 1.0) <= 1e-6):
+        raise InvalidRequest(f"{field}.shares.values", "must be positive numbers with sum 1")
+    return shares
+
+
+# The core's sentence for a wrong parameter, and where that parameter is in a request.
+_SENTENCE = re.compile(r"The '(\w+)' parameter of \w+")
+_FIELDS = {
+    **{name: f"graph.{name}" for name in ("n_neighbors", "metric", "weights", "sigma_x", "exponent", "symmetrize")},
+    **{name: f"solver.{name}" for name in ("power", "lambda1", "normalized", "multiclass", "class_prior", *ERR_ONLY)},
+    "tol": "solver.tolerance",
+    "X": "points",
+    "y": "labels",
+}
+
+
+def refusal(error: ValueError) -> ServiceError:
+    """The core's refusal as the request's: what only the job could find out."""
+    sentence = str(error)
+    match = _SENTENCE.search(sentence)
+    field = _FIELDS.get(match.group(1), "solver") if match else "labels" if "class" in sentence else "points"
+    refused = InvalidRequest(field, sentence)
+    refused.violations = (FieldViolation(field, sentence),)
+    return refused
+
+
+def _choice(choices: dict[Any, str], value: int, field: str) -> str:
+    if value not in choices:
+        raise InvalidRequest(field, f"{value} is not known")
+    return choices[value]
+
+
+def _between(value: int, least: int, most: int, field: str) -> int:
+    if not least <= value <= most:
+        raise InvalidRequest(field, f"must be between {least} and {most}; got {value}")
+    return value
+
+
+def _positive(value: float, field: str) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidRequest(field, f"must be positive and finite; got {value}")
+    return value
+
+
+def _at_least_zero(value: float, field: str) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise InvalidRequest(field, f"must be at least 0 and finite; got {value}")
+    return value

@@ -1,0 +1,154 @@
+"""A bucket as the place of stored objects."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from homophily_service.errors import DataLoss
+from homophily_service.store.blob_backends import (
+    MANIFEST,
+    SEGMENT,
+    Backend,
+    Contents,
+    StoredFile,
+    check_manifest_size,
+    check_size,
+    open_file,
+    open_folder,
+    storage_errors,
+)
+
+# A request of obstore may take 30 s in all, body included: files go in parts that a slow line manages in that time.
+_PART_BYTES = 16 << 20
+_MAX_PARTS = 10_000
+
+
+class Bucket(Backend):
+    """A bucket that speaks S3 and knows conditional puts (If-None-Match).
+
+    A file's key has a part of its digest in it, so that two writers of one path do not overwrite each other's files
+    before one of them publishes. Parts of an upload that was killed are for a lifecycle rule of the bucket to remove
+    (AbortIncompleteMultipartUpload): obstore cannot list them.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        # obstore's own three minutes are longer than callers wait. client_options are not touched, as giving any
+        # makes obstore forget those of the environment, AWS_ALLOW_HTTP first of all.
+        options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=30)})
+        try:
+            self._store = S3Store.from_url(url, **options)
+        except BaseError as error:
+            raise ValueError(f"A bucket must be given as s3://bucket/prefix. Got {url} instead.") from error
+
+    @staticmethod
+    def _key(path: str, file: StoredFile) -> str:
+        return f"{path}/{file.name.removesuffix('.npy')}.{file.sha256[:16]}.npy"
+
+    def manifest(self, path: str) -> bytes | None:
+        """See Backend."""
+        with storage_errors(path):
+            try:
+                result = self._store.get(f"{path}/{MANIFEST}")
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+            check_manifest_size(path, result.meta["size"])
+            return result.bytes().to_bytes()
+
+    def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
+        """See Backend."""
+        key, shown = self._key(path, file), f"{path}/{file.name}"
+        with storage_errors(path):
+            try:
+                result = self._store.get(key)
+                check_size(shown, file, result.meta["size"])
+                # Our own memory, since arrays want theirs aligned.
+                content = np.empty(file.bytes, np.uint8)
+                for start in range(0, file.bytes, _PART_BYTES):
+                    length = min(_PART_BYTES, file.bytes - start)
+                    whole = length == file.bytes
+                    part = result.bytes() if whole else self._store.get_range(key, start=start, length=length)
+                    content[start : start + length] = np.frombuffer(memoryview(part), np.uint8)
+            except FileNotFoundError as error:
+                raise DataLoss(f"{shown} is missing") from error
+        content.flags.writeable = False
+        return hashlib.sha256(content.data).hexdigest(), content
+
+    def publish(self, path: str, manifest: bytes, files: Contents) -> bool:
+        """See Backend."""
+        with storage_errors(path):
+            for file, pieces in files:
+                self._put(path, file, (p[i : i + _PART_BYTES] for p in pieces for i in range(0, len(p), _PART_BYTES)))
+            return self._put_manifest(path, manifest)
+
+    def adopt(self, folder: Path, path: str, manifest: bytes, files: Sequence[StoredFile]) -> bool:
+        """See Backend."""
+        with storage_errors(path), ExitStack() as stack:
+            within = open_folder(folder)
+            stack.callback(os.close, within)
+            for file in files:
+                with open_file(file.name, within, f"{folder}/{file.name}") as opened:
+                    self._put(path, file, iter(partial(opened.read, _PART_BYTES), b""))
+            return self._put_manifest(path, manifest)
+
+    def _put(self, path: str, file: StoredFile, pieces: Iterable[memoryview | bytes]) -> None:
+        if file.bytes <= _PART_BYTES:
+            self._store.put(self._key(path, file), b"".join(pieces))
+        else:
+            part = max(_PART_BYTES, -(-file.bytes // _MAX_PARTS))
+            self._store.put(self._key(path, file), pieces, use_multipart=True, chunk_size=part, max_concurrency=4)
+
+    def _put_manifest(self, path: str, manifest: bytes) -> bool:
+        try:
+            self._store.put(f"{path}/{MANIFEST}", manifest, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def delete(self, path: str) -> None:
+        """See Backend."""
+        with storage_errors(path):
+            self._store.delete(f"{path}/{MANIFEST}")
+            keys = [item["path"] for chunk in self._store.list(path) for item in chunk]
+            keys = [key for key in keys if key.rpartition("/")[0] == path]
+            if keys:
+                self._store.delete(keys)
+
+    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
+        """See Backend."""
+        return [(path, modified) for path, (_, modified) in self._folders(prefix).items()]
+
+    def sweep(self, before: float) -> int:
+        """See Backend."""
+        remnants = [
+            path for path, (published, modified) in self._folders("").items() if not published and modified < before
+        ]
+        for path in remnants:
+            self.delete(path)
+        return len(remnants)
+
+    def _folders(self, prefix: str) -> dict[str, tuple[bool, float]]:
+        """Every folder: whether it has a manifest, and when this, or else the newest file, was written."""
+        folders: dict[str, tuple[bool, float]] = {}
+        with storage_errors(prefix or "/"):
+            for chunk in self._store.list(prefix or None, chunk_size=1000):
+                for item in chunk:
+                    path, _, name = item["path"].rpartition("/")
+                    ours = name == MANIFEST or name.endswith(".npy")
+                    if ours and all(SEGMENT.fullmatch(segment) for segment in path.split("/")):
+                        seen = (name == MANIFEST, item["last_modified"].timestamp())
+                        folders[path] = max(folders.get(path, seen), seen)
+        return folders

@@ -1,0 +1,119 @@
+"""What is stored and where: datasets, models, embeddings and graphs in SQL, each with the path of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, exc, exists, insert, select, update
+
+from homophily_service.errors import AlreadyExists, NotFound
+from homophily_service.names import ResourceName
+from homophily_service.store.database import Database, now
+from homophily_service.store.tables import graphs, resources
+
+
+class Catalog:
+    """Resources of all projects, and the graphs that they share."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def add(
+        self,
+        connection: Connection,
+        name: ResourceName,
+        message: bytes,
+        blob: str,
+        *,
+        graph: str | None = None,
+        upload_id: str | None = None,
+    ) -> None:
+        """Record a resource within a transaction, or AlreadyExists."""
+        values = {"collection": name.collection, "project": name.project, "id": name.id}
+        try:
+            connection.execute(
+                insert(resources).values(
+                    **values, message=message, blob=blob, graph=graph, upload_id=upload_id, created=now()
+                )
+            )
+        except exc.IntegrityError:
+            raise AlreadyExists(f"{name} exists") from None
+
+    def get(self, name: ResourceName) -> Row[Any]:
+        """The resource's row, or NotFound."""
+        with self.database.read() as connection:
+            found = connection.execute(select(resources).where(_is(name))).one_or_none()
+        if found is None:
+            raise NotFound(f"{name} does not exist")
+        return found
+
+    def has(self, name: ResourceName) -> bool:
+        """Whether the resource exists."""
+        with self.database.read() as connection:
+            return bool(connection.scalar(select(exists().where(_is(name)))))
+
+    def page(self, collection: str, project: str, *, before: int | None = None, limit: int = 100) -> Sequence[Row[Any]]:
+        """Resources of a project, newest first, with a number below ``before``."""
+        query = (
+            select(resources)
+            .where(resources.c.project == project, resources.c.collection == collection)
+            .order_by(resources.c.number.desc())
+            .limit(limit)
+        )
+        if before is not None:
+            query = query.where(resources.c.number < before)
+        with self.database.read() as connection:
+            return connection.execute(query).all()
+
+    def remove(self, name: ResourceName) -> str:
+        """Forget a resource; returns the path of its arrays, which are for the caller to delete."""
+        with self.database.write() as connection:
+            blob = connection.scalar(delete(resources).where(_is(name)).returning(resources.c.blob))
+        if blob is None:
+            raise NotFound(f"{name} does not exist")
+        return str(blob)
+
+    # -- graphs --------------------------------------------------------------------------------------------------
+
+    def use_graph(self, digest: str) -> str | None:
+        """The path of a graph, which is now safe from being removed for a while; None if there is none."""
+        query = update(graphs).where(graphs.c.digest == digest).values(last_used=now()).returning(graphs.c.blob)
+        with self.database.write() as connection:
+            blob = connection.scalar(query)
+        return None if blob is None else str(blob)
+
+    def add_graph(self, digest: str, blob: str) -> str:
+        """Record a graph; returns the path of the one that counts, which may be another's that came first."""
+        try:
+            with self.database.write() as connection:
+                connection.execute(insert(graphs).values(digest=digest, blob=blob, created=now(), last_used=now()))
+        except exc.IntegrityError:
+            return self.use_graph(digest) or blob
+        return blob
+
+    def replace_graph(self, digest: str, blob: str) -> None:
+        """Put a graph that was built again in the place of one whose arrays are lost."""
+        with self.database.write() as connection:
+            connection.execute(update(graphs).where(graphs.c.digest == digest).values(blob=blob, last_used=now()))
+
+    def remove_unused_graphs(self, older_than_seconds: float) -> list[str]:
+        """Forget graphs that no model stands on and no job has used for a while; returns their paths."""
+        used = exists().where(resources.c.graph == graphs.c.digest)
+        unused = delete(graphs).where(~used, graphs.c.last_used < now() - older_than_seconds).returning(graphs.c.blob)
+        with self.database.write() as connection:
+            return [str(blob) for (blob,) in connection.execute(unused)]
+
+    def blobs(self) -> set[str]:
+        """The paths of all arrays that something refers to."""
+        with self.database.read() as connection:
+            rows = connection.execute(select(resources.c.blob).union_all(select(graphs.c.blob)))
+            return {str(blob) for (blob,) in rows}
+
+
+def _is(name: ResourceName) -> Any:
+    return (
+        (resources.c.collection == name.collection)
+        & (resources.c.project == name.project)
+        & (resources.c.id == name.id)
+    )
