@@ -134,11 +134,13 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         With the normalised Laplacian a score is the value divided by √(degree / mean degree): values follow that root
         (it is what the Laplacian calls constant), so offsets are added to what is left without it.
         """
-        scores, reached = self._extend(X)
-        corrected = scores + self.offsets_
-        odds = np.log(self.class_prior_)
-        corrected[~reached] = odds[1:] - odds[:1] if corrected.shape[1] == 1 else odds
-        return corrected[:, 0] if corrected.shape[1] == 1 else corrected
+        return self._decision(*self._extend(X))
+
+    @property
+    def decision_scores_(self) -> Floats:
+        """What :meth:`decision_function` answers for the points of ``fit``."""
+        check_is_fitted(self)
+        return self._decision(self._scores(self.solution_, self.graph_.degrees), self.reached_)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Classes of points.
@@ -280,6 +282,12 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         index = decide_index(scores + self.offsets_)
         index[~reached] = self.class_prior_.argmax()
         return np.asarray(self.classes_[index])
+
+    def _decision(self, scores: Floats, reached: NDArray[np.bool_]) -> Floats:
+        corrected = scores + self.offsets_
+        odds = np.log(self.class_prior_)
+        corrected[~reached] = odds[1:] - odds[:1] if corrected.shape[1] == 1 else odds
+        return corrected[:, 0] if corrected.shape[1] == 1 else corrected
 
     def _probabilities(self, scores: Floats, reached: NDArray[np.bool_]) -> Floats:
         probabilities = self.calibration_.probabilities(scores)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from homophily import ERRClassifier, IRRClassifier
+from homophily.state import PointLabels
 from homophily_service._pb import model_pb2 as pb
 from homophily_service.errors import FieldViolation, InvalidRequest, LimitExceeded, ServiceError
 
@@ -37,14 +38,6 @@ MULTICLASS = {
     pb.MULTICLASS_ONE_VS_REST: "one-vs-rest",
 }
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
-
-
-class PointLabels(NamedTuple):
-    """Labels of some points: strings or whole numbers, with the confidence in each."""
-
-    points: NDArray[np.int64]
-    classes: NDArray[Any]
-    weights: NDArray[np.float64]
 
 
 def read_labels(message: pb.Labels, n_points: int | None, field: str, *, max_classes: int) -> PointLabels:
@@ -101,6 +94,13 @@ def check_two_classes(labels: PointLabels, field: str) -> None:
         raise InvalidRequest(field, f"must be of at least two classes; got {len(found)}")
 
 
+def classes_of(message: pb.ClassValues) -> NDArray[Any]:
+    """The classes that a message of ours holds."""
+    if message.WhichOneof("kind") == "integers":
+        return np.array(message.integers.values, dtype=np.int64)
+    return np.array(message.strings.values, dtype=np.str_)
+
+
 def class_values(classes: NDArray[Any]) -> pb.ClassValues:
     """Classes as a message."""
     if classes.dtype.kind in "iu":
@@ -143,9 +143,10 @@ def make_classifier(
     for name in ("lambda1", "sigma_f"):
         if message.HasField(name):
             parameters[name] = _positive(getattr(message, name), f"{field}.{name}")
-    for name in ("lambda2", "repulsion"):
-        if message.HasField(name):
-            parameters[name] = _at_least_zero(getattr(message, name), f"{field}.{name}")
+    if message.HasField("lambda2"):
+        parameters["lambda2"] = _at_least_zero(message.lambda2, f"{field}.lambda2")
+    if message.HasField("repulsion"):
+        parameters["repulsion"] = _at_least_zero(message.repulsion, f"{field}.repulsion")
     if message.HasField("max_iter"):
         parameters["max_iter"] = _between(message.max_iter, 0, 100_000, f"{field}.max_iter")
     if message.HasField("tolerance"):

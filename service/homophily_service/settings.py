@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -93,6 +94,10 @@ class Settings(BaseSettings):
     def blobs(self) -> str:
         """The blobs' URL or folder, the default filled in."""
         return self.blobs_url if self.blobs_url is not None else str(self.data_dir.absolute() / "blobs")
+
+    def for_children(self) -> str:
+        """JSON with the secrets, for processes of our own."""
+        return json.dumps(self.model_dump(mode="json") | {"database_url": self.database, "blobs_url": self.blobs})
 
 
 def load_settings(toml_file: Path | None = None, **flags: Any) -> Settings:

@@ -187,7 +187,10 @@ class Blobs:
         dtype, shape, offset = _read_header(content[:_MAX_HEADER_BYTES].tobytes(), file.bytes, shown)
         if (_BY_DESCRIPTION[dtype.str], shape) != (file.dtype, file.shape):
             raise DataLoss(f"{shown} is {dtype} {shape}, but the manifest says {file.dtype} {file.shape}")
-        return content[offset:].view(dtype).reshape(shape)
+        try:
+            return content[offset:].view(dtype).reshape(shape)
+        except ValueError as error:  # more axes than NumPy has, or longer ones
+            raise DataLoss(f"{shown} says that its shape is {shape}, which no array has") from error
 
     def _is_there(self, path: str, manifest: bytes) -> bool:
         """Whether this very object is at the path; AlreadyExists if it is another."""
@@ -244,13 +247,13 @@ def _read_manifest(path: str, raw: bytes) -> tuple[dict[str, Any], dict[str, _Ar
             raise FailedPrecondition(f"{path} has format {body['format']}, but this release reads up to {FORMAT}")
         document = dict(body["document"])
         files = [_ArrayFile(name, **{**entry, "shape": tuple(entry["shape"])}) for name, entry in body["files"].items()]
+        for file in files:
+            # Names and digests become names of files and keys, whoever wrote the manifest.
+            named = SEGMENT.fullmatch(file.name.removesuffix(".npy")) and file.name.endswith(".npy")
+            if not named or not _DIGEST.fullmatch(file.sha256) or type(file.bytes) is not int or file.bytes <= 0:
+                raise damaged
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise damaged from error
-    for file in files:
-        # Names and digests become names of files and keys, whoever wrote the manifest.
-        named = SEGMENT.fullmatch(file.name.removesuffix(".npy")) and file.name.endswith(".npy")
-        if not named or not _DIGEST.fullmatch(file.sha256) or type(file.bytes) is not int or file.bytes <= 0:
-            raise damaged
     return document, {file.name.removesuffix(".npy"): file for file in files}
 
 

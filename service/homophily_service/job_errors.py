@@ -1,0 +1,22 @@
+"""A job's error as its message."""
+
+from __future__ import annotations
+
+from homophily_service._pb import job_pb2
+from homophily_service.errors import ServiceError
+
+# What a person can read, and a database row can hold.
+LONGEST_MESSAGE = 2000
+
+
+def job_error(error: ServiceError) -> bytes:
+    """A serialised JobError."""
+    code: int = error.code.value[0]
+    violations = [
+        job_pb2.JobFieldViolation(field=field, description=description[:LONGEST_MESSAGE])
+        for field, description in error.violations[:20]
+    ]
+    message = job_pb2.JobError(
+        code=code, reason=error.reason, message=error.message[:LONGEST_MESSAGE], field_violations=violations
+    )
+    return message.SerializeToString()

@@ -1,0 +1,86 @@
+"""Graphs and models as stored objects: where they lie, how they are written, how they come back.
+
+A graph is known by the SHA-256 of its points and parameters, and shared; a model keeps only what is its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
+from homophily_service.errors import DataLoss, FailedPrecondition
+from homophily_service.names import JobName
+from homophily_service.store.blobs import Blobs
+from homophily_service.stores import Stores
+
+Classifier = IRRClassifier | ERRClassifier
+
+# Arrays for ReadSolution, beside those of the classifier's state.
+CLASS_INDICES, SCORES, PROBABILITIES = "answer.class_indices", "answer.scores", "answer.probabilities"
+VALUES = "solution"
+
+
+def graph_digest(dataset_sha256: bytes, parameters: dict[str, Any]) -> str:
+    """The name of a graph: of the points and of the parameters, nothing else."""
+    canonical = json.dumps(parameters, sort_keys=True).encode()
+    return hashlib.sha256(dataset_sha256 + canonical).hexdigest()
+
+
+def graph_path(digest: str, token: str) -> str:
+    """Where a graph is written by the holder of a token; only the first of several is recorded."""
+    return f"graphs/{digest}/{token}"
+
+
+def model_path(job: JobName, token: str) -> str:
+    """Where a job's model is written by the holder of a token; only the one that finishes is recorded."""
+    return f"models/{job.project}/{job.id}/{token}"
+
+
+def save_graph(blobs: Blobs, path: str, graph: KNNGraph) -> None:
+    """Write a graph."""
+    state = graph_state(graph)
+    blobs.write(path, state.arrays, state.document)
+
+
+def load_graph(stores: Stores, digest: str, threads: int) -> KNNGraph:
+    """A graph that a model stands on."""
+    path = stores.catalog.use_graph(digest)
+    if path is None:
+        raise DataLoss(f"graph {digest} is not there any more")
+    return read_graph(stores.blobs, path, threads)
+
+
+def read_graph(blobs: Blobs, path: str, threads: int) -> KNNGraph:
+    """A graph out of its arrays."""
+    stored = blobs.read(path)
+    graph = restore_graph(State(stored.arrays, stored.document))
+    graph.set_params(n_jobs=threads)
+    return graph
+
+
+def save_model(blobs: Blobs, path: str, classifier: Classifier, *, calibrate: bool) -> int:
+    """Write a model with the answers for its own points; returns its bytes. Classes are 0, 1, … here."""
+    answers: dict[str, NDArray[Any]] = {
+        CLASS_INDICES: classifier.transduction_.astype(np.int32),
+        SCORES: classifier.decision_scores_.reshape(len(classifier.transduction_), -1),
+    }
+    if calibrate:
+        answers[PROBABILITIES] = classifier.label_distributions_
+    state = classifier_state(classifier)
+    return blobs.write(path, {**state.arrays, **answers}, state.document)
+
+
+def load_model(stores: Stores, path: str, digest: str | None, threads: int) -> Classifier:
+    """A model and its graph, ready to answer for new points or to be fitted with other labels."""
+    if digest is None:
+        raise FailedPrecondition(f"{path} has no graph")
+    stored = stores.blobs.read(path)
+    classifier = restore_classifier(State(stored.arrays, stored.document), load_graph(stores, digest, threads))
+    classifier.set_params(n_jobs=threads)
+    return classifier

@@ -1,0 +1,298 @@
+"""What a job computes. Runs in the child process: reads the stores, writes arrays, and leaves the queue alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from homophily import KNNGraph
+from homophily.optimize import State as Iterate
+from homophily.state import PointLabels, fit_arguments, labels_of
+from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_service.arrays import points_from_parts
+from homophily_service.errors import DataLoss, InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.models import (
+    Classifier,
+    graph_digest,
+    graph_path,
+    load_model,
+    model_path,
+    read_graph,
+    save_graph,
+    save_model,
+)
+from homophily_service.names import DatasetName, JobName, ModelName
+from homophily_service.parameters import (
+    check_two_classes,
+    class_values,
+    classes_of,
+    graph_parameters,
+    make_classifier,
+    read_labels,
+    refusal,
+)
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+
+_log = logging.getLogger(__name__)
+
+# Roughly how much of a job is done when a phase begins.
+PHASES = {"load": 0.0, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "save": 0.95}
+SECONDS_BETWEEN_REPORTS = 0.2
+
+Tell = Callable[[job_pb2.Progress], None]
+
+
+class Task(NamedTuple):
+    """A job as the child sees it."""
+
+    name: JobName
+    kind: str
+    request: bytes
+    token: str
+
+
+class Stage:
+    """Tells how far a job is, and keeps the seconds of each phase."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.seconds: dict[str, float] = {}
+        self.progress = job_pb2.Progress()
+        self._entered = self._told = time.monotonic()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, which ends the one before."""
+        self.leave()
+        self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase])
+        self._tell()
+
+    def leave(self) -> None:
+        """End the phase that is running."""
+        now = time.monotonic()
+        if self.progress.phase:
+            self.seconds[self.progress.phase] = self.seconds.get(self.progress.phase, 0.0) + now - self._entered
+        self._entered = now
+
+    def step(self, iteration: int, most: int, energy: float | None = None) -> None:
+        """A step of the optimiser; told a few times a second."""
+        begins, ends = PHASES["solve"], PHASES["calibrate"]
+        self.progress.iteration, self.progress.max_iterations = iteration, most
+        self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
+        if energy is not None:
+            self.progress.energy = energy
+        if time.monotonic() - self._told >= SECONDS_BETWEEN_REPORTS:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        self.tell(self.progress)
+
+
+class Work(NamedTuple):
+    """What every kind of job gets."""
+
+    task: Task
+    stores: Stores
+    settings: Settings
+    threads: int
+    stage: Stage
+
+    def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
+        """Labels out of the request."""
+        return read_labels(message, n_points, field, max_classes=self.settings.max_classes)
+
+
+def compute(task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell) -> bytes:
+    """The job's result, serialised; a ServiceError if it cannot be had."""
+    try:
+        return KINDS[task.kind](Work(task, stores, settings, threads, Stage(tell)))
+    except ServiceError:
+        raise
+    except ValueError as error:
+        raise refusal(error) from error
+    except MemoryError as error:
+        raise LimitExceeded("the job needs more memory than this worker has", reason="OUT_OF_MEMORY") from error
+
+
+def _noop(_: Work) -> bytes:
+    """Nothing: what the queue and the processes cost by themselves."""
+    return b""
+
+
+def _fit(work: Work) -> bytes:
+    request = job_pb2.FitRequest.FromString(work.task.request)
+    work.stage.enter("load")
+    row = work.stores.catalog.get(DatasetName.parse(request.dataset, "dataset"))
+    dataset = dataset_pb2.Dataset.FromString(row.message)
+    shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
+    labels = work.labels(request.labels, shape.rows, "labels")
+    check_two_classes(labels, "labels")
+    validation = work.labels(request.validation, shape.rows, "validation")
+    classifier = make_classifier(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+    model = model_pb2.Model(
+        name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
+        dataset=request.dataset,
+        graph_parameters=request.graph,
+        solver_parameters=request.solver,
+        dimensions=shape.columns,
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        graph = _graph(work, dataset, row.blob, model)
+        _solve(work, model, classifier, graph, labels, validation, calibrate=request.calibrate)
+    model.warnings.extend(_sentences(told))
+    return job_pb2.FitResult(model=model).SerializeToString()
+
+
+def _transduce(work: Work) -> bytes:
+    request = job_pb2.TransduceRequest.FromString(work.task.request)
+    work.stage.enter("load")
+    row = work.stores.catalog.get(ModelName.parse(request.model, "model"))
+    parent = model_pb2.Model.FromString(row.message)
+    before = load_model(work.stores, row.blob, row.graph, work.threads)
+    known = classes_of(parent.classes)
+    changed = work.labels(request.labels, parent.points, "labels")
+    validation = work.labels(request.validation, parent.points, "validation")
+    labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
+    check_two_classes(labels, "labels")
+    classes = np.unique(labels.classes)
+    classifier = make_classifier(parent.solver_parameters, "solver", n_classes=len(classes))
+    model = model_pb2.Model(
+        name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
+        dataset=parent.dataset,
+        parent_model=parent.name,
+        graph_parameters=parent.graph_parameters,
+        solver_parameters=parent.solver_parameters,
+        dimensions=parent.dimensions,
+        graph=parent.graph,
+    )
+    model.graph.reused = True
+    # The old solution is a start only for the same classes.
+    start = before.solution_ if np.array_equal(classes, known) else None
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _solve(work, model, classifier, before.graph_, labels, validation, calibrate=request.calibrate, start=start)
+    model.warnings.extend(_sentences(told))
+    moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
+    return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
+
+
+def _changed_labels(before: Classifier, known: Any, changed: PointLabels, withdrawn: Any) -> PointLabels:
+    """The model's labels without those withdrawn, and with those that are new or changed."""
+    old = labels_of(before)
+    if changed.points.size and changed.classes.dtype.kind != known.dtype.kind:
+        raise InvalidRequest("labels.classes", "must be strings or integers as in the model")
+    unlabelled = ~np.isin(withdrawn, old.points)
+    if unlabelled.any():
+        place = int(np.flatnonzero(unlabelled)[0])
+        raise InvalidRequest(f"withdrawn[{place}]", f"point {withdrawn[place]} has no label in the model")
+    twice = np.isin(withdrawn, changed.points)
+    if twice.any():
+        place = int(np.flatnonzero(twice)[0])
+        raise InvalidRequest(f"withdrawn[{place}]", f"point {withdrawn[place]} gets a label in the same request")
+    stays = ~np.isin(old.points, np.concatenate([withdrawn, changed.points]))
+    parts = [(old.points[stays], known[old.classes[stays]], old.weights[stays])]
+    if changed.points.size:
+        parts.append(changed)
+    return PointLabels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, model: model_pb2.Model) -> KNNGraph:
+    """The graph of a dataset: out of the store if it is there, else built and stored."""
+    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
+    parameters = graph_parameters(model.graph_parameters, is_sparse=is_sparse, field="graph")
+    digest = graph_digest(dataset.sha256, parameters)
+    path = work.stores.catalog.use_graph(digest)
+    work.stage.enter("graph")
+    graph = None
+    if path is not None:
+        try:
+            graph = read_graph(work.stores.blobs, path, work.threads)
+        except DataLoss as loss:
+            _log.warning("a stored graph is damaged and will be built again: %s", loss.message)
+    reused = graph is not None
+    if graph is None:
+        stored = work.stores.blobs.read(blob)
+        points = points_from_parts(stored.arrays, model.dimensions)
+        graph = KNNGraph(**parameters, n_jobs=work.threads).fit(points)
+        fresh = graph_path(digest, work.task.token)
+        save_graph(work.stores.blobs, fresh, graph)
+        if path is None:
+            work.stores.catalog.add_graph(digest, fresh)
+        else:
+            work.stores.catalog.replace_graph(digest, fresh)
+    model.graph.CopyFrom(
+        model_pb2.GraphSummary(
+            digest=digest,
+            reused=reused,
+            edges=graph.W.nnz // 2,
+            recall=graph.recall_,
+            components=graph.n_components,
+        )
+    )
+    return graph
+
+
+def _solve(
+    work: Work,
+    model: model_pb2.Model,
+    classifier: Classifier,
+    graph: KNNGraph,
+    labels: PointLabels,
+    validation: PointLabels,
+    *,
+    calibrate: bool,
+    start: Any = None,
+) -> None:
+    """Fit, compare with the validation labels, store, and describe it all in ``model``."""
+    stage = work.stage
+    # The core sees positions: any value may be a class here, −1 too, which means unlabelled there.
+    classes, positions = np.unique(labels.classes, return_inverse=True)
+    y, weights = fit_arguments(labels._replace(classes=positions), graph.n_points)
+    stage.enter("solve")
+    most = int(getattr(classifier, "max_iter", 0))
+
+    def follow(state: Iterate | int, *_: Any) -> None:
+        if isinstance(state, int):
+            stage.step(state, most)
+        else:
+            stage.step(state.iteration, most, state.energy)
+
+    classifier.set_params(n_jobs=work.threads, callback=follow)
+    classifier.fit(graph, y, sample_weight=weights, init=start)
+    classifier.set_params(callback=None)
+    if calibrate:
+        stage.enter("calibrate")
+        _ = classifier.calibration_
+    if validation.points.size:
+        answers = classes[classifier.transduction_[validation.points]]
+        same_kind = answers.dtype.kind == validation.classes.dtype.kind
+        model.error_rate = float(np.mean(answers != validation.classes)) if same_kind else 1.0
+        stage.progress.error_rate = model.error_rate
+    stage.enter("save")
+    model.size_bytes = save_model(
+        work.stores.blobs, model_path(work.task.name, work.task.token), classifier, calibrate=calibrate
+    )
+    stage.leave()
+    model.job = str(work.task.name)
+    model.classes.CopyFrom(class_values(classes))
+    model.points, model.labelled = graph.n_points, len(labels.points)
+    model.energy, model.iterations = float(classifier.energy_), classifier.n_iter_
+    model.evaluations, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
+    model.calibrated = calibrate
+    model.seconds.update(stage.seconds)
+    model.create_time.GetCurrentTime()
+
+
+def _sentences(told: list[warnings.WarningMessage]) -> list[str]:
+    """What the core warned of, each once."""
+    return list(dict.fromkeys(str(warning.message)[:1000] for warning in told))[:20]
+
+
+KINDS: dict[str, Callable[[Work], bytes]] = {"noop": _noop, "fit": _fit, "transduce": _transduce}

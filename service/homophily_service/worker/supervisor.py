@@ -1,0 +1,241 @@
+"""The worker: claims jobs, has a child process compute them, and holds the lease meanwhile.
+
+It computes nothing itself, so its heartbeat never stops for a long computation. The child is killed when the job is
+cancelled, runs out of time or is lost to another worker, and is otherwise used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+from homophily_service import processes
+from homophily_service._pb import job_pb2
+from homophily_service.errors import ServiceError, TimeLimit, Unavailable
+from homophily_service.job_errors import job_error
+from homophily_service.logs import job_name
+from homophily_service.models import model_path
+from homophily_service.names import ModelName
+from homophily_service.queue import Lease, LeaseLost
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+from homophily_service.worker import child
+from homophily_service.worker.compute import KINDS, Task
+
+_log = logging.getLogger(__name__)
+
+# How often a running job's lease is renewed and its cancellation looked for.
+HEARTBEAT_SECONDS = 0.5
+T = TypeVar("T")
+
+
+class ChildLost(Exception):
+    """The child process ended by itself."""
+
+
+class Worker:
+    """Runs until :meth:`stop` is called. All in one thread: the kernel ends children with the thread that made them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.stores = Stores.open(settings)
+        self.name = f"{socket.gethostname()}-{os.getpid()}"
+        self.poison = job_error(
+            ServiceError("the process that computed it was lost too often", reason="TOO_MANY_ATTEMPTS")
+        )
+        self.stopping = threading.Event()
+        self.stop_at = float("inf")
+        self.child: _Child | None = None
+
+    def stop(self) -> None:
+        """Take no more jobs, and give the running one back when the grace time is over."""
+        self.stop_at = min(self.stop_at, time.monotonic() + self.settings.shutdown_grace)
+        self.stopping.set()
+
+    def run(self) -> None:
+        """Claim and compute until stopped."""
+        _log.info("worker %s starts", self.name)
+        try:
+            while not self.stopping.is_set():
+                kid = self._ready_child()
+                lease = self._through_outages(self._claim) if kid else None
+                if lease is None:
+                    self.stopping.wait(self.settings.poll_seconds)
+                elif kid is not None:
+                    job_name.set(str(lease.name))
+                    self._work(lease, kid)
+                    job_name.set("")
+        finally:
+            if self.child is not None:
+                self.child.kill()
+            self.stores.close()
+            _log.info("worker %s stops", self.name)
+
+    def _claim(self) -> Lease | None:
+        return self.stores.queue.claim(self.name, list(KINDS), self.settings.lease_seconds, self.poison)
+
+    def _ready_child(self) -> _Child | None:
+        """The warm child; None if the worker is stopped before there is one."""
+        while not self.stopping.is_set():
+            if self.child is None or self.child.jobs >= self.settings.child_jobs:
+                if self.child is not None:
+                    self.child.kill()
+                self.child = _Child(self.settings)
+            try:
+                if self.child.is_ready(0.2):
+                    return self.child
+            except ChildLost:
+                _log.error("the child process ended while it started")
+                self.child.kill()
+                self.child = None
+                self.stopping.wait(1.0)
+        return None
+
+    def _work(self, lease: Lease, kid: _Child) -> None:
+        began = time.monotonic()
+        _log.info("starts, attempt %d", lease.attempt)
+        try:
+            end = self._follow(lease, kid)
+            self._through_outages(end)
+        except LeaseLost:
+            _log.warning("the lease is lost: another worker has the job, or it was ended")
+            self._drop_child()
+        _log.info("ends after %.2f s", time.monotonic() - began)
+
+    def _follow(self, lease: Lease, kid: _Child) -> Callable[[], None]:
+        """Watch the child compute; returns what is to be written about it in the end."""
+        queue = self.stores.queue
+        deadline = time.monotonic() + lease.time_limit
+        beat = time.monotonic() + HEARTBEAT_SECONDS
+        try:
+            kid.begin(Task(lease.name, lease.kind, lease.request, lease.token))
+            while True:
+                message = kid.receive(max(0.0, min(beat, deadline, self.stop_at) - time.monotonic()))
+                if message is not None:
+                    kind, body = message[:1], message[1:]
+                    if kind == child.SUCCESS:
+                        return lambda: self._succeed(lease, body)
+                    if kind == child.ERROR:
+                        text = job_pb2.JobError.FromString(body).message
+                        return lambda: queue.fail(lease, body, text)
+                    self._unless_outage(lambda: queue.report(lease, body))  # noqa: B023
+                now = time.monotonic()
+                if now >= beat:
+                    beat = now + HEARTBEAT_SECONDS
+                    if self._unless_outage(lambda: queue.renew(lease, self.settings.lease_seconds)):
+                        self._drop_child()
+                        return lambda: queue.cancelled(lease)
+                if now >= deadline:
+                    self._drop_child()
+                    error = TimeLimit(f"the attempt took longer than its time limit of {lease.time_limit:g} s")
+                    return lambda: queue.fail(lease, job_error(error), error.message)
+                if now >= self.stop_at:
+                    self._drop_child()
+                    return lambda: queue.release(lease, "given back: its worker is stopping", charged=False)
+        except ChildLost:
+            self._drop_child()
+            _log.warning("the child process was lost")
+            return lambda: queue.release(lease, "the process that computed it was lost", charged=True)
+
+    def _succeed(self, lease: Lease, outcome: bytes) -> None:
+        """Finish, and publish the model in the same transaction."""
+        try:
+            if lease.kind == "fit":
+                model = job_pb2.FitResult.FromString(outcome).model
+            elif lease.kind == "transduce":
+                model = job_pb2.TransduceResult.FromString(outcome).model
+            else:
+                self.stores.queue.finish(lease, outcome)
+                return
+            name, path = ModelName.parse(model.name, "model_id"), model_path(lease.name, lease.token)
+            self.stores.queue.finish(
+                lease,
+                outcome,
+                lambda connection: self.stores.catalog.add(
+                    connection, name, model.SerializeToString(), path, graph=model.graph.digest
+                ),
+            )
+        except Unavailable:
+            raise
+        except ServiceError as error:
+            # Such as a model_id that was taken meanwhile.
+            self.stores.queue.fail(lease, job_error(error), error.message)
+
+    def _through_outages(self, write: Callable[[], T]) -> T | None:
+        """Do it when the database is back; None if the worker is to stop before that."""
+        pause = 0.1
+        while True:
+            try:
+                return write()
+            except Unavailable as error:
+                _log.warning("waits for the database: %s", error.message)
+                if time.monotonic() >= self.stop_at:
+                    return None
+                time.sleep(pause)
+                pause = min(2.0, 2 * pause)
+
+    def _unless_outage(self, write: Callable[[], T]) -> T | None:
+        """Do it, or let it be if the database is away: the next heartbeat tries again."""
+        try:
+            return write()
+        except Unavailable as error:
+            _log.warning("the database is away: %s", error.message)
+            return None
+
+    def _drop_child(self) -> None:
+        if self.child is not None:
+            self.child.kill()
+            self.child = None
+
+
+class _Child:
+    """The process, and our end of its socket."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.process, ours = processes.start(
+            "homophily_service.worker.child", settings, processes.fair_threads(settings)
+        )
+        self.connection: Connection = Connection(ours.detach())
+        self.ready = False
+        self.jobs = 0
+
+    def is_ready(self, wait: float) -> bool:
+        if not self.ready:
+            self.ready = self.receive(wait) == child.READY
+        elif self.process.poll() is not None:
+            raise ChildLost
+        return self.ready
+
+    def begin(self, task: Task) -> None:
+        self.jobs += 1
+        try:
+            self.connection.send_bytes(child.encode(task))
+        except OSError as error:
+            raise ChildLost from error
+
+    def receive(self, wait: float) -> bytes | None:
+        """The next message, or None after ``wait`` seconds."""
+        try:
+            return self.connection.recv_bytes() if self.connection.poll(wait) else None
+        except (EOFError, OSError) as error:
+            raise ChildLost from error
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+
+
+def run_worker(settings: Settings) -> None:
+    """A worker as a process of its own: SIGTERM and SIGINT stop it."""
+    worker = Worker(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    worker.run()

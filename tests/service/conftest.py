@@ -1,0 +1,43 @@
+"""Fixtures that several tests of the service share."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """A server that speaks S3 on a free port of loopback, with one bucket."""
+    from moto.server import ThreadedMotoServer  # takes a second, which tests without S3 need not pay
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/homophily-test", method="PUT")):
+        pass
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty place in the bucket, reachable by the environment's AWS_* variables."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    return f"s3://homophily-test/{secrets.token_hex(8)}"
+
+
+@pytest.fixture(params=["folder", "s3"])
+def blobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where arrays are kept: a folder, then a bucket."""
+    return str(tmp_path / "blobs") if request.param == "folder" else str(request.getfixturevalue("s3_url"))
