@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 # How often a running job's lease is renewed and its cancellation looked for.
 HEARTBEAT_SECONDS = 0.5
+# How long a job waits for a store that does not answer.
+PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 
 
@@ -123,8 +125,10 @@ class Worker:
                     if kind == child.SUCCESS:
                         return lambda: self._succeed(lease, body)
                     if kind == child.ERROR:
-                        text = job_pb2.JobError.FromString(body).message
-                        return lambda: queue.fail(lease, body, text)
+                        error = job_pb2.JobError.FromString(body)
+                        if error.code == Unavailable.code.value[0]:
+                            return lambda: self._try_later(lease, error.message)
+                        return lambda: queue.fail(lease, body, error.message)
                     self._unless_outage(lambda: queue.report(lease, body))  # noqa: B023
                 now = time.monotonic()
                 if now >= beat:
@@ -134,8 +138,8 @@ class Worker:
                         return lambda: queue.cancelled(lease)
                 if now >= deadline:
                     self._drop_child()
-                    error = TimeLimit(f"the attempt took longer than its time limit of {lease.time_limit:g} s")
-                    return lambda: queue.fail(lease, job_error(error), error.message)
+                    late = TimeLimit(f"the attempt took longer than its time limit of {lease.time_limit:g} s")
+                    return lambda: queue.fail(lease, job_error(late), late.message)
                 if now >= self.stop_at:
                     self._drop_child()
                     return lambda: queue.release(lease, "given back: its worker is stopping", charged=False)
@@ -167,6 +171,11 @@ class Worker:
         except ServiceError as error:
             # Such as a model_id that was taken meanwhile.
             self.stores.queue.fail(lease, job_error(error), error.message)
+
+    def _try_later(self, lease: Lease, message: str) -> None:
+        """Give a job back whose stores did not answer, after a pause in which they may have come back."""
+        self.stopping.wait(PAUSE_SECONDS)
+        self.stores.queue.release(lease, f"given back: {message}", charged=True)
 
     def _through_outages(self, write: Callable[[], T]) -> T | None:
         """Do it when the database is back; None if the worker is to stop before that."""

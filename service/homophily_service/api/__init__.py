@@ -1,0 +1,1 @@
+"""The gRPC API: checks requests, reads and writes the stores, and never computes."""

@@ -1,0 +1,259 @@
+"""What surrounds every call, one interceptor each: logging, metrics, errors, authentication (outermost first)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status.rpc_status import to_status
+from prometheus_client import Counter, Histogram
+
+from homophily_service.api.access import caller
+from homophily_service.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError, Unauthenticated
+from homophily_service.logs import request_id
+from homophily_service.names import new_id
+from homophily_service.tokens import EVERY_PROJECT, Tokens
+
+_log = logging.getLogger(__name__)
+
+DOMAIN = "homophily"
+# Trailers beyond 8 KB are lost on the way; half of it leaves room for others'.
+LONGEST_DETAIL = 1000
+MOST_VIOLATIONS = 3
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Around = Callable[[Context], AbstractAsyncContextManager[None]]
+
+
+class Interceptor(grpc.aio.ServerInterceptor):
+    """Something to be done around every call."""
+
+    def around(self, details: grpc.HandlerCallDetails, context: Context) -> AbstractAsyncContextManager[None]:
+        """A context in which the call is handled."""
+        raise NotImplementedError
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Wrap the handler."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        return _surrounded(handler, lambda context: self.around(handler_call_details, context), self._deserializer)
+
+    def _deserializer(self, handler: Any) -> Any:
+        return handler.request_deserializer
+
+
+def _surrounded(handler: Any, around: Around, deserializer: Callable[[Any], Any]) -> Any:
+    serializers = {"request_deserializer": deserializer(handler), "response_serializer": handler.response_serializer}
+    if handler.response_streaming:
+        inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            async with around(context):
+                async for response in inner(_checked(request), context):
+                    yield response
+
+        make = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+        return make(stream, **serializers)
+    inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+
+    async def unary(request: Any, context: Context) -> Any:
+        async with around(context):
+            return await inner(_checked(request), context)
+
+    make_unary = (
+        grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+    )
+    return make_unary(unary, **serializers)
+
+
+class _Refused:
+    """A message that could not be read, on its way to where an error can be answered."""
+
+    def __init__(self, error: ServiceError) -> None:
+        self.error = error
+
+
+def _checked(request: Any) -> Any:
+    if isinstance(request, _Refused):
+        raise request.error
+    return _checked_stream(request) if isinstance(request, AsyncIterator) else request
+
+
+async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _checked(request)
+
+
+class Logging(Interceptor):
+    """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer."""
+
+    @asynccontextmanager
+    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:
+        """Log the call's end."""
+        given = _metadata(details).get("x-request-id", "")
+        request_id.set(given if re.fullmatch(r"[\x21-\x7e]{1,128}", given) else new_id())
+        context.set_trailing_metadata((("x-request-id", request_id.get()),))
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            fields = {
+                "method": details.method,
+                "code": _code(context).name,
+                "milliseconds": round(1e3 * (time.monotonic() - began), 2),
+                "peer": context.peer(),
+            }
+            _log.info("call", extra={"fields": fields})
+
+
+class Metrics(Interceptor):
+    """Counts calls by method and code, and times them."""
+
+    calls = Counter("homophily_rpc_calls_total", "Calls that have ended", ["method", "code"])
+    seconds = Histogram(
+        "homophily_rpc_seconds",
+        "Duration of calls",
+        ["method"],
+        buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
+    )
+
+    @asynccontextmanager
+    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:
+        """Count and time the call."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.calls.labels(details.method, _code(context).name).inc()
+            self.seconds.labels(details.method).observe(time.monotonic() - began)
+
+
+class Errors(Interceptor):
+    """The one place where exceptions become codes; also refuses messages that are too large or not well formed."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self.max_message_bytes = max_message_bytes
+
+    @asynccontextmanager
+    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:
+        """Turn what is raised into a status."""
+        try:
+            yield
+        except ServiceError as error:
+            await _abort(context, error)
+        except (asyncio.CancelledError, grpc.aio.AbortError, GeneratorExit):
+            raise
+        except Exception:
+            _log.exception("error inside the service in %s", details.method)
+            await _abort(context, InternalError("an error inside the service; its log tells more"))
+
+    def _deserializer(self, handler: Any) -> Any:
+        def read(data: bytes) -> Any:
+            if len(data) > self.max_message_bytes:
+                return _Refused(
+                    LimitExceeded(
+                        f"the message has {len(data)} bytes, the limit is {self.max_message_bytes}: "
+                        "send large data by UploadDataset",
+                        reason="MESSAGE_TOO_LARGE",
+                    )
+                )
+            try:
+                return handler.request_deserializer(data)
+            except DecodeError:
+                return _Refused(InvalidRequest("request", "is not a well-formed message"))
+
+        return read
+
+
+class Authentication(Interceptor):
+    """Finds out whom a bearer token belongs to. Health may be asked by anybody."""
+
+    # A revoked token works for so long at most.
+    SECONDS_REMEMBERED = 2.0
+
+    def __init__(self, tokens: Tokens | None) -> None:
+        self.tokens = tokens
+        self._known: dict[str, tuple[float, str]] = {}
+
+    @asynccontextmanager
+    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
+        """Set the caller."""
+        if self.tokens is None:
+            caller.set(EVERY_PROJECT)
+        elif not str(details.method).startswith("/grpc.health."):
+            caller.set(await self._project(_metadata(details).get("authorization", "")))
+        yield
+
+    async def _project(self, header: str) -> str:
+        scheme, _, secret = header.partition(" ")
+        if scheme.lower() != "bearer" or not secret:
+            raise Unauthenticated("a bearer token is needed in the metadata: authorization: Bearer hph_…")
+        known = self._known.get(secret)
+        if known is not None and time.monotonic() - known[0] < self.SECONDS_REMEMBERED:
+            return known[1]
+        assert self.tokens is not None
+        project = await asyncio.to_thread(self.tokens.project_of, secret)
+        if project is None:
+            self._known.pop(secret, None)
+            raise Unauthenticated("the token is not known, or was revoked")
+        if len(self._known) > 10_000:
+            self._known.clear()
+        self._known[secret] = time.monotonic(), project
+        return project
+
+
+async def _abort(context: Context, error: ServiceError) -> None:
+    """End the call with google.rpc details in the trailer."""
+    details: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)]
+    if error.violations:
+        shown = [
+            error_details_pb2.BadRequest.FieldViolation(
+                field=violation.field[:200], description=violation.description[:LONGEST_DETAIL]
+            )
+            for violation in error.violations[:MOST_VIOLATIONS]
+        ]
+        details.append(error_details_pb2.BadRequest(field_violations=shown))
+    if error.retry_seconds is not None:
+        delay = Duration()
+        delay.FromNanoseconds(int(error.retry_seconds * 1e9))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    packed = []
+    for detail in details:
+        packed.append(AnyMessage())
+        packed[-1].Pack(detail)
+    message = error.message[:LONGEST_DETAIL]
+    code: int = error.code.value[0]
+    status = to_status(status_pb2.Status(code=code, message=message, details=packed))
+    # abort() sends only the trailer it is given.
+    trailer = (*status.trailing_metadata, ("x-request-id", request_id.get()))
+    await context.abort(error.code, message, trailer)
+
+
+def _metadata(details: grpc.HandlerCallDetails) -> dict[str, str]:
+    return {key: value for key, value in details.invocation_metadata or () if isinstance(value, str)}
+
+
+def _code(context: Context) -> grpc.StatusCode:
+    code: Any = context.code()
+    if context.cancelled():
+        return grpc.StatusCode.CANCELLED
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return next((known for known in grpc.StatusCode if known.value[0] == code), grpc.StatusCode.OK)
