@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -93,6 +94,18 @@ class IRRClassifier(GraphClassifier):
         return Answer(found.solution, energy, found.iterations, 0)
 
 
+@dataclass(frozen=True)
+class Start:
+    """What ERR's callback sees while the IRR start is computed: a :class:`State` before there is an energy."""
+
+    residual: float
+    """How far the IRR solution still is from its end, as :class:`~homophily.linear.IRRSolution` states it."""
+    iteration: int = 0
+    energy: None = None
+    gradient_norm: None = None
+    n_evaluations: int = 0
+
+
 class ERRClassifier(GraphClassifier):
     """Explicit relationship regularisation over all pairs of points, in time linear in the points.
 
@@ -115,7 +128,8 @@ class ERRClassifier(GraphClassifier):
         (``lambda2 / relationship_neighbors`` in the sparse form).
     sigma_f : σ_f (not squared), the width of the relationship function. None takes 0.65 of the distance between the
         targets of two classes: 1.3 for two classes, 0.92 for more.
-    repulsion : ρ, how much of the push counts. None takes 0.65, and 1 for the sparse form, which has no other.
+    repulsion : ρ, how much of the push counts. None takes 0.65, and 1 for the sparse form, which has no other. Without
+        ``normalized`` there is no push, and it changes nothing.
     max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
         the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
         lowers the energy by letting parts of the graph drift apart, which is no better for the labels.
@@ -130,7 +144,8 @@ class ERRClassifier(GraphClassifier):
     normalized : use the normalised Laplacian.
     backend : "numpy".
     callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``)
-        before the first step and after each (not during the IRR start); raise from it to cancel.
+        before the first step and after each, and before that with a :class:`Start` for each iteration of the IRR start:
+        its ``iteration`` is 0 and its ``energy`` None, as there is none yet. Raise from it to cancel.
     n_jobs : threads; None means every core this process may use.
 
     Attributes
@@ -191,7 +206,7 @@ class ERRClassifier(GraphClassifier):
         symmetrize: str = "mean",
         normalized: bool = True,
         backend: str = "numpy",
-        callback: Callable[[State], object] | None = None,
+        callback: Callable[[State | Start], object] | None = None,
         n_jobs: int | None = None,
     ):
         self.n_neighbors = n_neighbors
@@ -223,7 +238,7 @@ class ERRClassifier(GraphClassifier):
                 "The 'power' parameter of ERRClassifier must be 1 when relationship_neighbors is given: the sparse "
                 f"form is defined for L only. Got {self.power} instead."
             )
-        if self.relationship_neighbors is not None and self._repulsion != 1.0:
+        if self.relationship_neighbors is not None and self.repulsion not in (None, 1):
             raise ValueError(
                 "The 'repulsion' parameter of ERRClassifier must be None or 1 when relationship_neighbors is given. "
                 f"Got {self.repulsion} instead."
@@ -235,13 +250,14 @@ class ERRClassifier(GraphClassifier):
 
     @property
     def _repulsion(self) -> float:
-        if self.repulsion is not None:
-            return float(self.repulsion)
-        return self.REPULSION if self.relationship_neighbors is None else 1.0
+        if self.relationship_neighbors is not None or not self.normalized:
+            # The sparse form has no other; and rows that sum to 0 do not push.
+            return 1.0
+        return self.REPULSION if self.repulsion is None else float(self.repulsion)
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
         """What the diagonal of L^p loses to the repulsion that does not count."""
-        if self._repulsion == 1.0 or not self.normalized:
+        if self._repulsion == 1.0:
             return None
         return (self._repulsion - 1.0) * row_sums(laplacian, power, self.n_jobs)
 
@@ -269,6 +285,7 @@ class ERRClassifier(GraphClassifier):
                 power=self._power,
                 tolerance=1e-10,
                 n_jobs=self.n_jobs,
+                callback=None if callback is None else lambda _, residual: callback(Start(residual)),
             ).solution
         if not self._one_vs_rest:
             return self._descend(problem, F, self._engine(problem, F), init is not None, callback)

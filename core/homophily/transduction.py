@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,14 @@ class Answer:
     n_evaluations: int
     engine: str | None = None
     engine_error: float | None = None
+
+
+class Answers(NamedTuple):
+    """Classes (m,), decision scores and, if asked for, probabilities (m, C) of new points."""
+
+    classes: NDArray[Any]
+    scores: Floats
+    probabilities: Floats | None
 
 
 class GraphClassifier(ClassifierMixin, BaseEstimator):
@@ -157,6 +165,15 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         labels, and the slope of a logistic curve is fitted to the scores of those left out.
         """
         return self._probabilities(*self._extend(X))
+
+    def answer(self, X: Any, *, probabilities: bool = False) -> Answers:
+        """What :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` say, at the cost of one of them."""
+        scores, reached = self._extend(X)
+        return Answers(
+            self._decide(scores, reached),
+            self._decision(scores, reached),
+            self._probabilities(scores, reached) if probabilities else None,
+        )
 
     @property
     def label_distributions_(self) -> Floats:

@@ -136,3 +136,13 @@ class NotImplementedYet(ServiceError):
 
 class InternalError(ServiceError):
     """Our mistake."""
+
+
+def error_of_code(code: int, message: str, reason: str, violations: list[tuple[str, str]]) -> ServiceError:
+    """The error again that another process of ours has sent as a message."""
+    kind = next((kind for kind in ServiceError.__subclasses__() if kind.code.value[0] == code), InternalError)
+    error = kind.__new__(kind)
+    ServiceError.__init__(
+        error, message, reason=reason, violations=tuple(FieldViolation(*violation) for violation in violations)
+    )
+    return error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -12,7 +14,10 @@ from multiprocessing.connection import Connection
 
 from homophily_service.settings import Settings
 
+_log = logging.getLogger(__name__)
+
 _PR_SET_PDEATHSIG = 1
+RESTART_SECONDS = 1.0
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
@@ -50,13 +55,37 @@ def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Pop
     return process, ours
 
 
-def begin() -> tuple[Connection, Settings]:
+def begin(when_parent_dies: signal.Signals = signal.SIGKILL) -> tuple[Connection, Settings]:
     """What such a process does first; the answer is its end of the socket, and the settings."""
-    die_with_parent()
+    die_with_parent(when_parent_dies)
     # A Ctrl-C in a terminal reaches every process; what becomes of this one is the parent's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection: Connection = Connection(int(sys.argv[1]))
     return connection, Settings.model_validate_json(connection.recv_bytes())
+
+
+async def keep_running(module: str, settings: Settings, threads: int, stop_seconds: float) -> None:
+    """Run a module as a process, and again whenever it ends, until cancelled; then it has so long to stop."""
+    while True:
+        process, ours = start(module, settings, threads)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            # It never writes: the end of the stream is its own.
+            await reader.read()
+            _log.error("%s ended, with code %s", module, process.poll())
+        finally:
+            writer.close()
+            process.terminate()
+            await asyncio.shield(asyncio.to_thread(_wait_or_kill, process, stop_seconds))
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def fair_threads(settings: Settings) -> int:

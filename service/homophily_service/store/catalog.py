@@ -53,6 +53,12 @@ class Catalog:
         with self.database.read() as connection:
             return bool(connection.scalar(select(exists().where(_is(name)))))
 
+    def of_upload(self, project: str, upload_id: str) -> Row[Any] | None:
+        """The dataset that an upload has made."""
+        mine = (resources.c.project == project) & (resources.c.upload_id == upload_id)
+        with self.database.read() as connection:
+            return connection.execute(select(resources).where(mine)).first()
+
     def page(self, collection: str, project: str, *, before: int | None = None, limit: int = 100) -> Sequence[Row[Any]]:
         """Resources of a project, newest first, with a number below ``before``."""
         query = (

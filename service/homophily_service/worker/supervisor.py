@@ -20,7 +20,7 @@ from homophily_service import processes
 from homophily_service._pb import job_pb2
 from homophily_service.errors import ServiceError, TimeLimit, Unavailable
 from homophily_service.job_errors import job_error
-from homophily_service.logs import job_name
+from homophily_service.logs import job_name, start_logging
 from homophily_service.models import model_path
 from homophily_service.names import ModelName
 from homophily_service.queue import Lease, LeaseLost
@@ -242,9 +242,21 @@ class _Child:
         self.connection.close()
 
 
+def main() -> None:
+    """A worker as a process of `homophily serve`: drains when the server is gone."""
+    connection, settings = processes.begin(signal.SIGTERM)
+    start_logging(settings.log_level)
+    run_worker(settings)
+    connection.close()
+
+
 def run_worker(settings: Settings) -> None:
     """A worker as a process of its own: SIGTERM and SIGINT stop it."""
     worker = Worker(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     worker.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Datasets: upload, get, list, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from homophily_service._pb import dataset_pb2 as pb
+from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.errors import InvalidRequest
+from homophily_service.names import DatasetName
+from homophily_service.stores import Stores
+from homophily_service.uploads import Upload, Uploads
+
+
+class Datasets:
+    """The calls about datasets."""
+
+    stores: Stores
+    uploads: Uploads
+
+    async def UploadDataset(self, requests: AsyncIterator[pb.UploadDatasetRequest], _: Any) -> pb.UploadDatasetResponse:
+        """Write chunks as they come; the next one is received while the last one is written."""
+        first = await anext(requests, None)
+        if first is None or first.WhichOneof("part") != "start":
+            raise InvalidRequest("start", "must be the first message")
+        project = allowed_project(first.start.parent, "start.parent")
+        opened = self.uploads.begin(project, first.start)
+        upload = await asyncio.to_thread(opened.__enter__)
+        try:
+            return pb.UploadDatasetResponse(dataset=await _receive(upload, requests))
+        finally:
+            await asyncio.shield(asyncio.to_thread(opened.__exit__, None, None, None))
+
+    async def GetUpload(self, request: pb.GetUploadRequest, _: Any) -> pb.GetUploadResponse:
+        """How far an upload is."""
+        project = allowed_project(request.parent, "parent")
+        received, total = await asyncio.to_thread(self.uploads.received, project, request.upload_id)
+        return pb.GetUploadResponse(received_bytes=received, total_bytes=total)
+
+    async def GetDataset(self, request: pb.GetDatasetRequest, _: Any) -> pb.GetDatasetResponse:
+        """A dataset's description."""
+        row = await asyncio.to_thread(self.stores.catalog.get, allowed_name(DatasetName, request.name, "name"))
+        return pb.GetDatasetResponse(dataset=pb.Dataset.FromString(row.message))
+
+    async def ListDatasets(self, request: pb.ListDatasetsRequest, _: Any) -> pb.ListDatasetsResponse:
+        """A page of datasets."""
+        project = allowed_project(request.parent, "parent")
+        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        rows = await asyncio.to_thread(
+            self.stores.catalog.page, DatasetName.collection, project, before=before, limit=limit
+        )
+        datasets = [pb.Dataset.FromString(row.message) for row in rows]
+        return pb.ListDatasetsResponse(datasets=datasets, next_page_token=next_page(rows, limit))
+
+    async def DeleteDataset(self, request: pb.DeleteDatasetRequest, _: Any) -> pb.DeleteDatasetResponse:
+        """Forget a dataset, then remove its arrays."""
+        blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(DatasetName, request.name, "name"))
+        await asyncio.to_thread(self.stores.blobs.delete, blob)
+        return pb.DeleteDatasetResponse()
+
+
+async def _receive(upload: Upload, requests: AsyncIterator[pb.UploadDatasetRequest]) -> pb.Dataset:
+    writing: asyncio.Task[None] | None = None
+    try:
+        async for request in requests:
+            if writing is not None:
+                await writing
+                writing = None
+            part = request.WhichOneof("part")
+            if part == "chunk":
+                chunk = request.chunk
+                writing = asyncio.create_task(asyncio.to_thread(upload.write, chunk.offset, chunk.data))
+            elif part == "end":
+                return await asyncio.to_thread(upload.finish, request.end.sha256)
+            else:
+                raise InvalidRequest("part", "must be a chunk or the end after the start")
+        raise InvalidRequest("end", "is missing: the stream ended before it")
+    finally:
+        if writing is not None:
+            # The files must not be closed under a thread that still writes.
+            await asyncio.gather(asyncio.shield(writing), return_exceptions=True)

@@ -1,0 +1,251 @@
+"""Jobs: asked for, watched, waited for, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from google.protobuf.duration_pb2 import Duration
+from sqlalchemy import Row
+
+from homophily_service import queue
+from homophily_service._pb import dataset_pb2, model_pb2
+from homophily_service._pb import job_pb2 as pb
+from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.messages import (
+    KINDS,
+    STATES,
+    event_message,
+    job_message,
+    next_page,
+    page_limit,
+    page_start,
+)
+from homophily_service.api.watcher import Watcher
+from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
+from homophily_service.errors import AlreadyExists, InvalidRequest, NotFound, NotImplementedYet
+from homophily_service.names import DatasetName, JobName, ModelName, check_id, new_id
+from homophily_service.parameters import check_two_classes, graph_parameters, make_classifier, read_labels
+from homophily_service.queue import NewJob
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+from homophily_service.uploads import limits_of, publish_dataset
+
+LONGEST_WAIT = 60.0
+
+
+class Jobs:
+    """The calls about jobs."""
+
+    stores: Stores
+    settings: Settings
+    watcher: Watcher
+
+    async def Fit(self, request: pb.FitRequest, _: Any) -> pb.FitResponse:
+        """Check what can be checked without computing, and queue."""
+        project = allowed_project(request.parent, "parent")
+        labels = read_labels(request.labels, None, "labels", max_classes=self.settings.max_classes)
+        check_two_classes(labels, "labels")
+        make_classifier(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+        source = request.WhichOneof("points")
+        if source is None:
+            raise InvalidRequest("points", "must be a dataset's name or inline points")
+        points = None
+        if source == "inline":
+            points = from_points(request.inline, limits_of(self.settings), "inline")
+            shape = shape_of(points)
+        else:
+            name = allowed_name(DatasetName, request.dataset, "dataset")
+            if name.project != project:
+                raise InvalidRequest("dataset", f"must be of {request.parent}")
+            row = await asyncio.to_thread(self.stores.catalog.get, name)
+            shape = dataset_pb2.Dataset.FromString(row.message).shape
+        is_sparse = shape.WhichOneof("layout") == "csr"
+        graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+        rows = shape.csr.rows if is_sparse else shape.dense.rows
+        for field in ("labels", "validation"):
+            read_labels(getattr(request, field), rows, field, max_classes=self.settings.max_classes)
+        await self._check_new_model(project, request.model_id, request.options)
+        if points is not None:
+            request.dataset = await asyncio.to_thread(self._keep_inline, project, points)
+        return pb.FitResponse(job=await self._submit(project, "fit", request))
+
+    async def Transduce(self, request: pb.TransduceRequest, _: Any) -> pb.TransduceResponse:
+        """Check what can be checked without computing, and queue."""
+        name = allowed_name(ModelName, request.model, "model")
+        row = await asyncio.to_thread(self.stores.catalog.get, name)
+        model = model_pb2.Model.FromString(row.message)
+        for field in ("labels", "validation"):
+            read_labels(getattr(request, field), model.points, field, max_classes=self.settings.max_classes)
+        for place, point in enumerate(request.withdrawn):
+            if not 0 <= point < model.points:
+                raise InvalidRequest(f"withdrawn[{place}]", f"must be between 0 and {model.points - 1}; got {point}")
+        if len(set(request.withdrawn)) < len(request.withdrawn):
+            raise InvalidRequest("withdrawn", "must name each point once")
+        await self._check_new_model(name.project, request.model_id, request.options)
+        return pb.TransduceResponse(job=await self._submit(name.project, "transduce", request))
+
+    async def Embed(self, request: pb.EmbedRequest, _: Any) -> pb.EmbedResponse:
+        """Nothing yet."""
+        allowed_project(request.parent, "parent")
+        raise NotImplementedYet("Embed is not there yet")
+
+    async def GetJob(self, request: pb.GetJobRequest, _: Any) -> pb.GetJobResponse:
+        """A job."""
+        return pb.GetJobResponse(job=await asyncio.to_thread(self._job, allowed_name(JobName, request.name, "name")))
+
+    async def ListJobs(self, request: pb.ListJobsRequest, _: Any) -> pb.ListJobsResponse:
+        """A page of jobs."""
+        project = allowed_project(request.parent, "parent")
+        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        states = [state for state, number in STATES.items() if number in request.states]
+        if len(states) < len(set(request.states)):
+            raise InvalidRequest("states", "holds a state that is not known")
+        kind = next((kind for kind, number in KINDS.items() if number == request.kind), "")
+        if request.kind and not kind:
+            raise InvalidRequest("kind", f"{request.kind} is not known")
+
+        def page() -> tuple[Any, list[pb.Job]]:
+            rows = self.stores.queue.page(project, states=states, kind=kind, before=before, limit=limit)
+            return rows, [job_message(row, self.stores.queue.position(row)) for row in rows]
+
+        rows, jobs = await asyncio.to_thread(page)
+        return pb.ListJobsResponse(jobs=jobs, next_page_token=next_page(rows, limit))
+
+    async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
+        """The job when it has ended, or when the time is up."""
+        name = allowed_name(JobName, request.name, "name")
+        longest = _seconds(request.timeout, "timeout") if request.HasField("timeout") else math.inf
+        remaining = context.time_remaining()
+        if remaining is not None:
+            # The answer itself takes a moment.
+            longest = min(longest, max(0.0, remaining - 0.2))
+        row = await asyncio.to_thread(self.stores.queue.get, name)
+        await self._await_end(row, longest)
+        return pb.WaitJobResponse(job=await asyncio.to_thread(self._job, name))
+
+    async def WatchJob(self, request: pb.WatchJobRequest, _: Any) -> AsyncIterator[pb.WatchJobResponse]:
+        """Events from the database, from where the caller wants them, until the job has ended."""
+        name = allowed_name(JobName, request.name, "name")
+        if request.after_sequence < 0:
+            raise InvalidRequest("after_sequence", f"must be at least 0; got {request.after_sequence}")
+        sequence = request.after_sequence
+        row = await asyncio.to_thread(self.stores.queue.get, name)
+        while True:
+            events = await asyncio.to_thread(self.stores.queue.events_after, row.number, sequence)
+            for event in events:
+                sequence = event.sequence
+                if event.state not in queue.FINAL:
+                    yield pb.WatchJobResponse(event=event_message(event))
+            if events and events[-1].state in queue.FINAL:
+                job = await asyncio.to_thread(self._job, name)
+                yield pb.WatchJobResponse(event=event_message(events[-1]), job=job)
+                return
+            if not events:
+                job = await asyncio.to_thread(self._job, name)
+                if job.last_sequence <= sequence and job.HasField("finish_time"):
+                    yield pb.WatchJobResponse(job=job)
+                    return
+            await self.watcher.changed(row.number, sequence)
+
+    async def CancelJob(self, request: pb.CancelJobRequest, _: Any) -> pb.CancelJobResponse:
+        """Cancel, or ask the worker to."""
+        row = await asyncio.to_thread(self.stores.queue.cancel, allowed_name(JobName, request.name, "name"))
+        return pb.CancelJobResponse(job=job_message(row))
+
+    async def DeleteJob(self, request: pb.DeleteJobRequest, _: Any) -> pb.DeleteJobResponse:
+        """Forget an ended job."""
+        await asyncio.to_thread(self.stores.queue.delete, allowed_name(JobName, request.name, "name"))
+        return pb.DeleteJobResponse()
+
+    # -- asking --------------------------------------------------------------------------------------------------
+
+    async def _submit(self, project: str, kind: str, request: pb.FitRequest | pb.TransduceRequest) -> pb.Job:
+        options = pb.JobOptions()
+        options.CopyFrom(request.options)
+        # How the job is run is no part of what is asked: the same key may come back with another wait.
+        request.ClearField("options")
+        job = _new_job(JobName(project, new_id()), kind, request, options, self.settings)
+        wait = min(LONGEST_WAIT, _seconds(options.wait, "options.wait"))
+        row = await asyncio.to_thread(self.stores.queue.submit, job, self.settings.max_queued_jobs)
+        if wait:
+            await self._await_end(row, wait)
+        return await asyncio.to_thread(self._job, JobName(project, row.id))
+
+    async def _check_new_model(self, project: str, model_id: str, options: pb.JobOptions) -> None:
+        """Refuse an id that is taken, unless the request may be one that was sent before."""
+        if not model_id:
+            return
+        name = ModelName(project, check_id(model_id, "model_id"))
+        if not options.request_id and await asyncio.to_thread(self.stores.catalog.has, name):
+            raise AlreadyExists(f"{name} exists")
+
+    def _keep_inline(self, project: str, points: Points) -> str:
+        """Store points that came inside a request, under the name of their bytes, once."""
+        arrays = parts_from_points(points)
+        shape = shape_of(points)
+        digest = hashlib.sha256()
+        for array in arrays.values():
+            digest.update(np.ascontiguousarray(array).tobytes())
+        named = hashlib.sha256(shape.SerializeToString(deterministic=True) + digest.digest()).hexdigest()
+        name = DatasetName(project, f"inline-{named[:48]}")
+        if not self.stores.catalog.has(name):
+            start = dataset_pb2.UploadStart(shape=shape, description="came inside a request")
+            size = sum(array.nbytes for array in arrays.values())
+            # Two requests with the same points may come at a time.
+            with suppress(AlreadyExists):
+                publish_dataset(self.stores, name, start, digest.digest(), size, arrays=arrays)
+        return str(name)
+
+    def _job(self, name: JobName) -> pb.Job:
+        row = self.stores.queue.get(name)
+        return job_message(row, self.stores.queue.position(row))
+
+    async def _await_end(self, row: Row[Any], seconds: float) -> None:
+        """Wait until a job has ended, for so long at most."""
+
+        async def ended() -> None:
+            sequence, state = row.last_sequence, row.state
+            while state not in queue.FINAL:
+                await self.watcher.changed(row.number, sequence)
+                versions = await asyncio.to_thread(self.stores.queue.versions, [row.number])
+                if row.number not in versions:
+                    raise NotFound(f"{JobName(row.project, row.id)} was deleted")
+                sequence, state = versions[row.number]
+
+        try:
+            await asyncio.wait_for(ended(), None if seconds == math.inf else seconds)
+        except TimeoutError:
+            return
+
+
+def _new_job(name: JobName, kind: str, request: Any, options: pb.JobOptions, settings: Settings) -> NewJob:
+    if len(options.request_id) > 128 or not options.request_id.isprintable() or not options.request_id.isascii():
+        raise InvalidRequest("options.request_id", "must be at most 128 printable ASCII characters")
+    if not -100 <= options.priority <= 100:
+        raise InvalidRequest("options.priority", f"must be between -100 and 100; got {options.priority}")
+    attempts = options.max_attempts if options.HasField("max_attempts") else settings.max_attempts
+    if not 1 <= attempts <= 100:
+        raise InvalidRequest("options.max_attempts", f"must be between 1 and 100; got {attempts}")
+    limit = settings.job_time_limit
+    if options.HasField("time_limit"):
+        limit = _seconds(options.time_limit, "options.time_limit")
+        if not 0.0 < limit <= settings.max_job_time_limit:
+            raise InvalidRequest(
+                "options.time_limit", f"must be positive and at most {settings.max_job_time_limit:g} s; got {limit:g} s"
+            )
+    message = request.SerializeToString(deterministic=True)
+    return NewJob(name, kind, message, options.request_id, options.priority, attempts, limit)
+
+
+def _seconds(length: Duration, field: str) -> float:
+    # By hand: the library's conversions overflow for what only looks like a duration.
+    seconds = length.seconds + length.nanos / 1e9
+    if not 0.0 <= seconds <= 315_576_000_000.0 or not -1e9 < length.nanos < 1e9:
+        raise InvalidRequest(field, "must be a duration of at least 0")
+    return seconds

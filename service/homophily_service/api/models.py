@@ -1,0 +1,139 @@
+"""Models and embeddings: get, list, delete; answers for new points and for a model's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from homophily_service._pb import embedding_pb2, model_pb2
+from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.api.predictors import Predictors
+from homophily_service.arrays import from_points, to_tensor
+from homophily_service.errors import FailedPrecondition, InvalidRequest
+from homophily_service.models import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
+from homophily_service.names import EmbeddingName, ModelName
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+from homophily_service.uploads import limits_of
+
+FIELDS = {
+    model_pb2.SOLUTION_FIELD_CLASS_INDICES: CLASS_INDICES,
+    model_pb2.SOLUTION_FIELD_SCORES: SCORES,
+    model_pb2.SOLUTION_FIELD_VALUES: VALUES,
+    model_pb2.SOLUTION_FIELD_PROBABILITIES: PROBABILITIES,
+}
+CHUNK_BYTES = 1 << 20
+
+
+class Models:
+    """The calls about models."""
+
+    stores: Stores
+    settings: Settings
+    predictors: Predictors
+
+    async def GetModel(self, request: model_pb2.GetModelRequest, _: Any) -> model_pb2.GetModelResponse:
+        """A model's description."""
+        row = await asyncio.to_thread(self.stores.catalog.get, allowed_name(ModelName, request.name, "name"))
+        return model_pb2.GetModelResponse(model=model_pb2.Model.FromString(row.message))
+
+    async def ListModels(self, request: model_pb2.ListModelsRequest, _: Any) -> model_pb2.ListModelsResponse:
+        """A page of models."""
+        project = allowed_project(request.parent, "parent")
+        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        rows = await asyncio.to_thread(
+            self.stores.catalog.page, ModelName.collection, project, before=before, limit=limit
+        )
+        models = [model_pb2.Model.FromString(row.message) for row in rows]
+        return model_pb2.ListModelsResponse(models=models, next_page_token=next_page(rows, limit))
+
+    async def DeleteModel(self, request: model_pb2.DeleteModelRequest, _: Any) -> model_pb2.DeleteModelResponse:
+        """Forget a model, then remove its arrays; its graph stays for others."""
+        blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(ModelName, request.name, "name"))
+        await asyncio.to_thread(self.stores.blobs.delete, blob)
+        return model_pb2.DeleteModelResponse()
+
+    async def Predict(self, request: model_pb2.PredictRequest, _: Any) -> model_pb2.PredictResponse:
+        """Answers for new points, by a predictor process."""
+        name = allowed_name(ModelName, request.name, "name")
+        row = await asyncio.to_thread(self.stores.catalog.get, name)
+        model = model_pb2.Model.FromString(row.message)
+        points = from_points(request.points, limits_of(self.settings), "points")
+        if points.shape[1] != model.dimensions:
+            raise InvalidRequest(
+                "points", f"must have {model.dimensions} features, as the model's; got {points.shape[1]}"
+            )
+        if request.probabilities and not model.calibrated:
+            raise FailedPrecondition(
+                f"{name} was not fitted with calibrate: it has no probabilities", reason="NOT_CALIBRATED"
+            )
+        response = await self.predictors.predict(row.blob, row.graph, request)
+        response.classes.CopyFrom(model.classes)
+        return response
+
+    async def ReadSolution(
+        self, request: model_pb2.ReadSolutionRequest, _: Any
+    ) -> AsyncIterator[model_pb2.ReadSolutionResponse]:
+        """The answers for a model's own points, in ranges of about a mebibyte."""
+        name = allowed_name(ModelName, request.name, "name")
+        fields = list(request.fields) or [model_pb2.SOLUTION_FIELD_CLASS_INDICES]
+        for place, field in enumerate(fields):
+            if field not in FIELDS:
+                raise InvalidRequest(f"fields[{place}]", f"{field} is not known")
+        if len(set(fields)) < len(fields):
+            raise InvalidRequest("fields", "must be different from each other")
+        row = await asyncio.to_thread(self.stores.catalog.get, name)
+        model = model_pb2.Model.FromString(row.message)
+        if model_pb2.SOLUTION_FIELD_PROBABILITIES in fields and not model.calibrated:
+            raise FailedPrecondition(
+                f"{name} was not fitted with calibrate: it has no probabilities", reason="NOT_CALIBRATED"
+            )
+        if not 0 <= request.start <= model.points:
+            raise InvalidRequest("start", f"must be between 0 and {model.points}; got {request.start}")
+        if request.count < 0:
+            raise InvalidRequest("count", f"must be at least 0; got {request.count}")
+        names = [FIELDS[field] for field in fields]
+        stored = await asyncio.to_thread(self.stores.blobs.read, row.blob, *names)
+        arrays = [stored.arrays[name] for name in names]
+        row_bytes = sum(array.dtype.itemsize * (array.size // max(1, len(array))) for array in arrays)
+        step = max(1, CHUNK_BYTES // max(1, row_bytes))
+        end = min(model.points, request.start + request.count) if request.count else model.points
+        for start in range(request.start, end, step):
+            part = slice(start, min(end, start + step))
+            tensors = [to_tensor(array[part]) for array in arrays]
+            yield model_pb2.ReadSolutionResponse(start=start, count=part.stop - start, tensors=tensors)
+
+
+class Embeddings:
+    """The calls about embeddings."""
+
+    stores: Stores
+
+    async def GetEmbedding(
+        self, request: embedding_pb2.GetEmbeddingRequest, _: Any
+    ) -> embedding_pb2.GetEmbeddingResponse:
+        """An embedding's description."""
+        row = await asyncio.to_thread(self.stores.catalog.get, allowed_name(EmbeddingName, request.name, "name"))
+        return embedding_pb2.GetEmbeddingResponse(embedding=embedding_pb2.Embedding.FromString(row.message))
+
+    async def ListEmbeddings(
+        self, request: embedding_pb2.ListEmbeddingsRequest, _: Any
+    ) -> embedding_pb2.ListEmbeddingsResponse:
+        """A page of embeddings."""
+        project = allowed_project(request.parent, "parent")
+        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        rows = await asyncio.to_thread(
+            self.stores.catalog.page, EmbeddingName.collection, project, before=before, limit=limit
+        )
+        embeddings = [embedding_pb2.Embedding.FromString(row.message) for row in rows]
+        return embedding_pb2.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, limit))
+
+    async def DeleteEmbedding(
+        self, request: embedding_pb2.DeleteEmbeddingRequest, _: Any
+    ) -> embedding_pb2.DeleteEmbeddingResponse:
+        """Forget an embedding, then remove its arrays."""
+        blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(EmbeddingName, request.name, "name"))
+        await asyncio.to_thread(self.stores.blobs.delete, blob)
+        return embedding_pb2.DeleteEmbeddingResponse()

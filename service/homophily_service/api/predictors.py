@@ -1,0 +1,121 @@
+"""The API's side of the predictor processes: sends each question to the one with the least to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import subprocess
+from typing import Any
+
+from homophily_service import processes
+from homophily_service._pb import job_pb2, model_pb2
+from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
+from homophily_service.predictor import ERROR, HEAD
+from homophily_service.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 1.0
+
+
+class Predictors:
+    """A small pool of processes, each started again if it ends."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._pool = [_Predictor(settings) for _ in range(settings.predictors)]
+        self._keepers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the processes; calls that come before they are warm wait."""
+        self._keepers = [asyncio.create_task(predictor.keep()) for predictor in self._pool]
+
+    async def stop(self) -> None:
+        """End the processes."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def predict(self, path: str, graph: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
+        """Ask one of them."""
+        if not self._pool:
+            raise FailedPrecondition("this server has no predictors", reason="NO_PREDICTORS")
+        predictor = min(self._pool, key=lambda one: len(one.asked))
+        head = json.dumps({"path": path, "graph": graph}).encode()
+        body = await predictor.ask(head + b"\n" + request.SerializeToString())
+        if body[:1] == ERROR:
+            raise _told(job_pb2.JobError.FromString(body[1:]))
+        return model_pb2.PredictResponse.FromString(body[1:])
+
+
+def _told(error: job_pb2.JobError) -> ServiceError:
+    return error_of_code(
+        error.code,
+        error.message,
+        error.reason,
+        [(violation.field, violation.description) for violation in error.field_violations],
+    )
+
+
+class _Predictor:
+    """One process, and who waits for its answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.asked: dict[int, asyncio.Future[bytes]] = {}
+        self._number = 0
+        self._ready = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def ask(self, body: bytes) -> bytes:
+        """Send a question and wait for its answer."""
+        await self._ready.wait()
+        writer = self._writer
+        assert writer is not None
+        self._number = self._number % 0xFFFFFFFE + 1
+        number = self._number
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.asked[number] = answer
+        try:
+            writer.write(HEAD.pack(len(body), number) + body)
+            return await answer
+        finally:
+            self.asked.pop(number, None)
+
+    async def keep(self) -> None:
+        """Run the process, again and again."""
+        while True:
+            process, ours = processes.start("homophily_service.predictor", self.settings, 1)
+            try:
+                await self._listen(ours)
+                _log.error("a predictor ended, with code %s", process.poll())
+            finally:
+                self._ready.clear()
+                _end(process)
+                for answer in self.asked.values():
+                    if not answer.done():
+                        answer.set_exception(Unavailable("the predictor was lost; try again", retry_seconds=1.0))
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async def _listen(self, ours: socket.socket) -> None:
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
+            while True:
+                length, number = HEAD.unpack(await reader.readexactly(HEAD.size))
+                body = await reader.readexactly(length)
+                if number == 0:
+                    self._ready.set()
+                answer = self.asked.get(number)
+                if answer is not None and not answer.done():
+                    answer.set_result(body)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            self._writer.close()
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    process.wait()

@@ -1,0 +1,227 @@
+"""The API as a server: ports, health, metrics, and a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import REGISTRY, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_grpc
+from homophily_service.api.datasets import Datasets
+from homophily_service.api.interceptors import Authentication, Errors, Logging, Metrics
+from homophily_service.api.jobs import Jobs
+from homophily_service.api.models import Embeddings, Models
+from homophily_service.api.predictors import Predictors
+from homophily_service.api.watcher import Watcher
+from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable
+from homophily_service.janitor import sweep
+from homophily_service.processes import fair_threads, keep_running
+from homophily_service.queue import Queue
+from homophily_service.settings import MIB, Settings
+from homophily_service.stores import Stores
+from homophily_service.uploads import Uploads
+
+_log = logging.getLogger(__name__)
+
+SERVICE = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].full_name
+# Threads that wait for the database and write uploads.
+THREADS = 16
+SECONDS_BETWEEN_PINGS = 5
+
+
+class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.HomophilyServiceServicer):
+    """All calls of the service."""
+
+    def __init__(self, settings: Settings, stores: Stores, watcher: Watcher, predictors: Predictors) -> None:
+        self.settings, self.stores = settings, stores
+        self.watcher, self.predictors = watcher, predictors
+        self.uploads = Uploads(settings, stores)
+
+
+class Server:
+    """Stores, servicer and background tasks, started and stopped together."""
+
+    def __init__(self, settings: Settings) -> None:
+        check_bind(settings)
+        self.settings = settings
+        self.stores = Stores.open(settings)
+        self.port = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._metrics: Any = None
+
+    async def start(self) -> int:
+        """Open the port; returns it."""
+        settings = self.settings
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "store"))
+        await asyncio.to_thread(self.stores.database.migrate)
+        self.watcher = Watcher(self.stores.queue, settings.poll_seconds)
+        self.predictors = Predictors(settings)
+        self.servicer = Servicer(settings, self.stores, self.watcher, self.predictors)
+        self.health = health.aio.HealthServicer()
+        self.server = grpc.aio.server(
+            interceptors=[
+                Logging(),
+                Metrics(),
+                Errors(settings.max_message_bytes),
+                Authentication(self.stores.tokens if settings.auth == "tokens" else None),
+            ],
+            options=_options(settings),
+        )
+        homophily_service_pb2_grpc.add_HomophilyServiceServicer_to_server(self.servicer, self.server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.server)
+        if settings.reflection:
+            reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME), self.server)
+        try:
+            self.port = self.server.add_insecure_port(_address(settings.host, settings.port))
+        except RuntimeError as error:
+            raise FailedPrecondition(f"cannot listen on {settings.host} port {settings.port}: {error}") from error
+        self.predictors.start()
+        await self.server.start()
+        self._tasks = [
+            asyncio.create_task(self.watcher.run()),
+            asyncio.create_task(self._report_health()),
+            asyncio.create_task(self._sweep()),
+        ]
+        if settings.metrics_port is not None:
+            self._start_metrics(settings.metrics_port)
+        _log.info("serves on %s port %d", settings.host, self.port)
+        return self.port
+
+    async def stop(self) -> None:
+        """Take no new calls, let those under way end within the grace time, and close everything."""
+        await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+        self.watcher.stop()
+        await self.server.stop(self.settings.shutdown_grace)
+        await self.predictors.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._metrics is not None:
+            server, collector = self._metrics
+            server.shutdown()
+            server.server_close()
+            REGISTRY.unregister(collector)
+        self.stores.close()
+
+    async def _report_health(self) -> None:
+        """The empty name is alive as long as this runs; the service is ready while the database answers."""
+        await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
+        while True:
+            try:
+                await asyncio.to_thread(self.stores.database.ping)
+                await self.health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+            except Unavailable:
+                await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+            await asyncio.sleep(1.0)
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(sweep, self.stores, self.servicer.uploads, self.settings)
+            except (ServiceError, OSError):
+                _log.exception("sweeping failed; it is tried again later")
+            await asyncio.sleep(self.settings.sweep_seconds)
+
+    def _start_metrics(self, port: int) -> None:
+        collector = QueueDepth(self.stores.queue)
+        REGISTRY.register(collector)
+        server, _ = start_http_server(port, self.settings.host)
+        self._metrics = (server, collector)
+        _log.info("metrics on port %d", server.server_port)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of the Prometheus endpoint, if there is one."""
+        return None if self._metrics is None else int(self._metrics[0].server_port)
+
+
+class QueueDepth(Collector):
+    """Jobs by state and kind, counted when asked."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The gauge."""
+        gauge = GaugeMetricFamily("homophily_jobs", "Jobs that are on record", labels=["state", "kind"])
+        for state, kind, count in self.queue.depths():
+            gauge.add_metric([state, kind], count)
+        yield gauge
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing, so that registering does not ask the database."""
+        return []
+
+
+def check_bind(settings: Settings) -> None:
+    """Refuse to listen beyond loopback where everybody would get in."""
+    if settings.auth == "none" and not settings.allow_insecure_bind and not _is_loopback(settings.host):
+        raise FailedPrecondition(
+            f"host {settings.host} is reachable from other machines, and auth is none: set auth to tokens, "
+            "or allow_insecure_bind if the network is yours"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return bool(found) and all(ipaddress.ip_address(str(address).split("%")[0]).is_loopback for address in found)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _options(settings: Settings) -> list[tuple[str, Any]]:
+    return [
+        # Beyond this gRPC itself refuses; up to it, the Errors interceptor does, with a better sentence.
+        ("grpc.max_receive_message_length", settings.max_message_bytes + 16 * MIB),
+        ("grpc.max_send_message_length", -1),
+        # A second server on the port shall fail, not share.
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # The one that counts: min_recv_ping_interval_without_data_ms is ignored.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000 * SECONDS_BETWEEN_PINGS),
+        ("grpc.http2.max_ping_strikes", 10),
+        # Notice clients that are gone without a word.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+    ]
+
+
+async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
+    """API and workers, until SIGTERM or SIGINT; ``started`` is called once the port is open."""
+    server = Server(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await server.start()
+    threads, grace = fair_threads(settings), settings.shutdown_grace + 5.0
+    workers = [
+        asyncio.create_task(keep_running("homophily_service.worker.supervisor", settings, threads, grace))
+        for _ in range(settings.workers)
+    ]
+    try:
+        if started is not None:
+            started(server)
+        await stop.wait()
+        _log.info("stops")
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(server.stop(), *workers, return_exceptions=True)

@@ -1,0 +1,275 @@
+"""Uploads: bytes go into .npy files of a staging folder as they arrive, and become a dataset when all are there.
+
+A staging folder belongs to one machine: an upload is resumed on the server where it began.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from homophily_service._pb import dataset_pb2
+from homophily_service.arrays import Limits, Part, check_finite, checked_csr, parts_of
+from homophily_service.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound, Unavailable
+from homophily_service.names import DatasetName, check_id, new_id
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+
+START = "start.binpb"
+
+
+def limits_of(settings: Settings) -> Limits:
+    """How large a dataset may be."""
+    return Limits(settings.max_points, settings.max_dimensions, settings.max_dataset_bytes)
+
+
+class Uploads:
+    """The uploads under way on this machine."""
+
+    def __init__(self, settings: Settings, stores: Stores) -> None:
+        self.root = settings.data_dir.absolute() / "uploads"
+        self.stores, self.limits = stores, limits_of(settings)
+        self._open: set[tuple[str, str]] = set()
+
+    def received(self, project: str, upload_id: str) -> tuple[int, int]:
+        """Bytes received and bytes in all, or NotFound."""
+        folder = self._folder(project, check_id(upload_id, "upload_id"))
+        try:
+            start = dataset_pb2.UploadStart.FromString((folder / START).read_bytes())
+        except FileNotFoundError:
+            done = self._finished(project, upload_id)
+            return done.size_bytes, done.size_bytes
+        parts = parts_of(start.shape, self.limits, "start.shape")
+        return _staged_bytes(folder, parts), sum(part.bytes for part in parts)
+
+    @contextmanager
+    def begin(self, project: str, start: dataset_pb2.UploadStart) -> Iterator[Upload]:
+        """An upload, new or resumed. Only one connection at a time may write to it."""
+        upload_id = check_id(start.upload_id, "start.upload_id") if start.upload_id else new_id()
+        dataset_id = check_id(start.dataset_id, "start.dataset_id") if start.dataset_id else upload_id
+        if len(start.description) > 1000:
+            raise InvalidRequest("start.description", "must be at most 1000 characters")
+        parts = parts_of(start.shape, self.limits, "start.shape")
+        key = (project, upload_id)
+        if key in self._open:
+            raise Unavailable(f"upload {upload_id} is being sent by another connection", retry_seconds=2.0)
+        self._open.add(key)
+        try:
+            name = DatasetName(project, dataset_id)
+            finished = self._existing(name, upload_id)
+            folder = self._folder(project, upload_id)
+            if finished is None:
+                self._stage(folder, start, parts)
+            upload = Upload(self.stores, name, upload_id, start, parts, folder, finished)
+            try:
+                yield upload
+            finally:
+                upload.close()
+        finally:
+            self._open.discard(key)
+
+    def sweep(self, older_than_seconds: float) -> int:
+        """Remove uploads that nobody goes on with; returns how many."""
+        old = [
+            folder
+            for folder in self.root.glob("*/*")
+            if (folder.parent.name, folder.name) not in self._open
+            and time.time() - max(path.stat().st_mtime for path in [folder, *folder.iterdir()]) > older_than_seconds
+        ]
+        for folder in old:
+            shutil.rmtree(folder, ignore_errors=True)
+        return len(old)
+
+    def _folder(self, project: str, upload_id: str) -> Path:
+        return self.root / project / upload_id
+
+    def _existing(self, name: DatasetName, upload_id: str) -> dataset_pb2.Dataset | None:
+        """The dataset, if this upload has made it already; AlreadyExists if another has."""
+        try:
+            row = self.stores.catalog.get(name)
+        except NotFound:
+            return None
+        if row.upload_id != upload_id:
+            raise AlreadyExists(f"{name} exists")
+        return dataset_pb2.Dataset.FromString(row.message)
+
+    def _finished(self, project: str, upload_id: str) -> dataset_pb2.Dataset:
+        row = self.stores.catalog.of_upload(project, upload_id)
+        if row is None:
+            raise NotFound(f"there is no upload {upload_id} in project {project}")
+        return dataset_pb2.Dataset.FromString(row.message)
+
+    def _stage(self, folder: Path, start: dataset_pb2.UploadStart, parts: list[Part]) -> None:
+        described = start.SerializeToString(deterministic=True)
+        if (folder / START).exists():
+            if (folder / START).read_bytes() != described:
+                raise AlreadyExists(f"upload {start.upload_id} was begun with another start")
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in parts:
+            with (folder / f"{part.name}.npy").open("wb") as file:
+                header = {"descr": npy.dtype_to_descr(part.dtype), "fortran_order": False, "shape": part.shape}
+                npy.write_array_header_1_0(file, header)
+        # Last, so that a folder with a start has all its files.
+        (folder / START).write_bytes(described)
+
+
+class Upload:
+    """One connection's writing to an upload. Its methods block; call them from a thread."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        name: DatasetName,
+        upload_id: str,
+        start: dataset_pb2.UploadStart,
+        parts: list[Part],
+        folder: Path,
+        finished: dataset_pb2.Dataset | None,
+    ) -> None:
+        self.stores, self.name, self.upload_id = stores, name, upload_id
+        self.start, self.parts, self.folder, self.finished = start, parts, folder, finished
+        self.total = sum(part.bytes for part in parts)
+        self._files: list[IO[bytes]] = []
+        self._digest = hashlib.sha256()
+        self.received = self.total if finished is not None else self._reopen()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Take the next bytes."""
+        if offset != self.received:
+            raise FailedPrecondition(
+                f"the chunk starts at {offset}, but {self.received} bytes are here: go on from there (GetUpload)",
+                reason="WRONG_OFFSET",
+            )
+        if offset + len(data) > self.total:
+            raise InvalidRequest("chunk.data", f"goes beyond the {self.total} bytes that the start promised")
+        self._digest.update(data)
+        view = memoryview(data)
+        begins = 0
+        for part, file in zip(self.parts, self._files, strict=True):
+            mine = view[max(0, begins - offset) : max(0, begins + part.bytes - offset)]
+            if mine and begins + part.bytes > offset:
+                self._check(part, max(offset, begins) - begins, mine)
+                file.write(mine)
+            begins += part.bytes
+        self.received += len(data)
+
+    def finish(self, sha256: bytes) -> dataset_pb2.Dataset:
+        """Make the dataset."""
+        if self.finished is not None:
+            if sha256 != self.finished.sha256:
+                raise AlreadyExists(f"{self.name} exists with other bytes")
+            return self.finished
+        if self.received != self.total:
+            raise FailedPrecondition(
+                f"{self.received} of {self.total} bytes are here: go on from there", reason="INCOMPLETE"
+            )
+        if sha256 != self._digest.digest():
+            self.discard()
+            raise InvalidRequest("end.sha256", "is not that of the bytes received, which were dropped")
+        self.close()
+        if self.start.shape.WhichOneof("layout") == "csr":
+            self._check_csr()
+        return publish_dataset(
+            self.stores, self.name, self.start, sha256, self.total, folder=self.folder, upload_id=self.upload_id
+        )
+
+    def discard(self) -> None:
+        """Forget the bytes: they are of no use."""
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the files; what is in them stays."""
+        for file in self._files:
+            file.close()
+        self._files = []
+
+    def _reopen(self) -> int:
+        """Open the files at their ends, and take up the digest of what is in them."""
+        received = _staged_bytes(self.folder, self.parts)
+        left = received
+        for part in self.parts:
+            path = self.folder / f"{part.name}.npy"
+            file = path.open("r+b")
+            self._files.append(file)
+            npy.read_magic(file)
+            npy.read_array_header_1_0(file)
+            begins = file.tell()
+            mine = min(left, part.bytes)
+            for _ in range(0, mine, 1 << 20):
+                self._digest.update(file.read(min(1 << 20, begins + mine - file.tell())))
+            file.truncate(begins + mine)
+            left -= mine
+        return received
+
+    def _check(self, part: Part, offset: int, data: memoryview) -> None:
+        """Refuse NaN and infinity as they come, element by element."""
+        size = part.dtype.itemsize
+        # Elements that are cut by the chunk's ends are looked at in the dataset's last check, by the job.
+        skip = -offset % size
+        whole = data[skip : skip + (len(data) - skip) // size * size]
+        if part.dtype.kind == "f" and whole:
+            try:
+                check_finite(np.frombuffer(whole, dtype=part.dtype), "chunk.data", (offset + skip) // size)
+            except InvalidRequest:
+                self.discard()
+                raise
+
+    def _check_csr(self) -> None:
+        arrays = [np.load(self.folder / f"{part.name}.npy", mmap_mode="r", allow_pickle=False) for part in self.parts]
+        try:
+            checked_csr(arrays[0], arrays[1], arrays[2], self.start.shape.csr.columns, "csr")
+        except InvalidRequest:
+            self.discard()
+            raise
+
+
+def publish_dataset(
+    stores: Stores,
+    name: DatasetName,
+    start: dataset_pb2.UploadStart,
+    sha256: bytes,
+    size: int,
+    *,
+    folder: Path | None = None,
+    arrays: dict[str, Any] | None = None,
+    upload_id: str | None = None,
+) -> dataset_pb2.Dataset:
+    """Store the arrays, out of a staging folder or of memory, and record the dataset."""
+    path = f"datasets/{name.project}/{name.id}/{new_id()}"
+    if folder is not None:
+        (folder / START).unlink()
+        stores.blobs.adopt(folder, path, {"sha256": sha256.hex()})
+    else:
+        stores.blobs.write(path, arrays or {}, {"sha256": sha256.hex()})
+    dataset = dataset_pb2.Dataset(
+        name=str(name), shape=start.shape, sha256=sha256, size_bytes=size, description=start.description
+    )
+    dataset.create_time.GetCurrentTime()
+    with stores.database.write() as connection:
+        stores.catalog.add(connection, name, dataset.SerializeToString(), path, upload_id=upload_id)
+    return dataset
+
+
+def _staged_bytes(folder: Path, parts: list[Part]) -> int:
+    """How many bytes of an upload are in its folder, from the first without a gap."""
+    received = 0
+    for part in parts:
+        with (folder / f"{part.name}.npy").open("rb") as file:
+            npy.read_magic(file)
+            npy.read_array_header_1_0(file)
+            header = file.tell()
+            present = min(part.bytes, file.seek(0, 2) - header)
+        received += present
+        if present < part.bytes:
+            break
+    return received
