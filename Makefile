@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?=
 DATA_FLAG := $(if $(DATA),--data $(DATA),)
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo serve test chaos lint proto format bench clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml
@@ -23,10 +23,19 @@ demo: $(VENV)/.dev  ## label scikit-learn's digits from 50 labels; table on scre
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
 
+chaos: $(VENV)/.dev  ## the long form of the reliability tests
+	$(BIN)/python -m pytest tests/system --long
+
 lint: $(VENV)/.dev
+	$(BIN)/buf lint proto
+	$(BIN)/buf breaking proto --against proto/released.binpb
+	$(BIN)/python proto/generate.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+proto: $(VENV)/.dev  ## generate service/homophily_service/_pb from proto/
+	$(BIN)/python proto/generate.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

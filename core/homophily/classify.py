@@ -144,8 +144,8 @@ class ERRClassifier(GraphClassifier):
     normalized : use the normalised Laplacian.
     backend : "numpy".
     callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``)
-        before the first step and after each, and before that with a :class:`Start` for each iteration of the IRR start:
-        its ``iteration`` is 0 and its ``energy`` None, as there is none yet. Raise from it to cancel.
+        before the first step and after each. Before that, each iteration of the IRR start shows it a :class:`Start`
+        (a direct solution only one, at its end), whose ``iteration`` is 0 and whose ``energy`` None. Raise to cancel.
     n_jobs : threads; None means every core this process may use.
 
     Attributes

@@ -74,3 +74,8 @@ def laplacian(W, *, normalized=True, power=1):
         G = csr_array(G @ L)
     G.sort_indices()
     return G
+
+
+def with_repulsion(G, repulsion):
+    """``G − (1 − ρ) diag(G 1)``: what pushes each point out of the crowd counts by ρ."""
+    return csr_array(G - (1 - repulsion) * diags_array(G.sum(axis=1)))
