@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, delete, exc, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, delete, exc, func, insert, or_, select, update
 
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
@@ -24,6 +24,8 @@ from homophily_service.store.tables import events, jobs
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
+# Few enough for other writers not to wait long.
+FORGET_AT_ONCE = 500
 
 
 class LeaseLost(Exception):
@@ -201,9 +203,14 @@ class Queue:
 
     def forget_ended(self, older_than_seconds: float) -> int:
         """Delete records of jobs that ended so long ago; returns how many."""
-        old = and_(jobs.c.state.in_(FINAL), jobs.c.finished < now() - older_than_seconds)
-        with self.database.write() as connection:
-            return connection.execute(delete(jobs).where(old)).rowcount
+        old = select(jobs.c.number).where(jobs.c.finished < now() - older_than_seconds).limit(FORGET_AT_ONCE)
+        forgotten = 0
+        while True:
+            with self.database.write() as connection:
+                some = connection.execute(delete(jobs).where(jobs.c.number.in_(old))).rowcount
+            forgotten += some
+            if some < FORGET_AT_ONCE:
+                return forgotten
 
     # -- for workers ---------------------------------------------------------------------------------------------
 
@@ -213,17 +220,16 @@ class Queue:
         A job whose lease ran out is next to go, unless it was to be cancelled or was started too often: then it ends
         here, with ``poison`` as its error.
         """
-        waits = jobs.c.state == QUEUED
-        expired = and_(jobs.c.state == RUNNING, jobs.c.lease_until < now())
-        candidate = and_(or_(waits, expired), jobs.c.kind.in_(kinds))
-        first = select(jobs).where(candidate).order_by(jobs.c.priority.desc(), jobs.c.number).limit(1)
+        known = select(jobs).where(jobs.c.kind.in_(kinds))
+        lost = known.where(jobs.c.state == RUNNING, jobs.c.lease_until < now())
+        waiting = known.where(jobs.c.state == QUEUED)
         # Looking takes no lock: only when there is something does a writer start.
         with self.database.read() as connection:
-            if connection.execute(first.with_only_columns(jobs.c.number)).one_or_none() is None:
+            if not connection.scalar(select(or_(lost.exists(), waiting.exists()))):
                 return None
         with self.database.write() as connection:
             while True:
-                job = connection.execute(first.with_for_update(skip_locked=True)).one_or_none()
+                job = _first(connection, lost) or _first(connection, waiting)
                 if job is None:
                     return None
                 if job.cancel_requested:
@@ -306,6 +312,12 @@ def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[An
     if found is None:
         raise NotFound(f"{name} does not exist")
     return found
+
+
+def _first(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
+    """The one whose turn it is, locked; others that claim at the same time get the next ones."""
+    in_turn = candidates.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1)
+    return connection.execute(in_turn.with_for_update(skip_locked=True)).one_or_none()
 
 
 def _mine(lease: Lease) -> Any:

@@ -140,6 +140,7 @@ class Upload:
         self.total = sum(part.bytes for part in parts)
         self._files: list[IO[bytes]] = []
         self._digest = hashlib.sha256()
+        self._file_digests = [hashlib.sha256() for _ in parts]
         self.received = self.total if finished is not None else self._reopen()
 
     def write(self, offset: int, data: bytes) -> None:
@@ -154,11 +155,12 @@ class Upload:
         self._digest.update(data)
         view = memoryview(data)
         begins = 0
-        for part, file in zip(self.parts, self._files, strict=True):
+        for part, file, digest in zip(self.parts, self._files, self._file_digests, strict=True):
             mine = view[max(0, begins - offset) : max(0, begins + part.bytes - offset)]
             if mine and begins + part.bytes > offset:
                 self._check(part, max(offset, begins) - begins, mine)
                 file.write(mine)
+                digest.update(mine)
             begins += part.bytes
         self.received += len(data)
 
@@ -178,8 +180,16 @@ class Upload:
         self.close()
         if self.start.shape.WhichOneof("layout") == "csr":
             self._check_csr()
+        digests = zip(self.parts, self._file_digests, strict=True)
         return publish_dataset(
-            self.stores, self.name, self.start, sha256, self.total, folder=self.folder, upload_id=self.upload_id
+            self.stores,
+            self.name,
+            self.start,
+            sha256,
+            self.total,
+            folder=self.folder,
+            digests={part.name: digest.hexdigest() for part, digest in digests},
+            upload_id=self.upload_id,
         )
 
     def discard(self) -> None:
@@ -194,19 +204,23 @@ class Upload:
         self._files = []
 
     def _reopen(self) -> int:
-        """Open the files at their ends, and take up the digest of what is in them."""
+        """Open the files at their ends, and take up the digests of what is in them."""
         received = _staged_bytes(self.folder, self.parts)
         left = received
-        for part in self.parts:
+        for part, digest in zip(self.parts, self._file_digests, strict=True):
             path = self.folder / f"{part.name}.npy"
             file = path.open("r+b")
             self._files.append(file)
             npy.read_magic(file)
             npy.read_array_header_1_0(file)
             begins = file.tell()
+            file.seek(0)
+            digest.update(file.read(begins))
             mine = min(left, part.bytes)
             for _ in range(0, mine, 1 << 20):
-                self._digest.update(file.read(min(1 << 20, begins + mine - file.tell())))
+                data = file.read(min(1 << 20, begins + mine - file.tell()))
+                self._digest.update(data)
+                digest.update(data)
             file.truncate(begins + mine)
             left -= mine
         return received
@@ -241,6 +255,7 @@ def publish_dataset(
     size: int,
     *,
     folder: Path | None = None,
+    digests: dict[str, str] | None = None,
     arrays: dict[str, Any] | None = None,
     upload_id: str | None = None,
 ) -> dataset_pb2.Dataset:
@@ -248,7 +263,7 @@ def publish_dataset(
     path = f"datasets/{name.project}/{name.id}/{new_id()}"
     if folder is not None:
         (folder / START).unlink()
-        stores.blobs.adopt(folder, path, {"sha256": sha256.hex()})
+        stores.blobs.adopt(folder, path, {"sha256": sha256.hex()}, digests)
     else:
         stores.blobs.write(path, arrays or {}, {"sha256": sha256.hex()})
     dataset = dataset_pb2.Dataset(

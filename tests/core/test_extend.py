@@ -52,42 +52,49 @@ def new_values(model, new):
     return decided * np.sqrt(model.graph_.attach(new)[2].sum(axis=1) / model.graph_.degrees.mean())[:, None]
 
 
-def naive_energy(f, shares, neighbors, F, L, degree, lambda1, weight, sigma_f):
-    """E(f) of the module's docstring, from the dense matrix L and all of F."""
+def attached_energy(f, F, L, row, own, repulsion, lambda1, weight, sigma_f):
+    """What a point of value f adds to the whole energy (p = 1), by evaluating it with the point and without.
 
-    def g(x):
-        return np.sum(np.exp(-2 * np.sum((x - F) ** 2, axis=1) / sigma_f**2))
+    The point's row of the Laplacian is ``row`` beside its own entry ``own``. All else is fixed: the stored points'
+    degrees and row sums. The point has no relationship with itself, which is one of u.
+    """
 
-    def phi(a, b):
-        return np.exp(-np.sum((a - b) ** 2, axis=-1) / (2 * sigma_f**2))
+    def whole(F, L, repulsion_of_rows, self_relationship):
+        K = np.exp(-np.sum((F[:, None] - F) ** 2, axis=-1) / sigma_f**2)
+        K[-1, -1] = self_relationship
+        G = L - np.diag(repulsion_of_rows)
+        return lambda1 * np.trace(F.T @ L @ F) + weight * np.trace(K.T @ G @ K)
 
-    middles = (F[:, None] + F) / 2
-    adjoint = np.sum(L * phi(F[:, None], F) * np.exp(-2 * np.sum((f - middles) ** 2, axis=-1) / sigma_f**2))
-    energy = lambda1 * (f @ f - 2 * f @ (shares @ F[neighbors]))
-    pulls = sum(a * phi(f, F[j]) * g((f + F[j]) / 2) for a, j in zip(shares, neighbors, strict=True))
-    return energy + weight * (g(f) - 2 * pulls + adjoint / degree)
+    left_out = (1 - repulsion) * L.sum(axis=1)
+    longer = np.block([[L, row[:, None]], [row, own]])
+    left_out_longer = np.append(left_out, (1 - repulsion) * (own + row.sum()))
+    return whole(np.vstack([F, f]), longer, left_out_longer, 0.0) - whole(F, L, left_out, 1.0)
 
 
 @pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("repulsion", [None, 1.0, 0.0, 1.5])
 @pytest.mark.parametrize("data", [two_moons, blobs])
-def test_a_new_points_value_minimises_its_energy(data, normalized):
+def test_a_new_points_value_minimises_its_energy(data, repulsion, normalized):
     X, y = data(150)
     new = new_points(X, 8)
     sigma_f = 1.2
-    model = ERRClassifier(normalized=normalized, lambda1=1e-2, lambda2=1e-2, sigma_f=sigma_f, tol=1e-4).fit(X, y)
+    model = ERRClassifier(
+        normalized=normalized, lambda1=1e-2, lambda2=1e-2, sigma_f=sigma_f, repulsion=repulsion, tol=1e-4
+    ).fit(X, y)
+    counted = ERRClassifier.REPULSION if repulsion is None else repulsion
     values = new_values(model, new)
     F, graph = model.solution_, model.graph_
     indices, _, weights = graph.attach(new)
     L = graph.laplacian(normalized=normalized).toarray()
     for value, neighbors, w in zip(values, indices, weights, strict=True):
-        degree = w.sum()
-        shares = w / np.sqrt(degree * graph.degrees[neighbors]) if normalized else w / degree
-        rest = shares, neighbors, F, L, 1.0 if normalized else degree, 1e-2, 1e-2 / len(F), sigma_f
-        start = shares @ F[neighbors]
-        found = minimize(naive_energy, start, rest, method="BFGS", options={"gtol": 1e-9})
+        row, own = np.zeros(len(F)), 1.0 if normalized else w.sum()
+        row[neighbors] = -w / np.sqrt(w.sum() * graph.degrees[neighbors]) if normalized else -w
+        rest = F, L, row, own, counted, 1e-2, 1e-2 / len(F), sigma_f
+        start = -row @ F / own
+        found = minimize(attached_energy, start, rest, method="BFGS", options={"gtol": 1e-9 * own})
         # The landmarks' Gauss sums are good to a few parts in a million.
-        assert naive_energy(value, *rest) <= found.fun + 1e-5 * abs(found.fun)
-        assert naive_energy(value, *rest) <= naive_energy(start, *rest)
+        assert attached_energy(value, *rest) <= found.fun + 1e-5 * abs(found.fun)
+        assert attached_energy(value, *rest) <= attached_energy(start, *rest)
         np.testing.assert_allclose(value, found.x, atol=5e-3)
 
 

@@ -14,13 +14,23 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Float, create_engine, event, exc, make_url, text
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from homophily_service.errors import FailedPrecondition, Unavailable
 
 BUSY_SECONDS = 30.0
+# After how long a server is given up that answers nothing, not even that it is gone.
+_SILENCE = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+_FROZEN_SECONDS = 10
 # Any number will do, as long as nothing else in the database uses it.
 _MIGRATION_LOCK = 0x686F6D6F
 
@@ -39,15 +49,16 @@ def _sqlite_now(*_: Any, **__: Any) -> str:
 
 @compiles(now, "postgresql")
 def _postgres_now(*_: Any, **__: Any) -> str:
-    return "extract(epoch from clock_timestamp())::float8"
+    # When the statement began; unlike clock_timestamp() it is constant within it, so indexes can be searched by it.
+    return "extract(epoch from statement_timestamp())::float8"
 
 
 class Database:
     """One engine, used by any thread."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, busy_seconds: float = BUSY_SECONDS) -> None:
         self.url = url
-        self.engine = _engine(url)
+        self.engine = _engine(url, busy_seconds)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -59,7 +70,10 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Statements that only read, each seeing what was committed before it."""
         with _outages_told(), self.engine.connect() as connection:
-            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+            if connection.dialect.name == "sqlite":
+                yield connection.execution_options(only_reads=True)
+            else:
+                yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def ping(self) -> None:
         """Raise Unavailable if the database does not answer."""
@@ -73,7 +87,11 @@ class Database:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             config = _alembic()
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            try:
+                command.upgrade(config, "head")
+            except CommandError as error:
+                # The only one that can be: the tables are of a version that this program has never heard of.
+                raise FailedPrecondition(f"the database is of another version than this program: {error}") from error
 
     def check_version(self) -> None:
         """Raise FailedPrecondition if the tables are not of this version."""
@@ -94,29 +112,43 @@ def _alembic() -> Config:
     return config
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str, busy_seconds: float) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
-        return create_engine(
-            parsed, pool_pre_ping=True, pool_size=8, max_overflow=8, connect_args={"connect_timeout": 5}
-        )
-    if parsed.get_backend_name() != "sqlite":
-        raise ValueError(f"database_url must be of sqlite or postgresql+psycopg; got {parsed.get_backend_name()}")
-    if parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS}, pool_size=8, max_overflow=8)
+        return _postgres_engine(parsed)
+    if parsed.get_backend_name() == "sqlite":
+        return _sqlite_engine(parsed, busy_seconds)
+    raise ValueError(f"database_url must be of sqlite or postgresql+psycopg; got {parsed.get_backend_name()}")
+
+
+def _postgres_engine(url: URL) -> Engine:
+    engine = create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8, connect_args=_SILENCE)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        # A process that is frozen within a transaction would keep its job's row locked, and so from being taken over.
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{_FROZEN_SECONDS}s'")
+        connection.commit()
+
+    return engine
+
+
+def _sqlite_engine(url: URL, busy_seconds: float) -> Engine:
+    if url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": busy_seconds}, pool_size=8, max_overflow=8)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
         # The driver's own transactions start late and as readers; ours are begun below.
         connection.isolation_level = None
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # A transaction that starts as a reader cannot become a writer while another writes.
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        if not connection.get_execution_options().get("only_reads"):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
@@ -126,13 +158,22 @@ def _engine(url: str) -> Engine:
 def _outages_told() -> Iterator[None]:
     try:
         yield
-    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
-        raise Unavailable(f"the database does not answer: {_first_line(error)}", retry_seconds=1.0) from error
-    except exc.DBAPIError as error:
-        if error.connection_invalidated:
-            raise Unavailable("the connection to the database was lost", retry_seconds=1.0) from error
-        raise
+    except (exc.DBAPIError, exc.TimeoutError) as error:
+        if not _is_outage(error):
+            raise
+        raise Unavailable(f"the database does not answer: {_short(error)}", retry_seconds=1.0) from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).split("\n", 1)[0][:200]
+def _is_outage(error: exc.DBAPIError | exc.TimeoutError) -> bool:
+    if isinstance(error, exc.TimeoutError) or error.connection_invalidated:
+        return True
+    # What SQLite calls operational is also SQL that it does not understand.
+    is_mistake = getattr(error.orig, "sqlite_errorname", "") == "SQLITE_ERROR"
+    return isinstance(error, exc.OperationalError | exc.InterfaceError) and not is_mistake
+
+
+def _short(error: exc.DBAPIError | exc.TimeoutError) -> str:
+    """What is wrong, without the addresses inside our network that come before it; the cause has all."""
+    if isinstance(error, exc.TimeoutError):
+        return "all connections are in use"
+    return str(error.orig).split("\n", 1)[0].rpartition(": ")[2].strip()[:200]

@@ -53,10 +53,14 @@ jobs = Table(
     Column("last_sequence", Integer, nullable=False),
     UniqueConstraint("project", "id"),
     UniqueConstraint("project", "request_id"),
-    Index("jobs_by_turn", "state", "priority", "number"),
     Index("jobs_by_project", "project", "number"),
+    Index("jobs_by_state", "project", "state", "number"),
+    Index("jobs_by_end", "finished"),
     sqlite_autoincrement=True,
 )
+
+# What is next: the first entry of this index whose kind is known.
+Index("jobs_by_turn", jobs.c.state, jobs.c.priority.desc(), jobs.c.number, jobs.c.kind)
 
 events = Table(
     "events",

@@ -51,8 +51,10 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     with op.batch_alter_table("jobs", schema=None) as batch_op:
+        batch_op.create_index("jobs_by_end", ["finished"], unique=False)
         batch_op.create_index("jobs_by_project", ["project", "number"], unique=False)
-        batch_op.create_index("jobs_by_turn", ["state", "priority", "number"], unique=False)
+        batch_op.create_index("jobs_by_state", ["project", "state", "number"], unique=False)
+        batch_op.create_index("jobs_by_turn", ["state", sa.literal_column("priority DESC"), "number", "kind"], unique=False)
 
     op.create_table(
         "resources",
@@ -109,7 +111,9 @@ def downgrade() -> None:
     op.drop_table("resources")
     with op.batch_alter_table("jobs", schema=None) as batch_op:
         batch_op.drop_index("jobs_by_turn")
+        batch_op.drop_index("jobs_by_state")
         batch_op.drop_index("jobs_by_project")
+        batch_op.drop_index("jobs_by_end")
 
     op.drop_table("jobs")
     op.drop_table("graphs")

@@ -1,0 +1,353 @@
+"""What the service answers, as plain values: they can be kept, compared, pickled and printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from google.protobuf.timestamp_pb2 import Timestamp
+from numpy.typing import NDArray
+
+from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_service.arrays import DTYPES
+from homophily_service.client.errors import JobFailed, from_job
+from homophily_service.client.labels import class_array
+from homophily_service.client.parameters import to_dict
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Points that were uploaded."""
+
+    name: str
+    points: int
+    dimensions: int
+    is_sparse: bool
+    dtype: str
+    #: In hexadecimal digits, of the points' bytes.
+    sha256: str
+    size_bytes: int
+    create_time: datetime
+    description: str
+
+    @classmethod
+    def from_message(cls, message: dataset_pb2.Dataset) -> Dataset:
+        """Read a message."""
+        is_sparse = message.shape.WhichOneof("layout") == "csr"
+        shape = message.shape.csr if is_sparse else message.shape.dense
+        return cls(
+            name=message.name,
+            points=shape.rows,
+            dimensions=shape.columns,
+            is_sparse=is_sparse,
+            dtype=DTYPES[shape.data_type].name,
+            sha256=message.sha256.hex(),
+            size_bytes=message.size_bytes,
+            create_time=_time(message.create_time),
+            description=message.description,
+        )
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph of a model."""
+
+    #: SHA-256 of the points and of the graph's parameters.
+    digest: str
+    #: True if it was there already, so that no neighbours were searched for.
+    reused: bool
+    edges: int
+    #: The share of true neighbours that the search found.
+    recall: float
+    components: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A fitted model; its answers are read by ``Client.read_solution`` and ``Client.predict``."""
+
+    name: str
+    #: The dataset it was fitted on, which may be deleted since.
+    dataset: str
+    job: str
+    #: The model whose labels were changed to make this one; None for a fit.
+    parent_model: str | None
+    #: The classes, sorted.
+    classes: tuple[str, ...] | tuple[int, ...]
+    points: int
+    dimensions: int
+    labelled: int
+    #: Parameters that were given, by the core's names.
+    graph_parameters: dict[str, Any]
+    solver_parameters: dict[str, Any]
+    graph: Graph
+    energy: float
+    iterations: int
+    evaluations: int
+    #: The engine that computed the relationships; empty for IRR.
+    engine: str
+    #: The share of wrong answers among the validation labels, if there were any.
+    error_rate: float | None
+    #: By phase: load, graph, solve, calibrate, save.
+    seconds: dict[str, float]
+    calibrated: bool
+    create_time: datetime
+    #: What was worth telling, such as components without a label.
+    warnings: tuple[str, ...]
+    size_bytes: int
+
+    @classmethod
+    def from_message(cls, message: model_pb2.Model) -> Model:
+        """Read a message."""
+        graph = message.graph
+        return cls(
+            name=message.name,
+            dataset=message.dataset,
+            job=message.job,
+            parent_model=message.parent_model or None,
+            classes=tuple(class_array(message.classes).tolist()),
+            points=message.points,
+            dimensions=message.dimensions,
+            labelled=message.labelled,
+            graph_parameters=to_dict(message.graph_parameters),
+            solver_parameters=to_dict(message.solver_parameters),
+            graph=Graph(graph.digest, graph.reused, graph.edges, graph.recall, graph.components),
+            energy=message.energy,
+            iterations=message.iterations,
+            evaluations=message.evaluations,
+            engine=message.engine,
+            error_rate=message.error_rate if message.HasField("error_rate") else None,
+            seconds=dict(message.seconds),
+            calibrated=message.calibrated,
+            create_time=_time(message.create_time),
+            warnings=tuple(message.warnings),
+            size_bytes=message.size_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A map of points."""
+
+    name: str
+    #: The dataset, which may be deleted since.
+    dataset: str
+    job: str
+    points: int
+    components: int
+    #: 0 if none were asked for.
+    clusters: int
+    create_time: datetime
+
+    @classmethod
+    def from_message(cls, message: embedding_pb2.Embedding) -> Embedding:
+        """Read a message."""
+        return cls(
+            name=message.name,
+            dataset=message.dataset,
+            job=message.job,
+            points=message.points,
+            components=message.components,
+            clusters=message.clusters,
+            create_time=_time(message.create_time),
+        )
+
+
+class JobState(StrEnum):
+    """Where a job is; equal to its lower-case word."""
+
+    UNSPECIFIED = "unspecified"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """True if the job has ended."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+STATES = {
+    JobState.QUEUED: job_pb2.JOB_STATE_QUEUED,
+    JobState.RUNNING: job_pb2.JOB_STATE_RUNNING,
+    JobState.SUCCEEDED: job_pb2.JOB_STATE_SUCCEEDED,
+    JobState.FAILED: job_pb2.JOB_STATE_FAILED,
+    JobState.CANCELLED: job_pb2.JOB_STATE_CANCELLED,
+}
+KINDS = {"fit": job_pb2.JOB_KIND_FIT, "transduce": job_pb2.JOB_KIND_TRANSDUCE, "embed": job_pb2.JOB_KIND_EMBED}
+_STATES_BACK = {number: state for state, number in STATES.items()}
+_KINDS_BACK = {number: kind for kind, number in KINDS.items()}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job is."""
+
+    phase: str
+    iteration: int
+    #: 0 where it is not known.
+    max_iterations: int
+    energy: float | None
+    error_rate: float | None
+    #: The share of the work that is done, roughly.
+    fraction: float
+
+    @classmethod
+    def from_message(cls, message: job_pb2.Progress) -> Progress:
+        """Read a message."""
+        return cls(
+            phase=message.phase,
+            iteration=message.iteration,
+            max_iterations=message.max_iterations,
+            energy=message.energy if message.HasField("energy") else None,
+            error_rate=message.error_rate if message.HasField("error_rate") else None,
+            fraction=message.fraction,
+        )
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something that happened to a job. What concerns progress is None when only the state changed."""
+
+    sequence: int
+    time: datetime
+    state: JobState
+    attempt: int
+    phase: str | None
+    iteration: int | None
+    max_iterations: int | None
+    energy: float | None
+    error_rate: float | None
+    fraction: float | None
+    message: str
+
+    @classmethod
+    def from_message(cls, message: job_pb2.JobEvent) -> JobEvent:
+        """Read a message."""
+        progress = Progress.from_message(message.progress) if message.HasField("progress") else None
+        return cls(
+            sequence=message.sequence,
+            time=_time(message.time),
+            state=_state(message.state),
+            attempt=message.attempt,
+            phase=progress and progress.phase,
+            iteration=progress and progress.iteration,
+            max_iterations=progress and progress.max_iterations,
+            energy=progress and progress.energy,
+            error_rate=progress and progress.error_rate,
+            fraction=progress and progress.fraction,
+            message=message.message,
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as it was when it was last looked at."""
+
+    name: str
+    #: fit, transduce or embed.
+    kind: str
+    state: JobState
+    priority: int
+    #: The jobs that will be started before this one.
+    queue_position: int
+    attempt: int
+    max_attempts: int
+    progress: Progress | None
+    #: What a fit or a transduction made.
+    model: Model | None
+    #: The points whose class a transduction has changed.
+    changed_points: int | None
+    embedding: Embedding | None
+    #: Why it failed.
+    error: JobFailed | None
+    create_time: datetime
+    start_time: datetime | None
+    finish_time: datetime | None
+    #: Seconds that an attempt may take.
+    time_limit: float
+    request_id: str
+    cancel_requested: bool
+    last_sequence: int
+    tracking_run: str
+
+    @classmethod
+    def from_message(cls, message: job_pb2.Job) -> Job:
+        """Read a message."""
+        outcome = message.WhichOneof("outcome")
+        model = message.fit.model if outcome == "fit" else message.transduce.model if outcome == "transduce" else None
+        return cls(
+            name=message.name,
+            kind=_KINDS_BACK.get(message.kind, "unspecified"),
+            state=_state(message.state),
+            priority=message.priority,
+            queue_position=message.queue_position,
+            attempt=message.attempt,
+            max_attempts=message.max_attempts,
+            progress=Progress.from_message(message.progress) if message.HasField("progress") else None,
+            model=None if model is None else Model.from_message(model),
+            changed_points=message.transduce.changed_points if outcome == "transduce" else None,
+            embedding=Embedding.from_message(message.embed.embedding) if outcome == "embed" else None,
+            error=from_job(message.name, message.error) if outcome == "error" else None,
+            create_time=_time(message.create_time),
+            start_time=_time(message.start_time) if message.HasField("start_time") else None,
+            finish_time=_time(message.finish_time) if message.HasField("finish_time") else None,
+            time_limit=message.time_limit.ToNanoseconds() / 1e9,
+            request_id=message.request_id,
+            cancel_requested=message.cancel_requested,
+            last_sequence=message.last_sequence,
+            tracking_run=message.tracking_run,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The answers for new points."""
+
+    #: The model's classes, sorted: the order of the columns.
+    classes: NDArray[Any]
+    #: The class of each point as a position in ``classes``.
+    class_indices: NDArray[np.int32]
+    #: One column for two classes (positive for the second), else one column a class.
+    scores: NDArray[np.float64]
+    #: One column a class, if asked for.
+    probabilities: NDArray[np.float64] | None
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The class of each point."""
+        return np.asarray(self.classes[self.class_indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The answers for a model's own points; what was not asked for is None."""
+
+    #: The model's classes, sorted: the order of the columns.
+    classes: NDArray[Any]
+    #: The class of each point as a position in ``classes``.
+    class_indices: NDArray[np.int32] | None = None
+    #: One column for two classes (positive for the second), else one column a class.
+    scores: NDArray[np.float64] | None = None
+    #: The values F that minimise the energy.
+    values: NDArray[np.float64] | None = None
+    #: One column a class.
+    probabilities: NDArray[np.float64] | None = None
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The class of each point."""
+        return None if self.class_indices is None else np.asarray(self.classes[self.class_indices])
+
+
+def _state(number: int) -> JobState:
+    return _STATES_BACK.get(job_pb2.JobState.ValueType(number), JobState.UNSPECIFIED)
+
+
+def _time(stamp: Timestamp) -> datetime:
+    return stamp.ToDatetime(tzinfo=UTC)
