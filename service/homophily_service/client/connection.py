@@ -122,9 +122,7 @@ class Connection:
             if not patience.failures:
                 raise
 
-    def stream(
-        self, method: grpc.UnaryStreamMultiCallable[Request, Response], request: Request
-    ) -> Iterator[Response]:
+    def stream(self, method: grpc.UnaryStreamMultiCallable[Request, Response], request: Request) -> Iterator[Response]:
         """The answers of one streaming call; whoever reads them knows where to go on after an error."""
         request_id = new_request_id()
         call = method(request, metadata=self.metadata(request_id))

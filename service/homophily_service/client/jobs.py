@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from homophily_service._pb import job_pb2 as pb
-from homophily_service.client.connection import Connection, Patience
+from homophily_service.client.connection import FIRST_PAUSE, Connection, Patience
 from homophily_service.client.errors import DeadlineExceeded, JobCancelled, JobFailed, Unavailable
 from homophily_service.client.parameters import duration
 from homophily_service.client.results import Embedding, Job, JobEvent, JobState, Model
@@ -18,7 +18,7 @@ LONGEST_WAIT = 60.0
 # Beyond the time that a wait was asked to take, for its answer to arrive.
 ANSWER_SECONDS = 1.0
 
-Result = TypeVar("Result", Model, Embedding, Any, covariant=True)
+Result = TypeVar("Result", bound=Model | Embedding, covariant=True)
 
 
 class JobHandle(Generic[Result]):
@@ -98,7 +98,7 @@ class JobHandle(Generic[Result]):
                 raise TimeoutError(f"{self.name} is {self.state} after {timeout:g} s")
             self._wait(left)
         if self.info.error is not None:
-            raise self.info.error
+            raise self.info.error.with_traceback(None)
         if self.state == JobState.CANCELLED:
             raise JobCancelled(f"{self.name} was cancelled")
         found = self.info.model or self.info.embedding
@@ -129,6 +129,7 @@ class JobHandle(Generic[Result]):
             # Not reached is an error of its own only if there was time to be more patient.
             if left > self._connection.patience:
                 raise
+            time.sleep(min(left, FIRST_PAUSE))
             return
         self._seen(answer.job)
 

@@ -36,7 +36,11 @@ def to_labels(y: Any, name: str = "y") -> GivenLabels:
         return GivenLabels(pb.Labels(), None)
     if isinstance(y, Mapping):
         return _few(list(y.keys()), list(y.values()), name)
-    if isinstance(y, tuple) and len(y) == 2 and all(hasattr(part, "__len__") and not isinstance(part, str) for part in y):
+    if (
+        isinstance(y, tuple)
+        and len(y) == 2
+        and all(hasattr(part, "__len__") and not isinstance(part, str) for part in y)
+    ):
         return _few(_entries(y[0], name).tolist(), _entries(y[1], name).tolist(), name)
     entries = _entries(y, name)
     labelled = np.flatnonzero(_is_label(entries))

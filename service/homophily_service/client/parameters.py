@@ -54,7 +54,9 @@ def solver_message(*, class_prior: Any = None, **parameters: Any) -> pb.SolverPa
     _fill(message, parameters)
     if isinstance(class_prior, str):
         if class_prior != "estimate":
-            raise ValueError(f"class_prior must be 'estimate', an array of shares or None. Got {class_prior!r} instead.")
+            raise ValueError(
+                f"class_prior must be 'estimate', an array of shares or None. Got {class_prior!r} instead."
+            )
         message.class_prior.estimate = True
     elif class_prior is not None:
         message.class_prior.shares.values.extend(np.asarray(class_prior, dtype=np.float64).tolist())

@@ -40,9 +40,7 @@ class Upload:
 
         ``resume`` says that an earlier run may have begun it.
         """
-        patience = Patience(
-            self.connection.patience, lambda error: is_unavailable(error) or error.reason in _ASK_AGAIN
-        )
+        patience = Patience(self.connection.patience, lambda error: is_unavailable(error) or error.reason in _ASK_AGAIN)
         received = self._received() if resume else 0
         while True:
             try:

@@ -142,7 +142,7 @@ def _sqlite_engine(url: URL, busy_seconds: float) -> Engine:
     def prepare(connection: Any, _: Any) -> None:
         # The driver's own transactions start late and as readers; ours are begun below.
         connection.isolation_level = None
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

@@ -1,0 +1,190 @@
+"""Commands that run the service: serve, worker, config, token, health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import grpc
+import typer
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pydantic import ValidationError
+
+from homophily_service.cli.screen import AsJson, err, out, print_facts, print_json, print_table
+from homophily_service.errors import ServiceError
+from homophily_service.logs import start_logging
+from homophily_service.settings import Settings, load_settings
+from homophily_service.tokens import EVERY_PROJECT
+
+SERVICE = "homophily.v1.HomophilyService"
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with settings.", dir_okay=False, exists=True)
+]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of everything that is kept.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; see `homophily config`.")
+]
+
+
+def settings_from(config: Path | None, assignments: list[str] | None, **flags: Any) -> Settings:
+    """Settings from flags, the environment and a file; ends the program with a sentence if one is wrong."""
+    for assignment in assignments or ():
+        name, separator, value = assignment.partition("=")
+        if not separator or name not in Settings.model_fields:
+            raise typer.BadParameter(f"{assignment!r}: must be NAME=VALUE with a name out of `homophily config`")
+        flags[name] = value
+    try:
+        return load_settings(config, **flags)
+    except ValidationError as error:
+        lines = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise typer.BadParameter("; ".join(lines)) from error
+
+
+def serve(
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers beside the API; 0 for none.")] = None,
+    auth: Annotated[str | None, typer.Option(help="none or tokens.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of the Prometheus endpoint.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    assignments: Set = None,
+) -> None:
+    """Run the API and its workers until Ctrl-C or SIGTERM."""
+    # Only here: a client's commands need not load the server.
+    from homophily_service.api import server
+
+    settings = settings_from(
+        config,
+        assignments,
+        data_dir=data_dir,
+        host=host,
+        port=port,
+        workers=workers,
+        auth=auth,
+        metrics_port=metrics_port,
+        log_level=log_level,
+    )
+    start_logging(settings.log_level)
+
+    def started(running: server.Server) -> None:
+        out.print(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
+        out.print(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
+
+    asyncio.run(server.serve(settings, started))
+
+
+def worker(
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    assignments: Set = None,
+) -> None:
+    """Run one worker on the same database and blobs as the API, until Ctrl-C or SIGTERM."""
+    from homophily_service.worker.supervisor import run_worker
+
+    settings = settings_from(config, assignments, data_dir=data_dir, log_level=log_level)
+    start_logging(settings.log_level)
+    run_worker(settings)
+
+
+def show_config(
+    config: ConfigFile = None, data_dir: DataDir = None, assignments: Set = None, as_json: AsJson = False
+) -> None:
+    """Print every setting with its value and meaning, as a file for --config."""
+    settings = settings_from(config, assignments, data_dir=data_dir)
+    values = settings.model_dump(mode="json")
+    if as_json:
+        print_json(values)
+        return
+    lines = ["# Settings of Homophily. Flags come first, then HOMOPHILY_<NAME> in the environment, then this file."]
+    for name, field in Settings.model_fields.items():
+        # JSON's strings and numbers are TOML's too.
+        value = f"# {name} =" if values[name] is None else f"{name} = {json.dumps(values[name])}"
+        lines += ["", f"# {field.description}", value]
+    typer.echo("\n".join(lines))
+
+
+def health(
+    target: Annotated[str, typer.Option(envvar="HOMOPHILY_TARGET", help="Address of the API.")] = "127.0.0.1:50051",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
+) -> None:
+    """Ask whether the service is ready; the exit code tells."""
+    with grpc.insecure_channel(target) as channel:
+        try:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout, wait_for_ready=True)
+        except grpc.RpcError as error:
+            err.print(f"{target} cannot be reached: {getattr(error, 'details', str)()}")
+            raise typer.Exit(3) from None
+    state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    out.print(f"{target}: {state}")
+    raise typer.Exit(0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1)
+
+
+token = typer.Typer(
+    help="Make, list and revoke the tokens that open a service with auth = tokens.", no_args_is_help=True
+)
+
+
+@token.command("create")
+def create_token(
+    project: Annotated[str, typer.Option(help=f"The project it opens; {EVERY_PROJECT} for all.")] = "default",
+    description: Annotated[str, typer.Option(help="A text for people.")] = "",
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token. It is shown once: only its hash is kept."""
+    tokens = _tokens(config, data_dir, assignments)
+    try:
+        identifier, secret = tokens.create(project, description)
+    except ServiceError as error:
+        raise typer.BadParameter(error.message) from error
+    if as_json:
+        print_json({"id": identifier, "project": project, "token": secret})
+    else:
+        print_facts({"id": identifier, "project": project, "token": secret})
+
+
+@token.command("list")
+def list_tokens(
+    config: ConfigFile = None, data_dir: DataDir = None, assignments: Set = None, as_json: AsJson = False
+) -> None:
+    """List the tokens."""
+    rows = _tokens(config, data_dir, assignments).all()
+    if as_json:
+        keys = ("id", "project", "description", "created", "revoked")
+        print_json([{key: getattr(row, key) for key in keys} for row in rows])
+    else:
+        columns = ["id", "project", "description", "revoked"]
+        print_table("", columns, [(row.id, row.project, row.description, row.revoked is not None) for row in rows])
+
+
+@token.command("revoke")
+def revoke_token(
+    identifier: Annotated[str, typer.Argument(metavar="ID")],
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+) -> None:
+    """Make a token worthless; servers notice within seconds."""
+    try:
+        _tokens(config, data_dir, assignments).revoke(identifier)
+    except ServiceError as error:
+        err.print(error.message)
+        raise typer.Exit(4) from None
+
+
+def _tokens(config: Path | None, data_dir: Path | None, assignments: list[str] | None) -> Any:
+    from homophily_service.store.database import Database
+    from homophily_service.tokens import Tokens
+
+    database = Database(settings_from(config, assignments, data_dir=data_dir).database)
+    database.migrate()
+    return Tokens(database)

@@ -1,0 +1,59 @@
+"""The Python client of the service. It needs gRPC, protobuf, NumPy and SciPy, nothing of the server."""
+
+from homophily_service.client.client import Client
+from homophily_service.client.errors import (
+    AlreadyExists,
+    ClientError,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    JobCancelled,
+    JobFailed,
+    LimitExceeded,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    Violation,
+)
+from homophily_service.client.jobs import JobHandle
+from homophily_service.client.results import (
+    Dataset,
+    Embedding,
+    Graph,
+    Job,
+    JobEvent,
+    JobState,
+    Model,
+    Prediction,
+    Progress,
+    Solution,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "Client",
+    "ClientError",
+    "Dataset",
+    "DeadlineExceeded",
+    "Embedding",
+    "FailedPrecondition",
+    "Graph",
+    "InvalidArgument",
+    "Job",
+    "JobCancelled",
+    "JobEvent",
+    "JobFailed",
+    "JobHandle",
+    "JobState",
+    "LimitExceeded",
+    "Model",
+    "NotFound",
+    "PermissionDenied",
+    "Prediction",
+    "Progress",
+    "Solution",
+    "Unauthenticated",
+    "Unavailable",
+    "Violation",
+]
