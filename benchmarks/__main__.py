@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.report import Options, Report
 from homophily import HomophilyWarning
 
-COMMANDS = ("speed", "scaling", "mnist", "roofline", "defaults", "engines", "optimizer", "predict")
+COMMANDS = ("speed", "scaling", "mnist", "roofline", "defaults", "engines", "optimizer", "predict", "service")
 
 
 def main(arguments: list[str]) -> int:
@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data", type=Path, help="folder of the real data sets; stand-ins are drawn without it")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
     parser.add_argument("--seeds", type=int, help="draws of labels (mnist: 5, defaults: 10)")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of these draws (defaults)")
     parser.add_argument("--max-points", type=int, default=1_000_000, help="largest size of scaling")
     chosen = parser.parse_args(arguments)
     if chosen.data is not None and not chosen.data.is_dir():
@@ -29,10 +30,11 @@ def main(arguments: list[str]) -> int:
         return run_all(arguments)
     # Small components without a label are common in these graphs, and counted as errors like any others.
     warnings.simplefilter("ignore", HomophilyWarning)
-    report = Report(chosen.name, Options(chosen.data, chosen.quick, chosen.seeds, chosen.max_points))
-    import_module(f"benchmarks.{chosen.name}").run(report.options, report)
+    options = Options(chosen.data, chosen.quick, chosen.seeds, chosen.first_seed, chosen.max_points)
+    report = Report(chosen.name, options)
+    import_module(f"benchmarks.{chosen.name}").run(options, report)
     report.close()
-    return 0
+    return int(report.failed)
 
 
 def run_all(arguments: list[str]) -> int:

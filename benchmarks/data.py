@@ -14,6 +14,7 @@ Floats = NDArray[np.float64]
 Classes = NDArray[np.int64]
 
 DEFAULTS_SETS = ("ssl_usps", "ssl_text", "ssl_bci", "pcmac", "ccat", "gcat")
+UNUSED_SETS = ("ssl_digit1", "ssl_coil2", "ssl_g241c", "ssl_g241n")
 
 
 class DataSet(NamedTuple):
@@ -69,6 +70,11 @@ def default_sets(folder: Path | None) -> list[DataSet]:
     sets.append(DataSet("breast cancer", (X - X.mean(axis=0)) / X.std(axis=0), y.astype(np.int64)))
     sets.append(DataSet("two moons", *make_moons(1000, noise=0.15, random_state=0)))
     return sets
+
+
+def unused_sets(folder: Path | None) -> list[DataSet]:
+    """Sets that no default was chosen on; none without the folder."""
+    return [] if folder is None else [read(folder, name) for name in UNUSED_SETS]
 
 
 def two_and_five(name: str, X: Any, digits: Any) -> DataSet:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from homophily import ERRClassifier, IRRClassifier
+from homophily.classify import Start
 from homophily.optimize import State
 
 Arguments = ParamSpec("Arguments")
@@ -79,8 +80,10 @@ def traced_fit(classifier: ERRClassifier, X: Any, y: Any, init: Any = None) -> l
     trace: list[Moment] = []
     began = 0.0
 
-    def note(state: State) -> None:
+    def note(state: State | Start) -> None:
         nonlocal began
+        if isinstance(state, Start):
+            return
         began = began or perf_counter()
         trace.append(Moment(perf_counter() - began, state.n_evaluations, state.energy))
 

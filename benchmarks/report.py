@@ -26,6 +26,7 @@ class Options:
     data: Path | None = None
     quick: bool = False
     seeds: int | None = None
+    first_seed: int = 0
     max_points: int = 1_000_000
 
 
@@ -38,6 +39,8 @@ class Report:
     began: float = field(default_factory=time.perf_counter)
     tables: dict[str, list[Row]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    failed: bool = False
+    """Something is not as it must be: the command ends with an error."""
 
     def progress(self, text: str) -> None:
         """Say on the error stream what is being done."""
@@ -52,6 +55,11 @@ class Report:
         """Print and keep a sentence."""
         self.notes.append(text)
         print(f"* {text}", flush=True)
+
+    def fail(self, text: str) -> None:
+        """Print and keep what is not as it must be."""
+        self.failed = True
+        self.note(f"FAILED: {text}")
 
     def picture(self, name: str) -> Path:
         """Where a plot of that name goes."""

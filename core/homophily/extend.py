@@ -11,6 +11,7 @@ Gaussians at landmark positions. Powers of the Laplacian are extended with p = 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,13 @@ class RelationshipTerm(NamedTuple):
     sums: GaussSums
 
 
+class Columns(NamedTuple):
+    """Columns of F whose new values are found together, contiguous in memory."""
+
+    F: Floats
+    relationships: RelationshipTerm | None
+
+
 def gauss_sums(F: Floats, G: csr_array, sigma_f: float) -> GaussSums:
     """Project the mean of the Gauss sums over values and edges onto Gaussians at landmarks chosen among the values."""
     narrow = sigma_f / np.sqrt(2.0)
@@ -80,39 +88,43 @@ def _kernel(Z: Floats, F: Floats, width: float) -> Floats:
 def extend(
     X: Any,
     graph: KNNGraph,
-    F: Floats,
+    columns: Sequence[Columns],
     known: NDArray[np.bool_],
     *,
     normalized: bool,
     lambda1: float,
-    relationships: RelationshipTerm | None,
     n_jobs: int | None = None,
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Values (m, n) and degrees (m,) of new points, and which of them have a neighbour whose value is ``known``.
 
-    A point at distance 0 from a stored one has the stored value and degree; where several are that close, the lowest
-    index counts.
+    X is validated. A point at distance 0 from a stored one has the stored value and degree; where several are that
+    close, the lowest index counts.
     """
-    indices, distances, weights = graph.attach(X)
+    indices, distances, weights = graph.attach_validated(X)
     weights = np.where(known[indices], weights, 0.0)
     own = weights.sum(axis=1)
     reached = own > 0.0
     degree = np.where(reached, own, 1.0)
+    degrees = graph.degrees
     if normalized:
-        stored = graph.degrees[indices]
+        stored = degrees[indices]
         # Root by root: the product of two tiny degrees would underflow.
         shares = weights / np.sqrt(degree)[:, None] / np.sqrt(np.where(stored > 0.0, stored, 1.0))
     else:
         shares = weights / degree[:, None]
-    values = np.einsum("mk,mkn->mn", shares, F[indices])
-    if relationships is not None:
-        damping = np.ones_like(degree) if normalized else degree
-        values = _minimise(values, shares, indices, damping, F, lambda1, relationships, n_jobs)
-    if distances.shape[1]:
-        stored_twin = distances[:, 0] == 0.0
-        twins = indices[stored_twin, 0]
-        values[stored_twin], own[stored_twin], reached[stored_twin] = F[twins], graph.degrees[twins], known[twins]
-    return values, own, reached
+    damping = np.ones_like(degree) if normalized else degree
+    # Weights alone may list no neighbour at all.
+    copies = np.flatnonzero(distances[:, 0] == 0.0) if distances.shape[1] else np.empty(0, dtype=np.intp)
+    twins = indices[copies, 0] if copies.size else copies
+    parts = []
+    for F, relationships in columns:
+        values = np.einsum("mk,mkn->mn", shares, F[indices])
+        if relationships is not None:
+            values = _minimise(values, shares, indices, damping, F, lambda1, relationships, n_jobs)
+        values[copies] = F[twins]
+        parts.append(values)
+    own[copies], reached[copies] = degrees[twins], known[twins]
+    return np.hstack(parts), own, reached
 
 
 def _minimise(

@@ -23,6 +23,8 @@ from homophily.neighbors import Distances, Indices, NeighborIndex, available_nei
 # weight would underflow to 0 and its edge vanish.
 _LARGEST_EXPONENT = 600.0
 _BLOCK_ENTRIES = 4_000_000
+# What scikit-learn's check of points is asked for.
+_POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
 
 class KNNGraph(BaseEstimator):
@@ -99,7 +101,12 @@ class KNNGraph(BaseEstimator):
             raise ValueError(
                 "The 'sigma_x' parameter of KNNGraph must be given with weights='fixed'. Got None instead."
             )
-        X = self._validated(X, reset=True)
+        X = validate_data(self, X, **_POINTS)
+        if self.metric in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
+            raise ValueError(
+                f"The 'X' parameter of KNNGraph must be square with metric={self.metric!r}. Got {X.shape} instead."
+            )
+        self._check_entries(X)
         self.distances_: Distances | None = None
         self.indices_: Indices | None = None
         self.index_: NeighborIndex | None = None
@@ -176,7 +183,11 @@ class KNNGraph(BaseEstimator):
         every distance is inf.
         """
         check_is_fitted(self)
-        X = self._validated(X, reset=False)
+        return self.attach_validated(validate_data(self, X, reset=False, **_POINTS))
+
+    def attach_validated(self, X: Any) -> tuple[Indices, Distances, NDArray[np.float64]]:
+        """What :meth:`attach` does, for an X that an estimator on this graph has validated."""
+        self._check_entries(X)
         if self.metric == "affinity":
             return _listed_weights(X)
         k = max(1, self._n_found)
@@ -212,13 +223,9 @@ class KNNGraph(BaseEstimator):
         tags.input_tags.pairwise = self.metric in ("precomputed", "affinity")
         return tags
 
-    def _validated(self, X: Any, reset: bool) -> Any:
-        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+    def _check_entries(self, X: Any) -> None:
+        """Refuse negative distances and weights."""
         if self.metric in ("precomputed", "affinity"):
-            if reset and X.shape[0] != X.shape[1]:
-                raise ValueError(
-                    f"The 'X' parameter of KNNGraph must be square with metric={self.metric!r}. Got {X.shape} instead."
-                )
             entries: NDArray[Any] = X if isinstance(X, np.ndarray) else X.data
             smallest = entries.min(initial=0)
             if smallest < 0:
@@ -226,7 +233,6 @@ class KNNGraph(BaseEstimator):
                     f"The 'X' parameter of KNNGraph must have no negative entry with metric={self.metric!r}. "
                     f"Got {smallest} instead."
                 )
-        return X
 
     def _others(self, k: int) -> tuple[Distances, Indices]:
         """Each stored point's ``k`` nearest others."""

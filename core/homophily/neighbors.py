@@ -59,6 +59,8 @@ _RECALL_SAMPLE = 500
 _RECALL_NEIGHBORS = 10
 
 _BLOCK_ROWS = 16_384
+# Fewer rows are found sooner than a second thread is at work.
+_ROWS_WORTH_THREADS = 64
 _IMPORTED_BY = os.getpid()
 # When more points than this are equally near, the lowest indices among those found are taken.
 _MOST_CANDIDATES = 1024
@@ -104,6 +106,10 @@ class NeighborIndex(ABC):
     def _visits(self) -> NDArray[np.int64]:
         """The order in which the stored points are best looked up."""
         return np.arange(self.size)
+
+    def _jobs(self, rows: Any) -> int | None:
+        """``n_jobs`` of a search for these rows."""
+        return self.n_jobs if rows.shape[0] >= _ROWS_WORTH_THREADS else 1
 
     def _in_blocks(
         self, rows: Any, visits: NDArray[np.int64], k: int, stored: bool = False
@@ -223,8 +229,9 @@ class DenseIndex(NeighborIndex):
         seen, structure = self._searched(rows), self._structure
         if self.method == "kd-tree":
             nearest = np.arange(1, count + 1)
-            return np.asarray(structure.query(seen, nearest, workers=thread_count(self.n_jobs))[1], dtype=np.int64)
-        with _faiss_threads(self.n_jobs):
+            workers = thread_count(self._jobs(rows))
+            return np.asarray(structure.query(seen, nearest, workers=workers)[1], dtype=np.int64)
+        with _faiss_threads(self._jobs(rows)):
             if self.method == "exact":
                 return np.asarray(structure.search(seen, count)[1])
             depth = faiss.SearchParametersHNSW(  # type: ignore[attr-defined]
@@ -239,7 +246,7 @@ class DenseIndex(NeighborIndex):
 
     def _distances(self, rows: NDArray[Any], candidates: NDArray[np.int64]) -> Distances:
         distances = np.empty(candidates.shape)
-        _run_rows(_dense_distances, self.n_jobs, rows, read_only(self._points), candidates, self._scale, distances)
+        _run_rows(_dense_distances, self._jobs(rows), rows, read_only(self._points), candidates, self._scale, distances)
         return _metric_distances(distances, self.metric)
 
     def _tune(self) -> None:
@@ -306,14 +313,15 @@ class SparseIndex(NeighborIndex):
     def _candidates(self, rows: Any, count: int) -> NDArray[np.int64]:
         queries = _with_column(rows / self._scale, np.ones(rows.shape[0]))
         # Without a threshold of -inf, products of zero and less would be dropped. With it each row has ``count``.
-        best = sp_matmul_topn(queries, self._structure, count, threshold=-np.inf, n_threads=thread_count(self.n_jobs))
+        threads = thread_count(self._jobs(rows))
+        best = sp_matmul_topn(queries, self._structure, count, threshold=-np.inf, n_threads=threads)
         return np.asarray(best.indices, dtype=np.int64).reshape(rows.shape[0], count)
 
     def _distances(self, rows: Any, candidates: NDArray[np.int64]) -> Distances:
         distances = np.empty(candidates.shape)
         ours = (rows.indptr, rows.indices, rows.data)
         theirs = tuple(read_only(part) for part in (self._points.indptr, self._points.indices, self._points.data))
-        _run_rows(_sparse_distances, self.n_jobs, ours, theirs, candidates, self._scale, distances)
+        _run_rows(_sparse_distances, self._jobs(rows), ours, theirs, candidates, self._scale, distances)
         return _metric_distances(distances, self.metric)
 
 

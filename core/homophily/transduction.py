@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from homophily.calibration import Calibration, fit_calibration, label_folds
 from homophily.errors import UnlabelledComponentsWarning
-from homophily.extend import RelationshipTerm, extend
+from homophily.extend import Columns, RelationshipTerm, extend
 from homophily.graph import KNNGraph
 from homophily.labels import (
     Labels,
@@ -126,7 +126,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
         self._labels = labels
-        # What is made when first asked for: the calibration, the terms for new points.
+        # What is made when first asked for: the calibration, the mean degree, the terms and columns for new points.
         self._lazy: dict[str, Any] = {}
         scores = self._scores(self.solution_, self.graph_.degrees)
         if self.class_prior is None:
@@ -265,7 +265,9 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
     def _scores(self, values: Floats, degrees: Floats) -> Floats:
         if not self.normalized:
             return values
-        relative = np.where(degrees > 0, degrees, 1.0) / (self.graph_.degrees[self.reached_].mean() or 1.0)
+        if "mean_degree" not in self._lazy:
+            self._lazy["mean_degree"] = self.graph_.degrees[self.reached_].mean() or 1.0
+        relative = np.where(degrees > 0, degrees, 1.0) / self._lazy["mean_degree"]
         return np.asarray(values / np.sqrt(relative)[:, None])
 
     def _calibrate(self) -> Calibration:
@@ -315,28 +317,41 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         """Scores of points, and which of them a label reaches; in blocks, as each point brings k edges along."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
-        if "terms" not in self._lazy:
-            self._lazy["terms"] = self._new_point_terms()
-        blocks = [self._extend_block(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+        columns = self._columns()
+        blocks = [self._extend_block(X[start : start + BLOCK], columns) for start in range(0, X.shape[0], BLOCK)]
         return np.concatenate([scores for scores, _ in blocks]), np.concatenate([reached for _, reached in blocks])
 
-    def _extend_block(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
-        terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
-        parts = [
-            extend(
-                X,
-                self.graph_,
-                read_only(np.ascontiguousarray(F)),
-                self.reached_,
-                normalized=self.normalized,
-                lambda1=self.lambda1,
-                relationships=term,
-                n_jobs=self.n_jobs,
+    def _extend_block(self, X: Any, columns: tuple[Columns, ...]) -> tuple[Floats, NDArray[np.bool_]]:
+        values, degrees, reached = extend(
+            X,
+            self.graph_,
+            columns,
+            self.reached_,
+            normalized=self.normalized,
+            lambda1=self.lambda1,
+            n_jobs=self.n_jobs,
+        )
+        return self._scores(values, degrees), reached
+
+    def _columns(self) -> tuple[Columns, ...]:
+        """The columns of the solution that are extended together, each with its term."""
+        if "columns" not in self._lazy:
+            if "terms" not in self._lazy:
+                self._lazy["terms"] = self._new_point_terms()
+            terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
+            parts = np.split(self.solution_, len(terms), axis=1)
+            self._lazy["columns"] = tuple(
+                Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True)
             )
-            for F, term in zip(np.split(self.solution_, len(terms), axis=1), terms, strict=True)
-        ]
-        _, degrees, reached = parts[0]
-        return self._scores(np.hstack([values for values, _, _ in parts]), degrees), reached
+        columns: tuple[Columns, ...] = self._lazy["columns"]
+        return columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        if "_lazy" in state:
+            # The columns are those of the solution once more.
+            state["_lazy"] = {name: made for name, made in state["_lazy"].items() if name != "columns"}
+        return state
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "transduction_")

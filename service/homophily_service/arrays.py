@@ -24,6 +24,11 @@ DATA_TYPES: dict[np.dtype[Any], pb.DataType.ValueType] = {
 FLOATS = (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT64)
 INTEGERS = (pb.DATA_TYPE_INT32, pb.DATA_TYPE_INT64)
 
+# No length is as large; some beside a 0 would overflow what NumPy counts with.
+LONGEST = 1 << 48
+# Elements that are looked at together, as arrays of a dataset may be larger than the memory.
+BLOCK = 1 << 20
+
 Points = NDArray[Any] | csr_array
 
 
@@ -54,12 +59,12 @@ def to_tensor(array: NDArray[Any]) -> pb.Tensor:
     return pb.Tensor(data_type=DATA_TYPES[little.dtype], shape=little.shape, data=little.tobytes())
 
 
-def from_tensor(tensor: pb.Tensor, field: str, allowed: tuple[int, ...]) -> NDArray[Any]:
+def from_tensor(tensor: pb.Tensor, field: str, allowed: tuple[int, ...], axes: int) -> NDArray[Any]:
     """The tensor's elements, read-only."""
     _check_type(tensor.data_type, f"{field}.data_type", allowed)
     dtype, shape = DTYPES[tensor.data_type], tuple(tensor.shape)
-    if any(length < 0 for length in shape) or len(shape) > 8:
-        raise InvalidRequest(f"{field}.shape", f"must be at most 8 lengths of at least 0; got {list(shape)[:9]}")
+    if len(shape) != axes or any(not 0 <= length < LONGEST for length in shape):
+        raise InvalidRequest(f"{field}.shape", f"must be {axes} lengths from 0 to 2^48; got {list(shape)[:4]}")
     # Python's integers do not overflow, so a false shape cannot pass as a small one.
     expected = math.prod(shape) * dtype.itemsize
     if len(tensor.data) != expected:
@@ -77,7 +82,7 @@ def parts_of(shape: pb.PointsShape, limits: Limits, field: str) -> list[Part]:
     field = f"{field}.{layout}"
     rows_columns = shape.dense if layout == "dense" else shape.csr
     _check_type(rows_columns.data_type, f"{field}.data_type", FLOATS)
-    _check_size(rows_columns.rows, rows_columns.columns, limits, field)
+    _check_size(rows_columns.rows, rows_columns.columns, limits, f"{field}.rows", f"{field}.columns")
     dtype = DTYPES[rows_columns.data_type]
     if layout == "dense":
         parts = [Part("points", dtype, (shape.dense.rows, shape.dense.columns))]
@@ -104,27 +109,21 @@ def from_points(points: pb.Points, limits: Limits, field: str) -> Points:
     if layout is None:
         raise InvalidRequest(field, "must hold dense or csr points")
     if layout == "dense":
-        dense = from_tensor(points.dense, f"{field}.dense", FLOATS)
-        if dense.ndim != 2:
-            raise InvalidRequest(f"{field}.dense.shape", f"must be two lengths, points and features; got {dense.ndim}")
-        _check_size(dense.shape[0], dense.shape[1], limits, f"{field}.dense")
+        dense = from_tensor(points.dense, f"{field}.dense", FLOATS, axes=2)
+        _check_size(dense.shape[0], dense.shape[1], limits, f"{field}.dense.shape", f"{field}.dense.shape")
         check_finite(dense, f"{field}.dense.data")
         return dense
     csr = points.csr
-    values = from_tensor(csr.values, f"{field}.csr.values", FLOATS)
-    columns = from_tensor(csr.column_indices, f"{field}.csr.column_indices", INTEGERS)
-    starts = from_tensor(csr.row_starts, f"{field}.csr.row_starts", INTEGERS)
-    for name, array in (("values", values), ("column_indices", columns), ("row_starts", starts)):
-        if array.ndim != 1:
-            raise InvalidRequest(f"{field}.csr.{name}.shape", f"must be one length; got {array.ndim}")
-    _check_size(len(starts) - 1, csr.columns, limits, f"{field}.csr")
-    return checked_csr(values, columns, starts, csr.columns, f"{field}.csr")
+    values = from_tensor(csr.values, f"{field}.csr.values", FLOATS, axes=1)
+    columns = from_tensor(csr.column_indices, f"{field}.csr.column_indices", INTEGERS, axes=1)
+    starts = from_tensor(csr.row_starts, f"{field}.csr.row_starts", INTEGERS, axes=1)
+    _check_size(len(starts) - 1, csr.columns, limits, f"{field}.csr.row_starts", f"{field}.csr.columns")
+    check_csr(values, columns, starts, csr.columns, f"{field}.csr")
+    return csr_array((values, columns, starts), shape=(len(starts) - 1, csr.columns))
 
 
-def checked_csr(
-    values: NDArray[Any], columns: NDArray[Any], starts: NDArray[Any], n_columns: int, field: str
-) -> csr_array:
-    """A sparse matrix, if its arrays fit together."""
+def check_csr(values: NDArray[Any], columns: NDArray[Any], starts: NDArray[Any], n_columns: int, field: str) -> None:
+    """Refuse arrays that do not fit together."""
     check_finite(values, f"{field}.values")
     if len(columns) != len(values):
         raise InvalidRequest(f"{field}.column_indices", f"must be as many as values, {len(values)}; got {len(columns)}")
@@ -132,13 +131,12 @@ def checked_csr(
         raise InvalidRequest(f"{field}.row_starts", f"must rise from 0 to the number of values, {len(values)}")
     if len(columns) and not (columns.min() >= 0 and columns.max() < n_columns):
         raise InvalidRequest(f"{field}.column_indices", f"must be between 0 and {n_columns - 1}")
-    if len(columns) > 1:
-        inside = np.ones(len(columns) - 1, dtype=bool)
-        first = starts[1:-1]
-        inside[first[(first > 0) & (first < len(columns))] - 1] = False
-        if np.any(columns[1:][inside] <= columns[:-1][inside]):
+    for begin in range(0, len(columns), BLOCK):
+        some = columns[begin : begin + BLOCK + 1]
+        # Where columns do not rise, a row must start.
+        falls = begin + 1 + np.flatnonzero(some[1:] <= some[:-1])
+        if np.any(starts[np.searchsorted(starts, falls)] != falls):
             raise InvalidRequest(f"{field}.column_indices", "must rise within a row")
-    return csr_array((values, columns, starts), shape=(len(starts) - 1, n_columns))
 
 
 def check_finite(values: NDArray[Any], field: str, offset: int = 0) -> None:
@@ -190,12 +188,12 @@ def _check_type(value: int, field: str, allowed: tuple[int, ...]) -> None:
         raise InvalidRequest(field, f"must be one of {names}; got {value}")
 
 
-def _check_size(rows: int, columns: int, limits: Limits, field: str) -> None:
+def _check_size(rows: int, columns: int, limits: Limits, rows_field: str, columns_field: str) -> None:
     if rows < 1:
-        raise InvalidRequest(f"{field}.rows", f"must be at least 1 point; got {rows}")
+        raise InvalidRequest(rows_field, f"must be at least 1 point; got {rows}")
     if columns < 1:
-        raise InvalidRequest(f"{field}.columns", f"must be at least 1 feature; got {columns}")
+        raise InvalidRequest(columns_field, f"must be at least 1 feature; got {columns}")
     if rows > limits.points:
-        raise LimitExceeded(f"{field}: {rows} points, the limit is {limits.points}")
+        raise LimitExceeded(f"{rows_field}: {rows} points, the limit is {limits.points}")
     if columns > limits.dimensions:
-        raise LimitExceeded(f"{field}: {columns} features, the limit is {limits.dimensions}")
+        raise LimitExceeded(f"{columns_field}: {columns} features, the limit is {limits.dimensions}")

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
 from homophily_service.errors import DataLoss, FailedPrecondition
-from homophily_service.names import JobName
 from homophily_service.store.blobs import Blobs
 from homophily_service.stores import Stores
 
@@ -35,11 +34,6 @@ def graph_digest(dataset_sha256: bytes, parameters: dict[str, Any]) -> str:
 def graph_path(digest: str, token: str) -> str:
     """Where a graph is written by the holder of a token; only the first of several is recorded."""
     return f"graphs/{digest}/{token}"
-
-
-def model_path(job: JobName, token: str) -> str:
-    """Where a job's model is written by the holder of a token; only the one that finishes is recorded."""
-    return f"models/{job.project}/{job.id}/{token}"
 
 
 def save_graph(blobs: Blobs, path: str, graph: KNNGraph) -> None:

@@ -37,6 +37,8 @@ MULTICLASS = {
     pb.MULTICLASS_VECTOR: "vector",
     pb.MULTICLASS_ONE_VS_REST: "one-vs-rest",
 }
+# Each string takes its own length: in an array of one width, a long class would make thousands of short ones as long.
+TEXT = np.dtypes.StringDType()
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
 
 
@@ -51,7 +53,7 @@ def read_labels(message: pb.Labels, n_points: int | None, field: str, *, max_cla
     classes: NDArray[Any]
     if kind == "strings":
         values = list(message.classes.strings.values)
-        classes = np.array(values, dtype=np.str_) if values else np.array([], dtype=np.str_)
+        classes = np.array(values, dtype=TEXT)
         for place, value in enumerate(values):
             if not value or len(value) > 256 or "\0" in value:
                 raise InvalidRequest(f"{field}.classes.strings.values[{place}]", "must be 1 to 256 characters, no NUL")
@@ -98,7 +100,7 @@ def classes_of(message: pb.ClassValues) -> NDArray[Any]:
     """The classes that a message of ours holds."""
     if message.WhichOneof("kind") == "integers":
         return np.array(message.integers.values, dtype=np.int64)
-    return np.array(message.strings.values, dtype=np.str_)
+    return np.array(message.strings.values, dtype=TEXT)
 
 
 def class_values(classes: NDArray[Any]) -> pb.ClassValues:

@@ -29,7 +29,8 @@ from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.warm import warm_up
 
-_log = logging.getLogger(__name__)
+# Not __name__, which is __main__ in the process.
+_log = logging.getLogger("homophily_service.predictor")
 
 HEAD = struct.Struct("<II")
 SUCCESS, ERROR = b"S", b"E"

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from homophily_service.settings import Settings
@@ -20,11 +21,10 @@ _PR_SET_PDEATHSIG = 1
 RESTART_SECONDS = 1.0
 
 
-def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when the thread that started it ends."""
-    parent = os.getppid()
+def die_with_parent(parent: int, how: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the thread of ``parent`` that started it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != parent:
         # It ended before the kernel was asked.
         os.kill(os.getpid(), how)
 
@@ -35,6 +35,9 @@ def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Pop
     The settings go through the socket, as they may hold a password, and arguments are for everybody to see.
     """
     ours, theirs = socket.socketpair()
+    # Before there is anybody to read it: a process that is killed at once is not noticed here, but at its socket.
+    with Connection(os.dup(ours.fileno())) as connection:
+        connection.send_bytes(settings.for_children().encode())
     # Libraries read these once, when they are loaded.
     count = str(threads)
     environment = os.environ | {
@@ -45,22 +48,21 @@ def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Pop
     }
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(theirs.fileno())],
+            [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             env=environment,
             stdin=subprocess.DEVNULL,
         )
-    with Connection(os.dup(ours.fileno())) as connection:
-        connection.send_bytes(settings.for_children().encode())
     return process, ours
 
 
 def begin(when_parent_dies: signal.Signals = signal.SIGKILL) -> tuple[Connection, Settings]:
     """What such a process does first; the answer is its end of the socket, and the settings."""
-    die_with_parent(when_parent_dies)
+    descriptor, parent = map(int, sys.argv[1:])
+    die_with_parent(parent, when_parent_dies)
     # A Ctrl-C in a terminal reaches every process; what becomes of this one is the parent's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection: Connection = Connection(int(sys.argv[1]))
+    connection: Connection = Connection(descriptor)
     return connection, Settings.model_validate_json(connection.recv_bytes())
 
 
@@ -68,13 +70,13 @@ async def keep_running(module: str, settings: Settings, threads: int, stop_secon
     """Run a module as a process, and again whenever it ends, until cancelled; then it has so long to stop."""
     while True:
         process, ours = start(module, settings, threads)
-        reader, writer = await asyncio.open_connection(sock=ours)
+        ours.setblocking(False)
         try:
-            # It never writes: the end of the stream is its own.
-            await reader.read()
-            _log.error("%s ended, with code %s", module, process.poll())
+            # It never writes: the end of the stream is its own, or a reset if it ended before it read its settings.
+            with ours, suppress(ConnectionError):
+                await asyncio.get_running_loop().sock_recv(ours, 1)
+            _log.error("%s ended", module)
         finally:
-            writer.close()
             process.terminate()
             await asyncio.shield(asyncio.to_thread(_wait_or_kill, process, stop_seconds))
         await asyncio.sleep(RESTART_SECONDS)

@@ -24,6 +24,7 @@ from homophily_service.store.tables import events, jobs
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
+WORKER_LOST = "cancelled after its worker was lost"
 # Few enough for other writers not to wait long.
 FORGET_AT_ONCE = 500
 
@@ -178,11 +179,13 @@ class Queue:
             return {number: (sequence, state) for number, sequence, state in connection.execute(query)}
 
     def cancel(self, name: JobName) -> Row[Any]:
-        """Cancel a queued job at once; ask for it if it runs; leave an ended one as it is."""
+        """Cancel a job at once that nobody works on; ask for it if it runs; leave an ended one as it is."""
         with self.database.write() as connection:
             job = _get(connection, name, lock=True)
             if job.state == QUEUED:
                 _change(connection, job.number, CANCELLED, "cancelled while it was waiting", cancel_requested=True)
+            elif job.state == RUNNING and connection.scalar(select(job.lease_until < now())):
+                _change(connection, job.number, CANCELLED, WORKER_LOST, cancel_requested=True)
             elif job.state == RUNNING:
                 connection.execute(update(jobs).where(jobs.c.number == job.number).values(cancel_requested=True))
             return _get(connection, name)
@@ -227,13 +230,13 @@ class Queue:
         with self.database.read() as connection:
             if not connection.scalar(select(or_(lost.exists(), waiting.exists()))):
                 return None
-        with self.database.write() as connection:
+        with self.database.write(durable=False) as connection:
             while True:
                 job = _first(connection, lost) or _first(connection, waiting)
                 if job is None:
                     return None
                 if job.cancel_requested:
-                    _change(connection, job.number, CANCELLED, "cancelled after its worker was lost")
+                    _change(connection, job.number, CANCELLED, WORKER_LOST)
                 elif job.attempt >= job.max_attempts:
                     message = f"failed: its worker was lost {job.attempt} times"
                     _change(connection, job.number, FAILED, message, outcome=poison)
@@ -257,7 +260,7 @@ class Queue:
 
     def renew(self, lease: Lease, lease_seconds: float) -> bool:
         """Hold the lease on; True if the job is to be cancelled."""
-        with self.database.write() as connection:
+        with self.database.write(durable=False) as connection:
             changed = connection.execute(
                 update(jobs)
                 .where(_mine(lease))
@@ -270,7 +273,7 @@ class Queue:
 
     def report(self, lease: Lease, progress: bytes) -> None:
         """Tell how far the job is."""
-        with self.database.write() as connection:
+        with self.database.write(durable=False) as connection:
             _change(connection, lease, RUNNING, "", progress=progress)
 
     def finish(self, lease: Lease, outcome: bytes, publish: Callable[[Connection], None] | None = None) -> None:
@@ -291,8 +294,11 @@ class Queue:
             _change(connection, lease, CANCELLED, "cancelled while it was running")
 
     def release(self, lease: Lease, message: str, *, charged: bool) -> None:
-        """Give the job back; an attempt that is not ``charged`` does not count."""
+        """Give the job back, or end it if it is to be cancelled; an attempt that is not ``charged`` does not count."""
         with self.database.write() as connection:
+            if connection.scalar(select(jobs.c.cancel_requested).where(_mine(lease)).with_for_update()):
+                _change(connection, lease, CANCELLED, "cancelled when it was given back")
+                return
             _change(
                 connection,
                 lease,
@@ -351,6 +357,7 @@ def _write_event(
             state=state,
             attempt=attempt,
             progress=progress,
-            message=message,
+            # Postgres stores no NUL.
+            message=message.replace("\0", "�"),
         )
     )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from sqlalchemy import URL
 
 MIB = 1 << 20
 
@@ -15,7 +16,10 @@ MIB = 1 << 20
 class Settings(BaseSettings):
     """The settings, each with what it means."""
 
-    model_config = SettingsConfigDict(env_prefix="HOMOPHILY_", extra="forbid", validate_default=True)
+    # What was given is hidden in errors: it may be a password under a misspelt key.
+    model_config = SettingsConfigDict(
+        env_prefix="HOMOPHILY_", extra="forbid", validate_default=True, hide_input_in_errors=True
+    )
     toml_file: ClassVar[Path | None] = None
 
     # -- where things are
@@ -88,7 +92,8 @@ class Settings(BaseSettings):
         """The database's URL, the default filled in."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
-        return f"sqlite:///{self.data_dir.absolute() / 'homophily.db'}"
+        path = self.data_dir.absolute() / "homophily.db"
+        return URL.create("sqlite", database=str(path)).render_as_string()
 
     @property
     def blobs(self) -> str:
@@ -105,5 +110,7 @@ def load_settings(toml_file: Path | None = None, **flags: Any) -> Settings:
     # The file is a class attribute, as sources are made before the instance is.
     source: type[Settings] = Settings
     if toml_file is not None:
+        if not toml_file.is_file():
+            raise FileNotFoundError(f"there is no file {toml_file}")
         source = type("Settings", (Settings,), {"toml_file": toml_file})
     return source(**{name: value for name, value in flags.items() if value is not None})

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,10 +18,18 @@ import numpy as np
 from numpy.lib import format as npy
 
 from homophily_service._pb import dataset_pb2
-from homophily_service.arrays import Limits, Part, check_finite, checked_csr, parts_of
-from homophily_service.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound, Unavailable
+from homophily_service.arrays import Limits, Part, check_csr, check_finite, parts_of
+from homophily_service.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    ServiceError,
+    Unavailable,
+)
 from homophily_service.names import DatasetName, check_id, new_id
 from homophily_service.settings import Settings
+from homophily_service.store.blob_backends import storage_errors
 from homophily_service.stores import Stores
 
 START = "start.binpb"
@@ -38,17 +47,20 @@ class Uploads:
         self.root = settings.data_dir.absolute() / "uploads"
         self.stores, self.limits = stores, limits_of(settings)
         self._open: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
 
     def received(self, project: str, upload_id: str) -> tuple[int, int]:
         """Bytes received and bytes in all, or NotFound."""
         folder = self._folder(project, check_id(upload_id, "upload_id"))
         try:
             start = dataset_pb2.UploadStart.FromString((folder / START).read_bytes())
+            parts = parts_of(start.shape, self.limits, "start.shape")
+            return _staged_bytes(folder, parts), sum(part.bytes for part in parts)
         except FileNotFoundError:
-            done = self._finished(project, upload_id)
+            done = self._made(project, upload_id)
+            if done is None:
+                raise NotFound(f"there is no upload {upload_id} in project {project}") from None
             return done.size_bytes, done.size_bytes
-        parts = parts_of(start.shape, self.limits, "start.shape")
-        return _staged_bytes(folder, parts), sum(part.bytes for part in parts)
 
     @contextmanager
     def begin(self, project: str, start: dataset_pb2.UploadStart) -> Iterator[Upload]:
@@ -58,13 +70,9 @@ class Uploads:
         if len(start.description) > 1000:
             raise InvalidRequest("start.description", "must be at most 1000 characters")
         parts = parts_of(start.shape, self.limits, "start.shape")
-        key = (project, upload_id)
-        if key in self._open:
-            raise Unavailable(f"upload {upload_id} is being sent by another connection", retry_seconds=2.0)
-        self._open.add(key)
-        try:
+        with storage_errors(f"upload {upload_id}"), self._alone(project, upload_id):
             name = DatasetName(project, dataset_id)
-            finished = self._existing(name, upload_id)
+            finished = self._existing(name, upload_id, start)
             folder = self._folder(project, upload_id)
             if finished is None:
                 self._stage(folder, start, parts)
@@ -73,44 +81,53 @@ class Uploads:
                 yield upload
             finally:
                 upload.close()
+
+    @contextmanager
+    def _alone(self, project: str, upload_id: str) -> Iterator[None]:
+        """Have an upload to oneself; Unavailable while somebody else has it."""
+        key = (project, upload_id)
+        with self._lock:
+            if key in self._open:
+                raise Unavailable(f"upload {upload_id} is being sent by another connection", retry_seconds=2.0)
+            self._open.add(key)
+        try:
+            yield
         finally:
             self._open.discard(key)
 
     def sweep(self, older_than_seconds: float) -> int:
         """Remove uploads that nobody goes on with; returns how many."""
-        old = [
-            folder
-            for folder in self.root.glob("*/*")
-            if (folder.parent.name, folder.name) not in self._open
-            and time.time() - max(path.stat().st_mtime for path in [folder, *folder.iterdir()]) > older_than_seconds
-        ]
-        for folder in old:
-            shutil.rmtree(folder, ignore_errors=True)
-        return len(old)
+        swept = 0
+        for folder in self.root.glob("*/*"):
+            with suppress(Unavailable, FileNotFoundError), self._alone(folder.parent.name, folder.name):
+                touched = max(path.stat().st_mtime for path in [folder, *folder.iterdir()])
+                if time.time() - touched > older_than_seconds:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    swept += 1
+        return swept
 
     def _folder(self, project: str, upload_id: str) -> Path:
         return self.root / project / upload_id
 
-    def _existing(self, name: DatasetName, upload_id: str) -> dataset_pb2.Dataset | None:
-        """The dataset, if this upload has made it already; AlreadyExists if another has."""
-        try:
-            row = self.stores.catalog.get(name)
-        except NotFound:
-            return None
-        if row.upload_id != upload_id:
-            raise AlreadyExists(f"{name} exists")
-        return dataset_pb2.Dataset.FromString(row.message)
-
-    def _finished(self, project: str, upload_id: str) -> dataset_pb2.Dataset:
+    def _made(self, project: str, upload_id: str) -> dataset_pb2.Dataset | None:
+        """The dataset that an upload has made already."""
         row = self.stores.catalog.of_upload(project, upload_id)
-        if row is None:
-            raise NotFound(f"there is no upload {upload_id} in project {project}")
-        return dataset_pb2.Dataset.FromString(row.message)
+        return None if row is None else dataset_pb2.Dataset.FromString(row.message)
+
+    def _existing(
+        self, name: DatasetName, upload_id: str, start: dataset_pb2.UploadStart
+    ) -> dataset_pb2.Dataset | None:
+        """The dataset, if this upload has made it already; AlreadyExists if it is another's."""
+        made = self._made(name.project, upload_id)
+        if made is None and self.stores.catalog.has(name):
+            raise AlreadyExists(f"{name} exists")
+        if made is not None and (made.name != str(name) or made.shape != start.shape):
+            raise AlreadyExists(f"upload {upload_id} was begun with another start")
+        return made
 
     def _stage(self, folder: Path, start: dataset_pb2.UploadStart, parts: list[Part]) -> None:
-        described = start.SerializeToString(deterministic=True)
         if (folder / START).exists():
-            if (folder / START).read_bytes() != described:
+            if (folder / START).read_bytes() != _described(start):
                 raise AlreadyExists(f"upload {start.upload_id} was begun with another start")
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +136,7 @@ class Uploads:
                 header = {"descr": npy.dtype_to_descr(part.dtype), "fortran_order": False, "shape": part.shape}
                 npy.write_array_header_1_0(file, header)
         # Last, so that a folder with a start has all its files.
-        (folder / START).write_bytes(described)
+        _write_start(folder, start)
 
 
 class Upload:
@@ -143,6 +160,7 @@ class Upload:
         self._file_digests = [hashlib.sha256() for _ in parts]
         self.received = self.total if finished is not None else self._reopen()
 
+    @storage_errors("upload")
     def write(self, offset: int, data: bytes) -> None:
         """Take the next bytes."""
         if offset != self.received:
@@ -152,6 +170,8 @@ class Upload:
             )
         if offset + len(data) > self.total:
             raise InvalidRequest("chunk.data", f"goes beyond the {self.total} bytes that the start promised")
+        if not data:
+            return
         self._digest.update(data)
         view = memoryview(data)
         begins = 0
@@ -164,6 +184,7 @@ class Upload:
             begins += part.bytes
         self.received += len(data)
 
+    @storage_errors("upload")
     def finish(self, sha256: bytes) -> dataset_pb2.Dataset:
         """Make the dataset."""
         if self.finished is not None:
@@ -241,7 +262,7 @@ class Upload:
     def _check_csr(self) -> None:
         arrays = [np.load(self.folder / f"{part.name}.npy", mmap_mode="r", allow_pickle=False) for part in self.parts]
         try:
-            checked_csr(arrays[0], arrays[1], arrays[2], self.start.shape.csr.columns, "csr")
+            check_csr(arrays[0], arrays[1], arrays[2], self.start.shape.csr.columns, "csr")
         except InvalidRequest:
             self.discard()
             raise
@@ -263,7 +284,12 @@ def publish_dataset(
     path = f"datasets/{name.project}/{name.id}/{new_id()}"
     if folder is not None:
         (folder / START).unlink()
-        stores.blobs.adopt(folder, path, {"sha256": sha256.hex()}, digests)
+        try:
+            stores.blobs.adopt(folder, path, {"sha256": sha256.hex()}, digests)
+        except ServiceError:
+            # The files are as they were, and the end can be sent once more.
+            _write_start(folder, start)
+            raise
     else:
         stores.blobs.write(path, arrays or {}, {"sha256": sha256.hex()})
     dataset = dataset_pb2.Dataset(
@@ -273,6 +299,17 @@ def publish_dataset(
     with stores.database.write() as connection:
         stores.catalog.add(connection, name, dataset.SerializeToString(), path, upload_id=upload_id)
     return dataset
+
+
+def _described(start: dataset_pb2.UploadStart) -> bytes:
+    return start.SerializeToString(deterministic=True)
+
+
+def _write_start(folder: Path, start: dataset_pb2.UploadStart) -> None:
+    """Note what is uploaded; whole, or not at all."""
+    unfinished = folder / f"{START}.tmp"
+    unfinished.write_bytes(_described(start))
+    unfinished.replace(folder / START)
 
 
 def _staged_bytes(folder: Path, parts: list[Part]) -> int:

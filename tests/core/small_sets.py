@@ -30,3 +30,8 @@ def two_parts(u=100, seed=0):
     """Two components, labels in the first only."""
     X, y = moons(u, seed=seed)
     return np.vstack([X, X + 1000.0]), np.append(y, np.full(u, -1))
+
+
+def new_points(X, m=40, seed=1):
+    rng = np.random.default_rng(seed)
+    return X[rng.integers(len(X), size=m)] + 0.3 * X.std(axis=0) * rng.normal(size=(m, X.shape[1]))

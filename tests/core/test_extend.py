@@ -1,47 +1,19 @@
-"""Values for new points: the minimum of the energy in one point's value, and the stored values for stored points."""
+"""Values for new points: the minimum of the energy in one point's value, for any number of points anywhere."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
-from sklearn.datasets import make_blobs, make_moons
+from sklearn.datasets import make_moons
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
-from homophily.extend import RelationshipTerm, extend, gauss_sums
+from homophily.extend import Columns, RelationshipTerm, extend, gauss_sums
+
+from .small_sets import ESTIMATORS, blobs, moons, new_points
 
 # Few steps, or tolerances that 50 do not reach, are what some of these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-
-ESTIMATORS = [IRRClassifier, ERRClassifier]
-
-
-def two_moons(u=300, labels=10, seed=0):
-    X, y = make_moons(u, noise=0.1, random_state=seed)
-    return X, np.where(np.arange(u) < labels, y, -1)
-
-
-def blobs(u=300, classes=4, labels=40, seed=0, spread=1.5):
-    X, y = make_blobs(u, centers=classes, n_features=3, cluster_std=spread, random_state=seed)
-    return X, np.where(np.arange(u) < labels, y, -1)
-
-
-def new_points(X, m=40, seed=1):
-    rng = np.random.default_rng(seed)
-    return X[rng.integers(len(X), size=m)] + 0.3 * X.std(axis=0) * rng.normal(size=(m, X.shape[1]))
-
-
-def scores(values, degrees, model):
-    """Values in units of √(degree / mean degree), which the normalised Laplacian calls constant."""
-    if not model.normalized:
-        return values
-    return values / np.sqrt(degrees / model.graph_.degrees.mean())[:, None]
-
-
-def stored_decisions(model):
-    decisions = scores(model.solution_, model.graph_.degrees, model) + model.offsets_
-    return decisions[:, 0] if decisions.shape[1] == 1 else decisions
 
 
 def new_values(model, new):
@@ -52,28 +24,45 @@ def new_values(model, new):
     return decided * np.sqrt(model.graph_.attach(new)[2].sum(axis=1) / model.graph_.degrees.mean())[:, None]
 
 
-def attached_energy(f, F, L, row, own, repulsion, lambda1, weight, sigma_f):
-    """What a point of value f adds to the whole energy (p = 1), by evaluating it with the point and without.
+def relationships(F, others, sigma_f):
+    return np.exp(-np.sum((F[:, None] - others) ** 2, axis=-1) / sigma_f**2)
 
-    The point's row of the Laplacian is ``row`` beside its own entry ``own``. All else is fixed: the stored points'
-    degrees and row sums. The point has no relationship with itself, which is one of u.
+
+class Attached:
+    """A new point's energy from dense matrices: the whole energy (p = 1) with the point, less that without it.
+
+    ``row`` is the point's row of the Laplacian beside its own entry ``own``. All else is fixed: the stored points'
+    degrees and row sums. The point's relationship with itself, one of u + 1, is left out.
     """
 
-    def whole(F, L, repulsion_of_rows, self_relationship):
-        K = np.exp(-np.sum((F[:, None] - F) ** 2, axis=-1) / sigma_f**2)
-        K[-1, -1] = self_relationship
-        G = L - np.diag(repulsion_of_rows)
-        return lambda1 * np.trace(F.T @ L @ F) + weight * np.trace(K.T @ G @ K)
+    def __init__(self, F, L, row, own, repulsion, lambda1, weight, sigma_f):
+        self.F, self.L, self.row, self.own, self.sigma_f = F, L, row, own, sigma_f
+        self.lambda1, self.weight = lambda1, weight
+        self.left_out = (1 - repulsion) * np.append(L.sum(axis=1), own + row.sum())
+        self.K = relationships(F, F, sigma_f)
+        self.G = L - np.diag(self.left_out[:-1])
 
-    left_out = (1 - repulsion) * L.sum(axis=1)
-    longer = np.block([[L, row[:, None]], [row, own]])
-    left_out_longer = np.append(left_out, (1 - repulsion) * (own + row.sum()))
-    return whole(np.vstack([F, f]), longer, left_out_longer, 0.0) - whole(F, L, left_out, 1.0)
+    def __call__(self, f):
+        k = relationships(f[None], self.F, self.sigma_f)[0]
+        linear = self.own * f @ f + 2 * f @ (self.row @ self.F)
+        added = (self.own - self.left_out[-1]) * k @ k + 2 * self.row @ (self.K @ k) + k @ self.G @ k
+        return self.lambda1 * linear + self.weight * added
+
+    def by_evaluating_twice(self, f):
+        F = np.vstack([self.F, f])
+        L = np.block([[self.L, self.row[:, None]], [self.row, self.own]])
+        K = relationships(F, F, self.sigma_f)
+        K[-1, -1] = 0.0
+        with_point = self.whole(F, L, L - np.diag(self.left_out), K)
+        return with_point - self.whole(self.F, self.L, self.G, self.K)
+
+    def whole(self, F, L, G, K):
+        return self.lambda1 * np.trace(F.T @ L @ F) + self.weight * np.trace(K.T @ G @ K)
 
 
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("repulsion", [None, 1.0, 0.0, 1.5])
-@pytest.mark.parametrize("data", [two_moons, blobs])
+@pytest.mark.parametrize("data", [moons, blobs])
 def test_a_new_points_value_minimises_its_energy(data, repulsion, normalized):
     X, y = data(150)
     new = new_points(X, 8)
@@ -89,18 +78,19 @@ def test_a_new_points_value_minimises_its_energy(data, repulsion, normalized):
     for value, neighbors, w in zip(values, indices, weights, strict=True):
         row, own = np.zeros(len(F)), 1.0 if normalized else w.sum()
         row[neighbors] = -w / np.sqrt(w.sum() * graph.degrees[neighbors]) if normalized else -w
-        rest = F, L, row, own, counted, 1e-2, 1e-2 / len(F), sigma_f
+        energy = Attached(F, L, row, own, counted, 1e-2, 1e-2 / len(F), sigma_f)
+        assert energy(value) == pytest.approx(energy.by_evaluating_twice(value), abs=1e-13)
         start = -row @ F / own
-        found = minimize(attached_energy, start, rest, method="BFGS", options={"gtol": 1e-9 * own})
+        found = minimize(energy, start, method="BFGS", options={"gtol": 1e-9 * own})
         # The landmarks' Gauss sums are good to a few parts in a million.
-        assert attached_energy(value, *rest) <= found.fun + 1e-5 * abs(found.fun)
-        assert attached_energy(value, *rest) <= attached_energy(start, *rest)
+        assert energy(value) <= found.fun + 1e-5 * abs(found.fun)
+        assert energy(value) <= energy(start)
         np.testing.assert_allclose(value, found.x, atol=5e-3)
 
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_irrs_new_value_is_the_weighted_mean_of_its_neighbours(normalized):
-    X, y = two_moons()
+    X, y = moons()
     new = new_points(X)
     model = IRRClassifier(normalized=normalized).fit(X, y)
     indices, _, weights = model.graph_.attach(new)
@@ -129,96 +119,11 @@ def test_landmark_sums_equal_the_full_ones(columns):
         assert kernel @ sums.edges == pytest.approx(adjoint / 200, abs=2e-3)
 
 
-# -- stored points -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("data", [two_moons, blobs])
-@pytest.mark.parametrize("params", [{}, {"power": 2}, {"normalized": False}, {"class_prior": "estimate"}])
-def test_stored_points_have_their_transduced_values(estimator, data, params):
-    X, y = data()
-    model = estimator(**params).fit(X, y)
-    assert (model.predict(X) == model.transduction_).all()
-    assert (model.decision_function(X) == stored_decisions(model)).all()
-    assert (model.predict(X[17:23]) == model.transduction_[17:23]).all()
-
-
-def test_stored_points_have_their_transduced_values_one_against_the_rest():
-    X, y = blobs()
-    model = ERRClassifier(multiclass="one-vs-rest").fit(X, y)
-    assert (model.predict(X) == model.transduction_).all()
-    assert (model.decision_function(X) == stored_decisions(model)).all()
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_sparse_points_are_answered_as_dense_ones(estimator, metric):
-    X, y = make_blobs(300, centers=4, n_features=8, cluster_std=3.0, random_state=0)
-    X[np.abs(X) < 1.0] = 0.0
-    y[40:] = -1
-    new = new_points(X)
-    new[np.abs(new) < 1.0] = 0.0
-    dense = estimator(metric=metric).fit(X, y)
-    sparse = estimator(metric=metric).fit(csr_array(X), y)
-    np.testing.assert_allclose(sparse.solution_, dense.solution_, atol=1e-6)
-    np.testing.assert_allclose(sparse.decision_function(csr_array(new)), dense.decision_function(new), atol=1e-5)
-    assert (sparse.predict(csr_array(X)) == sparse.transduction_).all()
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_distances_are_answered_as_points(estimator):
-    X, y = blobs()
-    new = new_points(X)
-    distances = np.linalg.norm(X[:, None] - X, axis=2)
-    points = estimator().fit(X, y)
-    model = estimator(metric="precomputed").fit(distances, y)
-    np.testing.assert_allclose(model.solution_, points.solution_, atol=1e-6)
-    to_new = np.linalg.norm(new[:, None] - X, axis=2)
-    np.testing.assert_allclose(model.decision_function(to_new), points.decision_function(new), atol=1e-5)
-    assert (model.predict(distances) == model.transduction_).all()
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_weights_are_answered_as_points(estimator):
-    X, y = blobs()
-    new = new_points(X)
-    points = estimator().fit(X, y)
-    model = estimator(metric="affinity").fit(points.graph_.W, y)
-    np.testing.assert_allclose(model.solution_, points.solution_, atol=1e-9)
-    indices, _, weights = points.graph_.attach(new)
-    to_new = np.zeros((len(new), len(X)))
-    np.put_along_axis(to_new, indices, weights, axis=1)
-    np.testing.assert_allclose(model.decision_function(to_new), points.decision_function(new), atol=1e-6)
-    np.testing.assert_allclose(model.decision_function(csr_array(to_new)), model.decision_function(to_new), atol=1e-12)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_graph_stands_for_its_points(estimator):
-    X, y = blobs()
-    new = new_points(X)
-    points = estimator(n_neighbors=7).fit(X, y)
-    model = estimator().fit(KNNGraph(n_neighbors=7).fit(X), y)
-    assert (model.solution_ == points.solution_).all()
-    assert (model.decision_function(new) == points.decision_function(new)).all()
-    assert (model.predict(X) == model.transduction_).all()
-    assert model.n_features_in_ == 3
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_point_with_copies_takes_the_value_of_the_first(estimator):
-    X, y = two_moons()
-    X[200] = X[100]
-    y[100], y[200] = 0, 1
-    model = estimator().fit(X, y)
-    assert model.solution_[100] != model.solution_[200]
-    assert model.decision_function(X[[200]])[0] == stored_decisions(model)[100]
-
-
 # -- any number of points, anywhere ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("data", [two_moons, blobs])
+@pytest.mark.parametrize("data", [moons, blobs])
 def test_points_are_answered_alike_alone_and_together(estimator, data):
     X, y = data()
     new = new_points(X, 200)
@@ -238,7 +143,7 @@ def test_thread_count_of_the_answer_changes_no_bit():
     assert (model.set_params(n_jobs=1).decision_function(new) == two).all()
 
 
-@pytest.mark.parametrize("data", [two_moons, blobs])
+@pytest.mark.parametrize("data", [moons, blobs])
 def test_models_of_one_and_two_threads_give_the_same_answer(data):
     X, y = data()
     new = new_points(X, 300)
@@ -250,7 +155,7 @@ def test_models_of_one_and_two_threads_give_the_same_answer(data):
 @pytest.mark.parametrize("weights", ["local", "self-tuning", "global", "fixed"])
 @pytest.mark.parametrize("normalized", [True, False])
 def test_far_away_points_have_finite_answers(estimator, weights, normalized):
-    X, y = two_moons()
+    X, y = moons()
     model = estimator(weights=weights, sigma_x=0.5, normalized=normalized).fit(X, y)
     for far in (1e3, 1e8, 1e30):
         new = np.array([[far, 0.0], [0.0, -far]])
@@ -309,13 +214,13 @@ def test_without_relationships_the_extension_is_irrs():
 
 
 def test_the_function_keeps_to_its_arguments():
-    X, y = two_moons()
+    X, y = moons()
     model = ERRClassifier().fit(X, y)
     F = model.solution_.copy()
     known = np.ones(len(X), dtype=bool)
     term = RelationshipTerm(1.5, 1e-2, 1.0, gauss_sums(F, model.graph_.laplacian(), 1.5))
     values, degrees, reached = extend(
-        X[:5] + 0.01, model.graph_, F, known, normalized=True, lambda1=1e-2, relationships=term
+        X[:5] + 0.01, model.graph_, [Columns(F, term)], known, normalized=True, lambda1=1e-2
     )
     assert values.shape == (5, 1)
     assert (degrees > 0).all()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from homophily import neighbors
 from homophily.errors import NeighborsWarning
 from homophily.neighbors import DenseIndex, SparseIndex, neighbor_index
 
@@ -207,6 +208,22 @@ def test_hnsw_survives_many_copies_of_one_point():
     assert (indices >= 0).all()
     assert (distances[:500] == 0).all()
     assert (indices != np.arange(600)[:, None]).all()
+
+
+@pytest.mark.parametrize("method", ["kd-tree", "exact", "hnsw", "sparse"])
+def test_few_rows_are_searched_by_one_thread_and_to_the_same_bits(method, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(300, 6))
+    index = SparseIndex(sparse.csr_array(X), n_jobs=2) if method == "sparse" else DenseIndex(X, "euclidean", method, 2)
+    asked = []
+    monkeypatch.setattr(neighbors, "thread_count", lambda n_jobs: asked.append(n_jobs) or n_jobs)
+    rows = X[:64] + 0.1
+    together = index.query(rows, 5)
+    assert set(asked) == {2}
+    asked.clear()
+    fewer = index.query(rows[:63], 5)
+    assert set(asked) == {1}
+    for a, b in zip(fewer, together, strict=True):
+        assert (a == b[:63]).all()
 
 
 def test_thread_count_of_faiss_is_restored():

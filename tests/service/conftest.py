@@ -10,6 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from .databases import (  # noqa: F401
+    backend,
+    database,
+    database_url,
+    empty_url,
+    postgres,
+    postgres_template,
+    sqlite_template,
+)
+from .serving import Project, Service, running
+
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
@@ -41,3 +52,16 @@ def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def blobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where arrays are kept: a folder, then a bucket."""
     return str(tmp_path / "blobs") if request.param == "folder" else str(request.getfixturevalue("s3_url"))
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A server with a worker and a predictor; each test takes a project of its own."""
+    with running(tmp_path_factory.mktemp("service"), reflection=True, metrics_port=0) as service:
+        yield service
+
+
+@pytest.fixture
+def project(service: Service) -> Project:
+    """A project that nobody else uses."""
+    return service.project()

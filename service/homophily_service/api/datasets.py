@@ -28,6 +28,7 @@ class Datasets:
             raise InvalidRequest("start", "must be the first message")
         project = allowed_project(first.start.parent, "start.parent")
         opened = self.uploads.begin(project, first.start)
+        # Should the caller go away in the middle of this, Python closes what nobody holds any more.
         upload = await asyncio.to_thread(opened.__enter__)
         try:
             return pb.UploadDatasetResponse(dataset=await _receive(upload, requests))
@@ -77,6 +78,8 @@ async def _receive(upload: Upload, requests: AsyncIterator[pb.UploadDatasetReque
                 return await asyncio.to_thread(upload.finish, request.end.sha256)
             else:
                 raise InvalidRequest("part", "must be a chunk or the end after the start")
+        if writing is not None:
+            await writing
         raise InvalidRequest("end", "is missing: the stream ended before it")
     finally:
         if writing is not None:

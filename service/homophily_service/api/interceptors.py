@@ -1,4 +1,7 @@
-"""What surrounds every call, one interceptor each: logging, metrics, errors, authentication (outermost first)."""
+"""What surrounds every call, one interceptor each, outermost first.
+
+Logging, metrics, errors, authentication, messages: who is not known does not learn what is wrong with a message.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import grpc
@@ -27,8 +31,9 @@ from homophily_service.tokens import EVERY_PROJECT, Tokens
 _log = logging.getLogger(__name__)
 
 DOMAIN = "homophily"
-# Trailers beyond 8 KB are lost on the way; half of it leaves room for others'.
-LONGEST_DETAIL = 1000
+# Trailers beyond 8 KB are lost on the way; half of it leaves room for others'. In bytes, as every one of a message that
+# is not ASCII takes three, and those of the details take four thirds.
+LONGEST_FIELD, LONGEST_TEXT = 100, 400
 MOST_VIOLATIONS = 3
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -51,20 +56,27 @@ class Interceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return _surrounded(handler, lambda context: self.around(handler_call_details, context), self._deserializer)
-
-    def _deserializer(self, handler: Any) -> Any:
-        return handler.request_deserializer
+        return _surrounded(handler, lambda context: self.around(handler_call_details, context))
 
 
-def _surrounded(handler: Any, around: Around, deserializer: Callable[[Any], Any]) -> Any:
-    serializers = {"request_deserializer": deserializer(handler), "response_serializer": handler.response_serializer}
+def _surrounded(handler: Any, around: Around, read: Callable[[bytes], Any] | None = None) -> Any:
+    """The handler within a context; with ``read`` it is given bytes, and reads its messages by that."""
+
+    def incoming(request: Any) -> Any:
+        if read is None:
+            return request
+        return _each(read, request) if handler.request_streaming else read(request)
+
+    serializers = {
+        "request_deserializer": handler.request_deserializer if read is None else None,
+        "response_serializer": handler.response_serializer,
+    }
     if handler.response_streaming:
         inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             async with around(context):
-                async for response in inner(_checked(request), context):
+                async for response in inner(incoming(request), context):
                     yield response
 
         make = (
@@ -75,7 +87,7 @@ def _surrounded(handler: Any, around: Around, deserializer: Callable[[Any], Any]
 
     async def unary(request: Any, context: Context) -> Any:
         async with around(context):
-            return await inner(_checked(request), context)
+            return await inner(incoming(request), context)
 
     make_unary = (
         grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
@@ -83,22 +95,9 @@ def _surrounded(handler: Any, around: Around, deserializer: Callable[[Any], Any]
     return make_unary(unary, **serializers)
 
 
-class _Refused:
-    """A message that could not be read, on its way to where an error can be answered."""
-
-    def __init__(self, error: ServiceError) -> None:
-        self.error = error
-
-
-def _checked(request: Any) -> Any:
-    if isinstance(request, _Refused):
-        raise request.error
-    return _checked_stream(request) if isinstance(request, AsyncIterator) else request
-
-
-async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _each(read: Callable[[bytes], Any], requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
     async for request in requests:
-        yield _checked(request)
+        yield read(request)
 
 
 class Logging(Interceptor):
@@ -146,10 +145,7 @@ class Metrics(Interceptor):
 
 
 class Errors(Interceptor):
-    """The one place where exceptions become codes; also refuses messages that are too large or not well formed."""
-
-    def __init__(self, max_message_bytes: int) -> None:
-        self.max_message_bytes = max_message_bytes
+    """The one place where exceptions become codes."""
 
     @asynccontextmanager
     async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:
@@ -163,23 +159,6 @@ class Errors(Interceptor):
         except Exception:
             _log.exception("error inside the service in %s", details.method)
             await _abort(context, InternalError("an error inside the service; its log tells more"))
-
-    def _deserializer(self, handler: Any) -> Any:
-        def read(data: bytes) -> Any:
-            if len(data) > self.max_message_bytes:
-                return _Refused(
-                    LimitExceeded(
-                        f"the message has {len(data)} bytes, the limit is {self.max_message_bytes}: "
-                        "send large data by UploadDataset",
-                        reason="MESSAGE_TOO_LARGE",
-                    )
-                )
-            try:
-                return handler.request_deserializer(data)
-            except DecodeError:
-                return _Refused(InvalidRequest("request", "is not a well-formed message"))
-
-        return read
 
 
 class Authentication(Interceptor):
@@ -219,13 +198,46 @@ class Authentication(Interceptor):
         return project
 
 
+class Messages(grpc.aio.ServerInterceptor):
+    """Reads messages, and refuses those that are too large or not well formed.
+
+    gRPC could do either, but not say what the limit is, where large data goes, or INVALID_ARGUMENT.
+    """
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self.max_message_bytes = max_message_bytes
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        return _surrounded(handler, lambda _: nullcontext(), partial(self._read, handler.request_deserializer))
+
+    def _read(self, deserializer: Callable[[bytes], Any], data: bytes) -> Any:
+        if len(data) > self.max_message_bytes:
+            raise LimitExceeded(
+                f"the message has {len(data)} bytes, the limit is {self.max_message_bytes}: "
+                "send large data by UploadDataset",
+                reason="MESSAGE_TOO_LARGE",
+            )
+        try:
+            return deserializer(data)
+        except DecodeError:
+            raise InvalidRequest("request", "is not a well-formed message") from None
+
+
 async def _abort(context: Context, error: ServiceError) -> None:
     """End the call with google.rpc details in the trailer."""
     details: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)]
     if error.violations:
         shown = [
             error_details_pb2.BadRequest.FieldViolation(
-                field=violation.field[:200], description=violation.description[:LONGEST_DETAIL]
+                field=_cut(violation.field, LONGEST_FIELD), description=_cut(violation.description, LONGEST_TEXT)
             )
             for violation in error.violations[:MOST_VIOLATIONS]
         ]
@@ -238,12 +250,18 @@ async def _abort(context: Context, error: ServiceError) -> None:
     for detail in details:
         packed.append(AnyMessage())
         packed[-1].Pack(detail)
-    message = error.message[:LONGEST_DETAIL]
+    message = _cut(error.message, LONGEST_TEXT)
     code: int = error.code.value[0]
     status = to_status(status_pb2.Status(code=code, message=message, details=packed))
     # abort() sends only the trailer it is given.
     trailer = (*status.trailing_metadata, ("x-request-id", request_id.get()))
     await context.abort(error.code, message, trailer)
+
+
+def _cut(text: str, longest: int) -> str:
+    """As much of a text as has so many bytes."""
+    encoded = text.encode("utf-8", "replace")
+    return text if len(encoded) <= longest else encoded[: longest - 3].decode("utf-8", "ignore") + "…"
 
 
 def _metadata(details: grpc.HandlerCallDetails) -> dict[str, str]:

@@ -49,45 +49,13 @@ class Jobs:
     async def Fit(self, request: pb.FitRequest, _: Any) -> pb.FitResponse:
         """Check what can be checked without computing, and queue."""
         project = allowed_project(request.parent, "parent")
-        labels = read_labels(request.labels, None, "labels", max_classes=self.settings.max_classes)
-        check_two_classes(labels, "labels")
-        make_classifier(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
-        source = request.WhichOneof("points")
-        if source is None:
-            raise InvalidRequest("points", "must be a dataset's name or inline points")
-        points = None
-        if source == "inline":
-            points = from_points(request.inline, limits_of(self.settings), "inline")
-            shape = shape_of(points)
-        else:
-            name = allowed_name(DatasetName, request.dataset, "dataset")
-            if name.project != project:
-                raise InvalidRequest("dataset", f"must be of {request.parent}")
-            row = await asyncio.to_thread(self.stores.catalog.get, name)
-            shape = dataset_pb2.Dataset.FromString(row.message).shape
-        is_sparse = shape.WhichOneof("layout") == "csr"
-        graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
-        rows = shape.csr.rows if is_sparse else shape.dense.rows
-        for field in ("labels", "validation"):
-            read_labels(getattr(request, field), rows, field, max_classes=self.settings.max_classes)
-        await self._check_new_model(project, request.model_id, request.options)
-        if points is not None:
-            request.dataset = await asyncio.to_thread(self._keep_inline, project, points)
+        await asyncio.to_thread(self._check_fit, project, request)
         return pb.FitResponse(job=await self._submit(project, "fit", request))
 
     async def Transduce(self, request: pb.TransduceRequest, _: Any) -> pb.TransduceResponse:
         """Check what can be checked without computing, and queue."""
         name = allowed_name(ModelName, request.model, "model")
-        row = await asyncio.to_thread(self.stores.catalog.get, name)
-        model = model_pb2.Model.FromString(row.message)
-        for field in ("labels", "validation"):
-            read_labels(getattr(request, field), model.points, field, max_classes=self.settings.max_classes)
-        for place, point in enumerate(request.withdrawn):
-            if not 0 <= point < model.points:
-                raise InvalidRequest(f"withdrawn[{place}]", f"must be between 0 and {model.points - 1}; got {point}")
-        if len(set(request.withdrawn)) < len(request.withdrawn):
-            raise InvalidRequest("withdrawn", "must name each point once")
-        await self._check_new_model(name.project, request.model_id, request.options)
+        await asyncio.to_thread(self._check_transduce, name, request)
         return pb.TransduceResponse(job=await self._submit(name.project, "transduce", request))
 
     async def Embed(self, request: pb.EmbedRequest, _: Any) -> pb.EmbedResponse:
@@ -104,7 +72,9 @@ class Jobs:
         project = allowed_project(request.parent, "parent")
         limit, before = page_limit(request.page_size), page_start(request.page_token)
         states = [state for state, number in STATES.items() if number in request.states]
-        if len(states) < len(set(request.states)):
+        if pb.JOB_STATE_UNSPECIFIED in request.states:
+            states = []
+        elif len(states) < len(set(request.states)):
             raise InvalidRequest("states", "holds a state that is not known")
         kind = next((kind for kind, number in KINDS.items() if number == request.kind), "")
         if request.kind and not kind:
@@ -134,8 +104,9 @@ class Jobs:
         name = allowed_name(JobName, request.name, "name")
         if request.after_sequence < 0:
             raise InvalidRequest("after_sequence", f"must be at least 0; got {request.after_sequence}")
-        sequence = request.after_sequence
         row = await asyncio.to_thread(self.stores.queue.get, name)
+        # Who claims to know the future gets it as well: nothing would tell him of the end.
+        sequence = min(request.after_sequence, row.last_sequence)
         while True:
             events = await asyncio.to_thread(self.stores.queue.events_after, row.number, sequence)
             for event in events:
@@ -165,6 +136,48 @@ class Jobs:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
+    def _check_fit(self, project: str, request: pb.FitRequest) -> None:
+        """Refuse what is wrong; points that came inside the request are then a dataset of it."""
+        source, points = request.WhichOneof("points"), None
+        if source is None:
+            raise InvalidRequest("points", "must be a dataset's name or inline points")
+        if source == "inline":
+            points = from_points(request.inline, limits_of(self.settings), "inline")
+            shape = shape_of(points)
+        else:
+            name = allowed_name(DatasetName, request.dataset, "dataset")
+            if name.project != project:
+                raise InvalidRequest("dataset", f"must be of {request.parent}")
+            shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+        is_sparse = shape.WhichOneof("layout") == "csr"
+        rows = shape.csr.rows if is_sparse else shape.dense.rows
+        labels = read_labels(request.labels, rows, "labels", max_classes=self.settings.max_classes)
+        check_two_classes(labels, "labels")
+        read_labels(request.validation, rows, "validation", max_classes=self.settings.max_classes)
+        graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+        make_classifier(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+        self._check_new_model(project, request.model_id, request.options)
+        if points is not None:
+            request.dataset = self._keep_inline(project, points)
+
+    def _check_transduce(self, name: ModelName, request: pb.TransduceRequest) -> None:
+        """Refuse what is wrong."""
+        model = model_pb2.Model.FromString(self.stores.catalog.get(name).message)
+        labels = read_labels(request.labels, model.points, "labels", max_classes=self.settings.max_classes)
+        read_labels(request.validation, model.points, "validation", max_classes=self.settings.max_classes)
+        if labels.points.size and request.labels.classes.WhichOneof("kind") != model.classes.WhichOneof("kind"):
+            raise InvalidRequest("labels.classes", f"must be {model.classes.WhichOneof('kind')}, as the model's")
+        withdrawn = np.array(request.withdrawn, dtype=np.int64)
+        wrong = np.flatnonzero((withdrawn < 0) | (withdrawn >= model.points))
+        if wrong.size:
+            place = wrong[0]
+            raise InvalidRequest(
+                f"withdrawn[{place}]", f"must be between 0 and {model.points - 1}; got {withdrawn[place]}"
+            )
+        if len(np.unique(withdrawn)) < len(withdrawn):
+            raise InvalidRequest("withdrawn", "must name each point once")
+        self._check_new_model(name.project, request.model_id, request.options)
+
     async def _submit(self, project: str, kind: str, request: pb.FitRequest | pb.TransduceRequest) -> pb.Job:
         options = pb.JobOptions()
         options.CopyFrom(request.options)
@@ -177,12 +190,12 @@ class Jobs:
             await self._await_end(row, wait)
         return await asyncio.to_thread(self._job, JobName(project, row.id))
 
-    async def _check_new_model(self, project: str, model_id: str, options: pb.JobOptions) -> None:
+    def _check_new_model(self, project: str, model_id: str, options: pb.JobOptions) -> None:
         """Refuse an id that is taken, unless the request may be one that was sent before."""
         if not model_id:
             return
         name = ModelName(project, check_id(model_id, "model_id"))
-        if not options.request_id and await asyncio.to_thread(self.stores.catalog.has, name):
+        if not options.request_id and self.stores.catalog.has(name):
             raise AlreadyExists(f"{name} exists")
 
     def _keep_inline(self, project: str, points: Points) -> str:

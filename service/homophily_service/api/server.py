@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_grpc
 from homophily_service.api.datasets import Datasets
-from homophily_service.api.interceptors import Authentication, Errors, Logging, Metrics
+from homophily_service.api.interceptors import Authentication, Errors, Logging, Messages, Metrics
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.models import Embeddings, Models
 from homophily_service.api.predictors import Predictors
@@ -74,8 +74,9 @@ class Server:
             interceptors=[
                 Logging(),
                 Metrics(),
-                Errors(settings.max_message_bytes),
+                Errors(),
                 Authentication(self.stores.tokens if settings.auth == "tokens" else None),
+                Messages(settings.max_message_bytes),
             ],
             options=_options(settings),
         )
@@ -101,13 +102,13 @@ class Server:
 
     async def stop(self) -> None:
         """Take no new calls, let those under way end within the grace time, and close everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
         self.watcher.stop()
         await self.server.stop(self.settings.shutdown_grace)
         await self.predictors.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._metrics is not None:
             server, collector = self._metrics
             server.shutdown()
@@ -188,7 +189,7 @@ def _address(host: str, port: int) -> str:
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
-        # Beyond this gRPC itself refuses; up to it, the Errors interceptor does, with a better sentence.
+        # Beyond this gRPC itself refuses; up to it, the Messages interceptor does, with a better sentence.
         ("grpc.max_receive_message_length", settings.max_message_bytes + 16 * MIB),
         ("grpc.max_send_message_length", -1),
         # A second server on the port shall fail, not share.
@@ -224,4 +225,6 @@ async def serve(settings: Settings, started: Callable[[Server], None] | None = N
     finally:
         for worker in workers:
             worker.cancel()
-        await asyncio.gather(server.stop(), *workers, return_exceptions=True)
+        for end in await asyncio.gather(server.stop(), *workers, return_exceptions=True):
+            if isinstance(end, Exception):
+                _log.error("an error while stopping", exc_info=end)

@@ -6,24 +6,52 @@ import sys
 
 import typer
 
-from homophily_service.cli import serving
-from homophily_service.cli.screen import err
-from homophily_service.errors import ServiceError
+from homophily_service.cli import answers, demonstrating, listing, serving, working
+from homophily_service.cli.failures import explained
+from homophily_service.cli.screen import say
 
 app = typer.Typer(
-    help="Label and map data of which only a little is labelled.", no_args_is_help=True, add_completion=False
+    help="Label and map data of which only a little is labelled.",
+    no_args_is_help=True,
+    add_completion=False,
+    # A mistake of ours has its plain traceback, without the values of variables, which may be secret.
+    pretty_exceptions_enable=False,
 )
-app.command()(serving.serve)
-app.command()(serving.worker)
-app.command("config")(serving.show_config)
-app.command()(serving.health)
-app.add_typer(serving.token, name="token")
+_RUN, _WORK, _LOOK = "Run the service", "Have it work", "Look and tidy up"
+for name, function, panel in (
+    ("demo", demonstrating.demo, _RUN),
+    ("serve", serving.serve, _RUN),
+    ("worker", serving.worker, _RUN),
+    ("health", serving.health, _RUN),
+    ("config", serving.show_config, _RUN),
+    ("upload", working.upload, _WORK),
+    ("fit", working.fit, _WORK),
+    ("transduce", working.transduce, _WORK),
+    ("embed", working.embed, _WORK),
+    ("predict", answers.predict, _WORK),
+    ("solution", answers.solution, _WORK),
+    ("jobs", listing.jobs, _LOOK),
+    ("job", listing.job, _LOOK),
+    ("watch", listing.watch, _LOOK),
+    ("cancel", listing.cancel, _LOOK),
+    ("models", listing.models, _LOOK),
+    ("model", listing.model, _LOOK),
+    ("datasets", listing.datasets, _LOOK),
+    ("embeddings", listing.embeddings, _LOOK),
+    ("delete", listing.delete, _LOOK),
+):
+    app.command(name, rich_help_panel=panel)(function)
+app.add_typer(serving.token, name="token", rich_help_panel=_RUN)
 
 
 def main() -> None:
     """Run a command; errors end it with a sentence and a code."""
     try:
         app()
-    except ServiceError as error:
-        err.print(error.message)
-        sys.exit(1)
+    except Exception as error:
+        known = explained(error)
+        if known is None:
+            raise
+        sentence, code = known
+        say(f"Error: {sentence}", "red")
+        sys.exit(code)

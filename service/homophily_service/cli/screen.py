@@ -8,14 +8,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", rich_help_panel="Output")]
 
-out = Console(highlight=False)
+# No markup: what is printed are users' names and the service's sentences, in which [brackets] are brackets.
+out = Console(highlight=False, markup=False, emoji=False)
 # Progress and errors: what is printed as the result can be piped on.
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+# Lines that nobody looks at on a screen are not broken.
+_PIPED_WIDTH = 10_000
+
+
+def say(sentence: str, style: str = "") -> None:
+    """A sentence for people, beside the result."""
+    _print(err, Text(sentence, style))
+
+
+def tell(sentence: str, style: str = "") -> None:
+    """A sentence that is the result, or part of it."""
+    _print(out, Text(sentence, style))
 
 
 def print_json(value: Any) -> None:
@@ -24,16 +40,23 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line, there at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; numbers to the right."""
-    table = Table(title=title or None, title_justify="left", header_style="bold")
+    table = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     listed = [list(row) for row in rows]
     for place, column in enumerate(columns):
-        numbers = all(isinstance(row[place], int | float) and not isinstance(row[place], bool) for row in listed)
-        table.add_column(column, justify="right" if listed and numbers else "left", overflow="fold")
+        values = [row[place] for row in listed if row[place] is not None]
+        numbers = bool(values) and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(_shown(value) for value in row))
-    out.print(table)
+        table.add_row(*(shown(value) for value in row))
+    _print(out, table)
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
@@ -42,11 +65,12 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, _shown(value))
-    out.print(table)
+        table.add_row(name, shown(value))
+    _print(out, table)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as people read it."""
     if value is None or value == "":
         return "–"
     if isinstance(value, float):
@@ -54,3 +78,24 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def percent(share: float | None) -> str | None:
+    """A share, such as an error rate."""
+    return None if share is None else f"{100 * share:.2f} %"
+
+
+def size(count: int) -> str:
+    """Bytes, in the unit that makes a short number."""
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:,.0f} {unit}"
+
+
+def _print(console: Console, what: Text | Table) -> None:
+    if not console.is_terminal:
+        console = Console(file=console.file, width=_PIPED_WIDTH, highlight=False, markup=False, emoji=False)
+    console.print(what)

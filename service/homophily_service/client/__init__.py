@@ -16,7 +16,7 @@ from homophily_service.client.errors import (
     Unavailable,
     Violation,
 )
-from homophily_service.client.jobs import JobHandle
+from homophily_service.client.handle import JobHandle
 from homophily_service.client.results import (
     Dataset,
     Embedding,

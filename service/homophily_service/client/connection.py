@@ -6,6 +6,7 @@ has the same end however often it is asked for. So UNAVAILABLE is always tried a
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import uuid
@@ -17,7 +18,7 @@ import grpc
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.client.errors import ClientError, NotFound, Unavailable, from_rpc
 
-# A single call is tried again for so long: enough for a hiccup, short enough to notice a wrong address.
+# Enough for a hiccup, short enough to notice a wrong address.
 BRIEF_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
@@ -46,7 +47,7 @@ def is_unavailable(error: ClientError) -> bool:
 class Patience:
     """How long failures are waited out, counted from the first one since something last went well."""
 
-    def __init__(self, seconds: float, passes: Callable[[ClientError], bool] = is_unavailable) -> None:
+    def __init__(self, seconds: Callable[[], float], passes: Callable[[ClientError], bool] = is_unavailable) -> None:
         self.seconds, self.passes = seconds, passes
         self.failures = 0
         self._since = 0.0
@@ -60,7 +61,7 @@ class Patience:
             self._since = now
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.failures, 10)) * random.uniform(0.5, 1.0)
         pause = max(pause, error.retry_seconds or 0.0)
-        if now + pause > self._since + self.seconds:
+        if now + pause > self._since + self.seconds():
             raise error
         self.failures += 1
         time.sleep(pause)
@@ -83,6 +84,8 @@ class Connection:
         patience: float,
     ) -> None:
         self.timeout, self.patience = timeout, patience
+        #: Whether there ever was a server: one that never was is not waited for.
+        self.is_reached = False
         self._authorization = () if token is None else (("authorization", f"Bearer {token}"),)
         if credentials is None:
             self._channel = grpc.insecure_channel(target, options=_OPTIONS)
@@ -103,18 +106,21 @@ class Connection:
         patience: Patience | None = None,
     ) -> Response:
         """One call, tried again while the server cannot be reached."""
-        patience = patience or Patience(BRIEF_SECONDS)
+        patience = patience or self.brief()
         request_id = new_request_id()
         while True:
             try:
-                return method(request, timeout=timeout or self.timeout, metadata=self.metadata(request_id))
+                answer = method(request, timeout=timeout or self.timeout, metadata=self.metadata(request_id))
             except grpc.RpcError as error:
-                failure = from_rpc(error, request_id)
+                failure = self.failure(error, request_id)
+            else:
+                self.is_reached = True
+                return answer
             patience.wait(failure)
 
     def delete(self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request) -> None:
         """A call that removes something."""
-        patience = Patience(BRIEF_SECONDS)
+        patience = self.brief()
         try:
             self.call(method, request, patience=patience)
         except NotFound:
@@ -130,10 +136,27 @@ class Connection:
             yield from call
             return
         except grpc.RpcError as error:
-            failure = from_rpc(error, request_id)
+            failure = self.failure(error, request_id)
         finally:
             call.cancel()
         raise failure
+
+    def brief(self) -> Patience:
+        """For calls that somebody waits for."""
+        return Patience(lambda: min(BRIEF_SECONDS, self.patience))
+
+    def long(self, passes: Callable[[ClientError], bool] = is_unavailable, at_most: float = math.inf) -> Patience:
+        """For work that is worth waiting for a server that was there before."""
+        return Patience(
+            lambda: min(self.patience if self.is_reached else BRIEF_SECONDS, self.patience, at_most), passes
+        )
+
+    def failure(self, error: grpc.RpcError, request_id: str) -> ClientError:
+        """What a call failed with."""
+        failure = from_rpc(error, request_id)
+        # Only a server gives reasons; the channel's own errors have none.
+        self.is_reached = self.is_reached or bool(failure.reason)
+        return failure
 
     def metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
         """What goes along with a call."""

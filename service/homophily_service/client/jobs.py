@@ -1,138 +1,297 @@
-"""A handle on a job: look, watch, wait, cancel."""
+"""Jobs: started, listed, found again."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterator
-from typing import Generic, TypeVar, cast
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from homophily_service._pb import job_pb2 as pb
-from homophily_service.client.connection import FIRST_PAUSE, Connection, Patience
-from homophily_service.client.errors import DeadlineExceeded, JobCancelled, JobFailed, Unavailable
-from homophily_service.client.parameters import duration
-from homophily_service.client.results import Embedding, Job, JobEvent, JobState, Model
+import grpc
+import numpy as np
+from numpy.typing import ArrayLike
 
-# The server answers a wait after a minute at the latest.
-LONGEST_WAIT = 60.0
-# Beyond the time that a wait was asked to take, for its answer to arrive.
-ANSWER_SECONDS = 1.0
+from homophily_service._pb import embedding_pb2, job_pb2
+from homophily_service.client.base import INLINE_BYTES
+from homophily_service.client.connection import is_unavailable
+from homophily_service.client.datasets import Datasets
+from homophily_service.client.errors import ClientError, LimitExceeded
+from homophily_service.client.handle import LONGEST_WAIT, JobHandle
+from homophily_service.client.labels import GivenLabels, to_labels, whole_numbers
+from homophily_service.client.models import Models
+from homophily_service.client.parameters import choice, graph_message, options_message, solver_message
+from homophily_service.client.points import Points
+from homophily_service.client.results import KINDS, STATES, Dataset, Embedding, JobState, Model
+from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, ProjectName
 
-Result = TypeVar("Result", bound=Model | Embedding, covariant=True)
+Pairs = Iterable[tuple[int, int]]
 
 
-class JobHandle(Generic[Result]):
-    """A job on the server. The handle remembers how it looked last; the job goes on without it.
+class Jobs(Datasets, Models):
+    """The calls about jobs; they take points, datasets and models."""
 
-    >>> from homophily_service.client import Client
-    >>> import numpy as np
-    >>> client = Client("localhost:50051")
-    >>> X = np.random.default_rng(0).normal(size=(100, 3))
-    >>> job = client.fit(X, {0: "left", 1: "right"}, n_neighbors=5)
-    >>> for event in job.watch():
-    ...     last = event.state
-    >>> str(last), job.result().points
-    ('succeeded', 100)
-    """
+    retry_full_queue: bool
 
-    def __init__(self, connection: Connection, message: pb.Job) -> None:
-        self._connection = connection
-        self.info = Job.from_message(message)
+    def fit(
+        self,
+        data: Any,
+        y: Any,
+        *,
+        method: str = "err",
+        n_neighbors: int | None = None,
+        metric: str | None = None,
+        weights: str | None = None,
+        sigma_x: float | None = None,
+        exponent: int | None = None,
+        symmetrize: str | None = None,
+        power: int | None = None,
+        lambda1: float | None = None,
+        lambda2: float | None = None,
+        sigma_f: float | None = None,
+        repulsion: float | None = None,
+        max_iter: int | None = None,
+        tol: float | None = None,
+        normalized: bool | None = None,
+        relationship_neighbors: int | None = None,
+        multiclass: str | None = None,
+        class_prior: ArrayLike | str | None = None,
+        validation: Any = None,
+        calibrate: bool = False,
+        model_id: str | None = None,
+        wait: float = 0.0,
+        priority: int = 0,
+        time_limit: float | None = None,
+        max_attempts: int | None = None,
+        request_id: str | None = None,
+    ) -> JobHandle[Model]:
+        """Start a job that fits a model.
 
-    def __repr__(self) -> str:
-        return f"<JobHandle {self.name}: {self.kind}, {self.state}>"
-
-    @property
-    def name(self) -> str:
-        """projects/{project}/jobs/{job}."""
-        return self.info.name
-
-    @property
-    def kind(self) -> str:
-        """fit, transduce or embed."""
-        return self.info.kind
-
-    @property
-    def state(self) -> JobState:
-        """Where the job was when it was last looked at."""
-        return self.info.state
-
-    def refresh(self) -> Job:
-        """Look at the job again; everything about it."""
-        answer = self._connection.call(self._connection.stub.GetJob, pb.GetJobRequest(name=self.name))
-        return self._seen(answer.job)
-
-    def watch(self, after: int = 0) -> Iterator[JobEvent]:
-        """Events from the first (or the one after number ``after``) until the job has ended.
-
-        A broken connection is taken up again at the next event, also over a restart of the server. Whether the job
-        succeeded is told by ``state`` and ``result``.
+        Parameters
+        ----------
+        data : a dataset, its name, or the points themselves as for ``upload``; small points go along with the
+            request, larger ones are uploaded first.
+        y : the labels. With an entry for each point, −1, None, NaN and "" mean unlabelled. A dictionary
+            ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too.
+            Classes are whole numbers (True is 1) or strings.
+        method, n_neighbors … class_prior : see the core's ``KNNGraph``, ``ERRClassifier`` (method="err") and
+            ``IRRClassifier`` ("irr"). None takes the default, which for the metric of sparse points is cosine.
+        validation : labels, as y, that are not used, only compared with.
+        calibrate : so that probabilities can be asked for; takes about five more fits.
+        model_id : the model's short name; the job's if not given.
+        wait : seconds, at most 60, for which the answer may take its time to come back with a finished job.
+        priority : −100 to 100; higher ones are started first.
+        time_limit : seconds that an attempt may take.
+        max_attempts : how often the job may be started when its worker dies.
+        request_id : a key of yours: the same key with the same request is the same job. Made if not given.
         """
-        patience = Patience(self._connection.patience)
-        while True:
-            request = pb.WatchJobRequest(name=self.name, after_sequence=after)
-            try:
-                for answer in self._connection.stream(self._connection.stub.WatchJob, request):
-                    patience.renew()
-                    if answer.HasField("job"):
-                        self._seen(answer.job)
-                    if answer.HasField("event") and answer.event.sequence > after:
-                        after = answer.event.sequence
-                        yield JobEvent.from_message(answer.event)
-                    if answer.HasField("job"):
-                        return
-                failure = Unavailable(f"the events of {self.name} broke off")
-            except Unavailable as error:
-                failure = error
-            patience.wait(failure)
+        request = job_pb2.FitRequest(
+            graph=graph_message(
+                n_neighbors=n_neighbors,
+                metric=metric,
+                weights=weights,
+                sigma_x=sigma_x,
+                exponent=exponent,
+                symmetrize=symmetrize,
+            ),
+            solver=solver_message(
+                method=method,
+                power=power,
+                lambda1=lambda1,
+                lambda2=lambda2,
+                sigma_f=sigma_f,
+                repulsion=repulsion,
+                max_iter=max_iter,
+                tol=tol,
+                normalized=normalized,
+                relationship_neighbors=relationship_neighbors,
+                multiclass=multiclass,
+                class_prior=class_prior,
+            ),
+            calibrate=calibrate,
+            model_id=model_id or "",
+            options=options_message(
+                request_id=request_id,
+                wait=wait,
+                priority=priority,
+                time_limit=time_limit,
+                max_attempts=max_attempts,
+            ),
+        )
+        given = {"y": to_labels(y), "validation": to_labels(validation, "validation")}
+        request.labels.CopyFrom(given["y"].message)
+        request.validation.CopyFrom(given["validation"].message)
+        if isinstance(data, Dataset | str):
+            self._use_dataset(request, data, given)
+        else:
+            self._use_points(request, data, given)
+        return JobHandle(self._connection, self._submit(self._stub.Fit, request).job)
 
-    def result(self, timeout: float | None = None) -> Result:
-        """Wait for the job's end: the model, or the embedding.
+    def transduce(
+        self,
+        model: Model | str,
+        labels: Any = None,
+        *,
+        withdrawn: ArrayLike = (),
+        validation: Any = None,
+        calibrate: bool = False,
+        model_id: str | None = None,
+        wait: float = 0.0,
+        priority: int = 0,
+        time_limit: float | None = None,
+        max_attempts: int | None = None,
+        request_id: str | None = None,
+    ) -> JobHandle[Model]:
+        """Start a job that makes a model with other labels, from a model's graph and solution.
 
-        Raises JobFailed, JobCancelled, or TimeoutError after ``timeout`` seconds, in which case the job goes on.
+        ``labels`` are new or changed ones, given as y in ``fit``; points without an entry keep what they have, and
+        ``withdrawn`` are points that lose their label. The rest is as in ``fit``.
         """
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not self.state.is_final:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"{self.name} is {self.state} after {timeout:g} s")
-            self._wait(left)
-        if self.info.error is not None:
-            raise self.info.error.with_traceback(None)
-        if self.state == JobState.CANCELLED:
-            raise JobCancelled(f"{self.name} was cancelled")
-        found = self.info.model or self.info.embedding
-        if found is None:
-            raise JobFailed(f"{self.name} is {self.state}, but has no result that this client knows")
-        return cast(Result, found)
+        name = self._name(ModelName, model, "model")
+        given = {"labels": to_labels(labels, "labels"), "validation": to_labels(validation, "validation")}
+        if any(one.length is not None for one in given.values()):
+            _check_lengths(given, (model if isinstance(model, Model) else self.get_model(model)).points)
+        request = job_pb2.TransduceRequest(
+            model=str(name),
+            labels=given["labels"].message,
+            withdrawn=whole_numbers(withdrawn, "withdrawn"),
+            validation=given["validation"].message,
+            calibrate=calibrate,
+            model_id=model_id or "",
+            options=options_message(
+                request_id=request_id,
+                wait=wait,
+                priority=priority,
+                time_limit=time_limit,
+                max_attempts=max_attempts,
+            ),
+        )
+        return JobHandle(self._connection, self._submit(self._stub.Transduce, request).job)
 
-    def cancel(self) -> Job:
-        """Cancel the job: at once if it is queued, within seconds if it runs. A finished job stays as it is."""
-        answer = self._connection.call(self._connection.stub.CancelJob, pb.CancelJobRequest(name=self.name))
-        return self._seen(answer.job)
+    def embed(
+        self,
+        data: Any,
+        *,
+        must_link: Pairs = (),
+        cannot_link: Pairs = (),
+        labels: Any = None,
+        n_components: int | None = None,
+        n_clusters: int | None = None,
+        n_neighbors: int | None = None,
+        metric: str | None = None,
+        weights: str | None = None,
+        sigma_x: float | None = None,
+        exponent: int | None = None,
+        symmetrize: str | None = None,
+        embedding_id: str | None = None,
+        wait: float = 0.0,
+        priority: int = 0,
+        time_limit: float | None = None,
+        max_attempts: int | None = None,
+        request_id: str | None = None,
+    ) -> JobHandle[Embedding]:
+        """Start a job that maps points so that links are obeyed. Servers of this version answer UNIMPLEMENTED.
 
-    def delete(self) -> None:
-        """Delete the record of a job that has ended. What it made stays."""
-        self._connection.delete(self._connection.stub.DeleteJob, pb.DeleteJobRequest(name=self.name))
+        ``data`` is a dataset, points as for ``upload``, a Model (its points and graph), or an Embedding to go on from;
+        models and embeddings may also be given by their full names. ``must_link`` and ``cannot_link`` are pairs of
+        points; of ``labels``, given as y in ``fit``, each pair is a link. The rest is as in ``fit``.
+        """
+        given = {"labels": to_labels(labels, "labels")}
+        request = job_pb2.EmbedRequest(
+            links=embedding_pb2.Links(must=_links(must_link, "must_link"), cannot=_links(cannot_link, "cannot_link")),
+            labels=given["labels"].message,
+            graph=graph_message(
+                n_neighbors=n_neighbors,
+                metric=metric,
+                weights=weights,
+                sigma_x=sigma_x,
+                exponent=exponent,
+                symmetrize=symmetrize,
+            ),
+            n_components=n_components,
+            n_clusters=n_clusters,
+            embedding_id=embedding_id or "",
+            options=options_message(
+                request_id=request_id,
+                wait=wait,
+                priority=priority,
+                time_limit=time_limit,
+                max_attempts=max_attempts,
+            ),
+        )
+        full_name = data if isinstance(data, str) else getattr(data, "name", "")
+        if isinstance(data, Model | Embedding | str) and f"/{ModelName.collection}/" in full_name:
+            model = self._name(ModelName, data, "data")
+            request.parent, request.model = str(ProjectName(model.project)), str(model)
+        elif isinstance(data, Model | Embedding | str) and f"/{EmbeddingName.collection}/" in full_name:
+            embedding = self._name(EmbeddingName, data, "data")
+            request.parent, request.embedding = str(ProjectName(embedding.project)), str(embedding)
+        elif isinstance(data, Dataset | str):
+            self._use_dataset(request, data, given)
+        else:
+            self._use_points(request, data, given)
+        return JobHandle(self._connection, self._submit(self._stub.Embed, request).job)
 
-    def _wait(self, left: float) -> None:
-        """One long poll, which ends with the job, or within ``left`` seconds."""
-        wait = min(LONGEST_WAIT, left)
-        try:
-            answer = self._connection.call(
-                self._connection.stub.WaitJob,
-                pb.WaitJobRequest(name=self.name, timeout=duration(wait)),
-                timeout=min(wait + self._connection.timeout, left + ANSWER_SECONDS),
-                patience=Patience(min(self._connection.patience, left)),
-            )
-        except (Unavailable, DeadlineExceeded):
-            # Not reached is an error of its own only if there was time to be more patient.
-            if left > self._connection.patience:
-                raise
-            time.sleep(min(left, FIRST_PAUSE))
+    def job(self, job: JobHandle[Any] | str) -> JobHandle[Any]:
+        """A job by its name."""
+        request = job_pb2.GetJobRequest(name=str(self._name(JobName, job, "job")))
+        return JobHandle(self._connection, self._connection.call(self._stub.GetJob, request).job)
+
+    def list_jobs(self, *, states: Iterable[JobState | str] = (), kind: str | None = None) -> Iterator[JobHandle[Any]]:
+        """The project's jobs, newest first: all, or those in some states, or of a kind (fit, transduce, embed)."""
+        request = job_pb2.ListJobsRequest(parent=self._parent)
+        for state in states:
+            request.states.append(job_pb2.JobState.ValueType(choice(STATES, state, "states")))
+        if kind is not None:
+            request.kind = job_pb2.JobKind.ValueType(choice(KINDS, kind, "kind"))
+        for page in self._pages(self._stub.ListJobs, request):
+            for job in page.jobs:
+                yield JobHandle(self._connection, job)
+
+    def _use_dataset(
+        self, request: job_pb2.FitRequest | job_pb2.EmbedRequest, data: Dataset | str, given: dict[str, GivenLabels]
+    ) -> None:
+        name = self._name(DatasetName, data, "data")
+        request.parent, request.dataset = str(ProjectName(name.project)), str(name)
+        if any(one.length is not None for one in given.values()):
+            # The server sees only points with labels: that y has the wrong length is noticed here or nowhere.
+            _check_lengths(given, (data if isinstance(data, Dataset) else self.get_dataset(data)).points)
+
+    def _use_points(
+        self, request: job_pb2.FitRequest | job_pb2.EmbedRequest, data: Any, given: dict[str, GivenLabels]
+    ) -> None:
+        points = Points(data)
+        _check_lengths(given, points.shape[0])
+        request.parent = self._parent
+        if points.bytes + request.ByteSize() <= INLINE_BYTES:
+            request.inline.CopyFrom(points.message())
             return
-        self._seen(answer.job)
+        # The same request_id makes the same upload, so that asking again is the same request.
+        upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
+        name = DatasetName(self.project, upload_id)
+        request.dataset = self._upload(points, name, upload_id, resume=True).name
 
-    def _seen(self, message: pb.Job) -> Job:
-        self.info = Job.from_message(message)
-        return self.info
+    def _submit(self, method: grpc.UnaryUnaryMultiCallable[Any, Any], request: Any) -> Any:
+        """Ask for a job."""
+        wait = min(LONGEST_WAIT, request.options.wait.ToNanoseconds() / 1e9)
+        if self.retry_full_queue:
+            patience = self._connection.long(lambda error: is_unavailable(error) or _is_full(error))
+        else:
+            patience = self._connection.long()
+        return self._connection.call(method, request, timeout=self._connection.timeout + wait, patience=patience)
+
+
+def _is_full(error: ClientError) -> bool:
+    # Other limits do not pass by waiting, and say nothing of a time.
+    return isinstance(error, LimitExceeded) and error.retry_seconds is not None
+
+
+def _check_lengths(given: dict[str, GivenLabels], points: int) -> None:
+    for name, labels in given.items():
+        if labels.length is not None and labels.length != points:
+            raise ValueError(f"{name} must have an entry for each of {points} points. Got {labels.length} instead.")
+
+
+def _links(pairs: Pairs, argument: str) -> list[embedding_pb2.Link]:
+    links = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs))
+    if links.size and (links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu"):
+        raise ValueError(f"{argument} must be pairs of row numbers. Got an array of shape {links.shape} instead.")
+    return [embedding_pb2.Link(first=first, second=second) for first, second in links.tolist()]

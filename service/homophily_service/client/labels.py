@@ -100,7 +100,8 @@ def _is_missing(entry: Any) -> bool:
     if entry is None or (isinstance(entry, str) and not entry):
         return True
     try:
-        return bool(entry != entry) or (isinstance(entry, Real) and entry == -1)  # noqa: PLR0124 – NaN is not itself
+        # Only NaN is not itself.
+        return bool(entry != entry) or (isinstance(entry, Real) and entry == -1)
     except TypeError:
         # pandas.NA says neither yes nor no.
         return True
@@ -109,15 +110,18 @@ def _is_missing(entry: Any) -> bool:
 def _classes(values: list[Any], name: str) -> pb.ClassValues:
     if values and all(isinstance(value, str) for value in values):
         return pb.ClassValues(strings=pb.StringValues(values=values))
-    numbers = []
     for value in values:
-        if not isinstance(value, Integral | np.bool_) and not (
-            isinstance(value, Real) and math.isfinite(value) and value == int(value)
-        ):
-            expected = "strings or whole numbers, not both"
-            raise ValueError(f"The classes in {name} must be {expected}. Got {_shown(value)} instead.")
-        numbers.append(int(value))
-    return pb.ClassValues(integers=pb.IntegerValues(values=numbers))
+        if not _is_whole(value):
+            raise ValueError(
+                f"The classes in {name} must be strings or whole numbers, not both. Got {_shown(value)} instead."
+            )
+    return pb.ClassValues(integers=pb.IntegerValues(values=[int(value) for value in values]))
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, Integral | np.bool_):
+        return True
+    return isinstance(value, Real) and math.isfinite(value) and float(value).is_integer()
 
 
 def _shown(value: Any) -> str:

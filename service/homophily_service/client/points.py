@@ -35,7 +35,7 @@ class _Part(NamedTuple):
         """Some bytes as they are sent."""
         row = self.dtype.itemsize * (self.array.size // len(self.array))
         first = start // row
-        block = memoryview(self.rows(first, -(-stop // row))).cast("B")
+        block = self.rows(first, -(-stop // row)).reshape(-1).view(np.uint8).data
         return block[start - first * row : stop - first * row]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -172,7 +172,7 @@ class JobState(StrEnum):
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
-STATES = {
+STATES: dict[str, job_pb2.JobState.ValueType] = {
     JobState.QUEUED: job_pb2.JOB_STATE_QUEUED,
     JobState.RUNNING: job_pb2.JOB_STATE_RUNNING,
     JobState.SUCCEEDED: job_pb2.JOB_STATE_SUCCEEDED,
@@ -180,7 +180,7 @@ STATES = {
     JobState.CANCELLED: job_pb2.JOB_STATE_CANCELLED,
 }
 KINDS = {"fit": job_pb2.JOB_KIND_FIT, "transduce": job_pb2.JOB_KIND_TRANSDUCE, "embed": job_pb2.JOB_KIND_EMBED}
-_STATES_BACK = {number: state for state, number in STATES.items()}
+_STATES_BACK = {number: JobState(state) for state, number in STATES.items()}
 _KINDS_BACK = {number: kind for kind, number in KINDS.items()}
 
 
@@ -229,19 +229,17 @@ class JobEvent:
     @classmethod
     def from_message(cls, message: job_pb2.JobEvent) -> JobEvent:
         """Read a message."""
-        progress = Progress.from_message(message.progress) if message.HasField("progress") else None
+        if message.HasField("progress"):
+            progress = asdict(Progress.from_message(message.progress))
+        else:
+            progress = dict.fromkeys(field.name for field in fields(Progress))
         return cls(
             sequence=message.sequence,
             time=_time(message.time),
             state=_state(message.state),
             attempt=message.attempt,
-            phase=progress and progress.phase,
-            iteration=progress and progress.iteration,
-            max_iterations=progress and progress.max_iterations,
-            energy=progress and progress.energy,
-            error_rate=progress and progress.error_rate,
-            fraction=progress and progress.fraction,
             message=message.message,
+            **progress,
         )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from homophily_service._pb import dataset_pb2 as pb
-from homophily_service.client.connection import Connection, Patience, is_unavailable, new_request_id
-from homophily_service.client.errors import ClientError, NotFound, from_rpc
+from homophily_service.client.connection import Connection, is_unavailable, new_request_id
+from homophily_service.client.errors import ClientError, NotFound
 from homophily_service.client.points import Points
 
 CHUNK_BYTES = 1 << 20
@@ -40,8 +40,8 @@ class Upload:
 
         ``resume`` says that an earlier run may have begun it.
         """
-        patience = Patience(self.connection.patience, lambda error: is_unavailable(error) or error.reason in _ASK_AGAIN)
         received = self._received() if resume else 0
+        patience = self.connection.long(lambda error: is_unavailable(error) or error.reason in _ASK_AGAIN)
         while True:
             try:
                 return self._send(received)
@@ -55,10 +55,10 @@ class Upload:
     def _received(self) -> int:
         request = pb.GetUploadRequest(parent=self.start.parent, upload_id=self.start.upload_id)
         try:
-            patience = Patience(self.connection.patience)
-            return self.connection.call(self.connection.stub.GetUpload, request, patience=patience).received_bytes
+            answer = self.connection.call(self.connection.stub.GetUpload, request, patience=self.connection.long())
         except NotFound:
             return 0
+        return answer.received_bytes
 
     def _send(self, received: int) -> pb.Dataset:
         """One connection's attempt."""
@@ -70,7 +70,7 @@ class Upload:
         try:
             return call.result().dataset
         except grpc.RpcError as error:
-            failure = from_rpc(error, request_id)
+            failure = self.connection.failure(error, request_id)
         finally:
             # Only an interrupt leaves something to cancel here.
             call.cancel()
@@ -82,6 +82,8 @@ class Upload:
         """The messages, made one at a time by the channel's own thread."""
         try:
             yield pb.UploadDatasetRequest(start=self.start)
+            # The channel asks for the next message when it has sent the last one.
+            self.connection.is_reached = True
             self._hash_skipped(received)
             for start in range(received, self.points.bytes, CHUNK_BYTES):
                 data = self.points.read(start, min(start + CHUNK_BYTES, self.points.bytes))

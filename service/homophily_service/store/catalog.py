@@ -91,17 +91,24 @@ class Catalog:
 
     def add_graph(self, digest: str, blob: str) -> str:
         """Record a graph; returns the path of the one that counts, which may be another's that came first."""
-        try:
-            with self.database.write() as connection:
-                connection.execute(insert(graphs).values(digest=digest, blob=blob, created=now(), last_used=now()))
-        except exc.IntegrityError:
-            return self.use_graph(digest) or blob
-        return blob
+        while True:
+            found = self.use_graph(digest)
+            if found is not None:
+                return found
+            try:
+                with self.database.write() as connection:
+                    connection.execute(insert(graphs).values(digest=digest, blob=blob, created=now(), last_used=now()))
+            except exc.IntegrityError:
+                continue
+            return blob
 
     def replace_graph(self, digest: str, blob: str) -> None:
         """Put a graph that was built again in the place of one whose arrays are lost."""
+        query = update(graphs).where(graphs.c.digest == digest).values(blob=blob, last_used=now())
         with self.database.write() as connection:
-            connection.execute(update(graphs).where(graphs.c.digest == digest).values(blob=blob, last_used=now()))
+            was_there = connection.execute(query).rowcount > 0
+        if not was_there:
+            self.add_graph(digest, blob)
 
     def remove_unused_graphs(self, older_than_seconds: float) -> list[str]:
         """Forget graphs that no model stands on and no job has used for a while; returns their paths."""

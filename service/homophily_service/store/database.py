@@ -5,6 +5,8 @@ Times are the database's, as seconds since 1970: machines' clocks differ, and a 
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,10 +63,15 @@ class Database:
         self.engine = _engine(url, busy_seconds)
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that may write; on SQLite it has the database to itself."""
-        with _outages_told(), self.engine.begin() as connection:
-            yield connection
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
+        """A transaction that may write; on SQLite it has the database to itself.
+
+        One that is not ``durable`` survives the end of every process, but SQLite does not wait for the disk: a power
+        cut may take it back, though never without those that came after it.
+        """
+        with _outages_told(), self.engine.connect() as connection:
+            with connection.execution_options(durable=durable).begin():
+                yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -142,16 +149,31 @@ def _sqlite_engine(url: URL, busy_seconds: float) -> Engine:
     def prepare(connection: Any, _: Any) -> None:
         # The driver's own transactions start late and as readers; ours are begun below.
         connection.isolation_level = None
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
-            connection.execute(f"PRAGMA {pragma}")
+        _use_wal(connection, busy_seconds)
+        connection.execute("PRAGMA foreign_keys = ON")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # A transaction that starts as a reader cannot become a writer while another writes.
-        if not connection.get_execution_options().get("only_reads"):
+        options = connection.get_execution_options()
+        if not options.get("only_reads"):
+            connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get('durable', True) else 'NORMAL'}")
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
+    """The busy time-out does not hold for this: of several that open a new file at once, some are refused."""
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 @contextmanager

@@ -92,6 +92,7 @@ resources = Table(
     UniqueConstraint("collection", "project", "id"),
     Index("resources_by_graph", "graph"),
     Index("resources_by_project", "project", "collection", "number"),
+    Index("resources_by_upload", "project", "upload_id"),
     sqlite_autoincrement=True,
 )
 

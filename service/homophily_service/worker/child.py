@@ -1,39 +1,20 @@
-"""The process that computes: warm, one job at a time, killed at any moment without harm.
-
-Messages to the supervisor start with a letter: R ready, P progress, S success with the result, E error.
-"""
+"""The process that computes: warm, one job at a time, killed at any moment without harm."""
 
 from __future__ import annotations
 
-import json
 import logging
 
 from homophily_service._pb.job_pb2 import Progress
 from homophily_service.errors import InternalError, ServiceError
 from homophily_service.job_errors import job_error
 from homophily_service.logs import job_name, start_logging
-from homophily_service.names import JobName
 from homophily_service.processes import begin, fair_threads
 from homophily_service.stores import Stores
 from homophily_service.warm import warm_up
-from homophily_service.worker.compute import Task, compute
+from homophily_service.worker.compute import KINDS, compute
+from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, Task
 
 _log = logging.getLogger(__name__)
-
-READY, PROGRESS, SUCCESS, ERROR = b"R", b"P", b"S", b"E"
-
-
-def encode(task: Task) -> bytes:
-    """A task as one message: a line of JSON, then the request."""
-    head = {"project": task.name.project, "id": task.name.id, "kind": task.kind, "token": task.token}
-    return json.dumps(head).encode() + b"\n" + task.request
-
-
-def decode(message: bytes) -> Task:
-    """The task out of such a message."""
-    line, _, request = message.partition(b"\n")
-    head = json.loads(line)
-    return Task(JobName(head["project"], head["id"]), head["kind"], request, head["token"])
 
 
 def main() -> None:
@@ -42,14 +23,14 @@ def main() -> None:
     start_logging(settings.log_level)
     stores, threads = Stores.open(settings), fair_threads(settings)
     warm_up(threads)
-    connection.send_bytes(READY)
+    connection.send_bytes(READY + " ".join(KINDS).encode())
 
     def tell(progress: Progress) -> None:
         connection.send_bytes(PROGRESS + progress.SerializeToString())
 
     while True:
         try:
-            task = decode(connection.recv_bytes())
+            task = Task.decode(connection.recv_bytes())
         except EOFError:
             return
         job_name.set(str(task.name))

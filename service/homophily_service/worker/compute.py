@@ -21,12 +21,11 @@ from homophily_service.models import (
     graph_digest,
     graph_path,
     load_model,
-    model_path,
     read_graph,
     save_graph,
     save_model,
 )
-from homophily_service.names import DatasetName, JobName, ModelName
+from homophily_service.names import DatasetName, ModelName
 from homophily_service.parameters import (
     check_two_classes,
     class_values,
@@ -38,6 +37,7 @@ from homophily_service.parameters import (
 )
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
+from homophily_service.worker.protocol import Task
 
 _log = logging.getLogger(__name__)
 
@@ -46,15 +46,6 @@ PHASES = {"load": 0.0, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "save": 0.
 SECONDS_BETWEEN_REPORTS = 0.2
 
 Tell = Callable[[job_pb2.Progress], None]
-
-
-class Task(NamedTuple):
-    """A job as the child sees it."""
-
-    name: JobName
-    kind: str
-    request: bytes
-    token: str
 
 
 class Stage:
@@ -276,9 +267,7 @@ def _solve(
         model.error_rate = float(np.mean(answers != validation.classes)) if same_kind else 1.0
         stage.progress.error_rate = model.error_rate
     stage.enter("save")
-    model.size_bytes = save_model(
-        work.stores.blobs, model_path(work.task.name, work.task.token), classifier, calibrate=calibrate
-    )
+    model.size_bytes = save_model(work.stores.blobs, work.task.model_path, classifier, calibrate=calibrate)
     stage.leave()
     model.job = str(work.task.name)
     model.classes.CopyFrom(class_values(classes))

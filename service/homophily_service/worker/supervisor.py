@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -21,19 +20,17 @@ from homophily_service._pb import job_pb2
 from homophily_service.errors import ServiceError, TimeLimit, Unavailable
 from homophily_service.job_errors import job_error
 from homophily_service.logs import job_name, start_logging
-from homophily_service.models import model_path
 from homophily_service.names import ModelName
 from homophily_service.queue import Lease, LeaseLost
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
-from homophily_service.worker import child
-from homophily_service.worker.compute import KINDS, Task
+from homophily_service.worker.protocol import ERROR, READY, SUCCESS, Task
 
 _log = logging.getLogger(__name__)
 
 # How often a running job's lease is renewed and its cancellation looked for.
 HEARTBEAT_SECONDS = 0.5
-# How long a job waits for a store that does not answer.
+# How long a job waits for a store that does not answer, and a child that could not start for the next one.
 PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 
@@ -52,25 +49,25 @@ class Worker:
         self.poison = job_error(
             ServiceError("the process that computed it was lost too often", reason="TOO_MANY_ATTEMPTS")
         )
-        self.stopping = threading.Event()
+        # Plain values rather than an Event: a signal's handler must not wait for a lock that its own thread holds.
+        self.stopping = False
         self.stop_at = float("inf")
         self.child: _Child | None = None
 
     def stop(self) -> None:
         """Take no more jobs, and give the running one back when the grace time is over."""
         self.stop_at = min(self.stop_at, time.monotonic() + self.settings.shutdown_grace)
-        self.stopping.set()
+        self.stopping = True
 
     def run(self) -> None:
         """Claim and compute until stopped."""
         _log.info("worker %s starts", self.name)
         try:
-            while not self.stopping.is_set():
-                kid = self._ready_child()
-                lease = self._through_outages(self._claim) if kid else None
+            while (kid := self._ready_child()) is not None:
+                lease = self._through_outages(lambda: self._claim(kid.kinds))
                 if lease is None:
-                    self.stopping.wait(self.settings.poll_seconds)
-                elif kid is not None:
+                    time.sleep(self.settings.poll_seconds)
+                else:
                     job_name.set(str(lease.name))
                     self._work(lease, kid)
                     job_name.set("")
@@ -80,12 +77,15 @@ class Worker:
             self.stores.close()
             _log.info("worker %s stops", self.name)
 
-    def _claim(self) -> Lease | None:
-        return self.stores.queue.claim(self.name, list(KINDS), self.settings.lease_seconds, self.poison)
+    def _claim(self, kinds: list[str]) -> Lease | None:
+        # An outage may have lasted until after we were told to stop.
+        if self.stopping:
+            return None
+        return self.stores.queue.claim(self.name, kinds, self.settings.lease_seconds, self.poison)
 
     def _ready_child(self) -> _Child | None:
         """The warm child; None if the worker is stopped before there is one."""
-        while not self.stopping.is_set():
+        while not self.stopping:
             if self.child is None or self.child.jobs >= self.settings.child_jobs:
                 if self.child is not None:
                     self.child.kill()
@@ -94,10 +94,10 @@ class Worker:
                 if self.child.is_ready(0.2):
                     return self.child
             except ChildLost:
-                _log.error("the child process ended while it started")
+                _log.error("the child process ended by itself")
                 self.child.kill()
                 self.child = None
-                self.stopping.wait(1.0)
+                time.sleep(PAUSE_SECONDS)
         return None
 
     def _work(self, lease: Lease, kid: _Child) -> None:
@@ -117,14 +117,14 @@ class Worker:
         deadline = time.monotonic() + lease.time_limit
         beat = time.monotonic() + HEARTBEAT_SECONDS
         try:
-            kid.begin(Task(lease.name, lease.kind, lease.request, lease.token))
+            kid.begin(_task(lease))
             while True:
                 message = kid.receive(max(0.0, min(beat, deadline, self.stop_at) - time.monotonic()))
                 if message is not None:
                     kind, body = message[:1], message[1:]
-                    if kind == child.SUCCESS:
+                    if kind == SUCCESS:
                         return lambda: self._succeed(lease, body)
-                    if kind == child.ERROR:
+                    if kind == ERROR:
                         error = job_pb2.JobError.FromString(body)
                         if error.code == Unavailable.code.value[0]:
                             return lambda: self._try_later(lease, error.message)
@@ -158,7 +158,7 @@ class Worker:
             else:
                 self.stores.queue.finish(lease, outcome)
                 return
-            name, path = ModelName.parse(model.name, "model_id"), model_path(lease.name, lease.token)
+            name, path = ModelName.parse(model.name, "model_id"), _task(lease).model_path
             self.stores.queue.finish(
                 lease,
                 outcome,
@@ -174,7 +174,7 @@ class Worker:
 
     def _try_later(self, lease: Lease, message: str) -> None:
         """Give a job back whose stores did not answer, after a pause in which they may have come back."""
-        self.stopping.wait(PAUSE_SECONDS)
+        time.sleep(PAUSE_SECONDS)
         self.stores.queue.release(lease, f"given back: {message}", charged=True)
 
     def _through_outages(self, write: Callable[[], T]) -> T | None:
@@ -204,6 +204,10 @@ class Worker:
             self.child = None
 
 
+def _task(lease: Lease) -> Task:
+    return Task(lease.name, lease.kind, lease.request, lease.token)
+
+
 class _Child:
     """The process, and our end of its socket."""
 
@@ -212,20 +216,22 @@ class _Child:
             "homophily_service.worker.child", settings, processes.fair_threads(settings)
         )
         self.connection: Connection = Connection(ours.detach())
-        self.ready = False
+        # The kinds of job that it knows, once it is ready.
+        self.kinds: list[str] = []
         self.jobs = 0
 
     def is_ready(self, wait: float) -> bool:
-        if not self.ready:
-            self.ready = self.receive(wait) == child.READY
-        elif self.process.poll() is not None:
-            raise ChildLost
-        return self.ready
+        if self.kinds:
+            if self.process.poll() is not None:
+                raise ChildLost
+        elif (message := self.receive(wait)) is not None and message.startswith(READY):
+            self.kinds = message.removeprefix(READY).decode().split()
+        return bool(self.kinds)
 
     def begin(self, task: Task) -> None:
         self.jobs += 1
         try:
-            self.connection.send_bytes(child.encode(task))
+            self.connection.send_bytes(task.encode())
         except OSError as error:
             raise ChildLost from error
 

@@ -74,6 +74,7 @@ def upgrade() -> None:
     with op.batch_alter_table("resources", schema=None) as batch_op:
         batch_op.create_index("resources_by_graph", ["graph"], unique=False)
         batch_op.create_index("resources_by_project", ["project", "collection", "number"], unique=False)
+        batch_op.create_index("resources_by_upload", ["project", "upload_id"], unique=False)
 
     op.create_table(
         "tokens",
@@ -105,6 +106,7 @@ def downgrade() -> None:
     op.drop_table("events")
     op.drop_table("tokens")
     with op.batch_alter_table("resources", schema=None) as batch_op:
+        batch_op.drop_index("resources_by_upload")
         batch_op.drop_index("resources_by_project")
         batch_op.drop_index("resources_by_graph")
 

@@ -1,0 +1,160 @@
+"""Commands that give a model's answers: predict for new points, solution for its own."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from homophily_service.cli.failures import WrongInput
+from homophily_service.cli.options import Service, command
+from homophily_service.cli.screen import AsJson, out, print_json, print_table, say, tell
+from homophily_service.cli.working import LabelColumn
+
+if TYPE_CHECKING:
+    from homophily_service.client import Prediction, Solution
+
+_SHOWN_ROWS = 20
+_OUTPUTS = (".csv", ".npy", ".parquet")
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        dir_okay=False,
+        rich_help_panel="Output",
+        help="Write .csv, .parquet, or .npy (the classes only). Without it a terminal shows the first rows, and a "
+        "pipe gets all as CSV.",
+    ),
+]
+Probabilities = Annotated[
+    bool, typer.Option("--probabilities", help="Calibrated probabilities too; the model must have been calibrated.")
+]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's short or full name.")]
+
+
+@command
+def predict(
+    *,
+    name: ModelArgument,
+    file: Annotated[Path, typer.Argument(help="New points: .npy, .npz, .csv, .parquet or .svmlight.")],
+    label_column: LabelColumn = None,
+    probabilities: Probabilities = False,
+    output: Output = None,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Give the classes and scores of new points."""
+    from homophily_service.cli.files import read_points
+
+    _check_output(output)
+    with service.client() as client:
+        # SVMlight files do not say how many features there are.
+        is_open = file.suffix.lower() in (".svmlight", ".libsvm")
+        n_features = client.get_model(name).dimensions if is_open else None
+        points = read_points(file, label_column, n_features=n_features).points
+        _give(client.predict(name, points, probabilities=probabilities), output, as_json=as_json)
+
+
+@command
+def solution(
+    *,
+    name: ModelArgument,
+    scores: Annotated[bool, typer.Option("--scores", help="Scores too.")] = False,
+    probabilities: Probabilities = False,
+    output: Output = None,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Give the class of every point that a model was fitted on."""
+    _check_output(output)
+    fields = ["labels", *(["scores"] if scores else []), *(["probabilities"] if probabilities else [])]
+    with service.client() as client:
+        _give(client.read_solution(name, fields), output, as_json=as_json)
+
+
+def _check_output(output: Path | None) -> None:
+    # Before the work, not after it.
+    if output is not None and output.suffix.lower() not in _OUTPUTS:
+        raise WrongInput(f"{output}: must end in one of {', '.join(_OUTPUTS)}")
+
+
+def _give(answers: Prediction | Solution, output: Path | None, *, as_json: bool) -> None:
+    """Write, print or show."""
+    columns = _columns(answers)
+    if output is not None:
+        _write(columns, output)
+        say(f"{len(columns['label']):,} answers are in {output}.")
+    if as_json:
+        given = {
+            "classes": answers.classes,
+            "labels": answers.labels,
+            "scores": answers.scores,
+            "probabilities": answers.probabilities,
+        }
+        print_json({field: array.tolist() for field, array in given.items() if array is not None})
+    elif output is None and not out.is_terminal:
+        _write_csv(columns, sys.stdout)
+    elif output is None:
+        _show(columns)
+
+
+def _columns(answers: Prediction | Solution) -> dict[str, Any]:
+    """The answers by column."""
+    assert answers.labels is not None
+    columns: dict[str, Any] = {"point": range(len(answers.labels)), "label": answers.labels}
+    if answers.scores is not None:
+        # Two classes have one score, positive for the second.
+        scores = answers.scores.reshape(len(answers.labels), -1)
+        names = ["score"] if scores.shape[1] == 1 else [f"score_{one}" for one in answers.classes]
+        columns |= dict(zip(names, scores.T, strict=True))
+    if answers.probabilities is not None:
+        names = [f"probability_{one}" for one in answers.classes]
+        columns |= dict(zip(names, answers.probabilities.T, strict=True))
+    return columns
+
+
+def _show(columns: dict[str, Any]) -> None:
+    """The first rows; the scores of many classes as the largest one, for which there is room."""
+    labels, count = columns["label"], len(columns["label"])
+    shown: dict[str, list[Any]] = {"point": list(range(min(count, _SHOWN_ROWS)))}
+    shown["label"] = [str(one) for one in labels[:_SHOWN_ROWS]]
+    for kind in ("score", "probability"):
+        found = [values[:_SHOWN_ROWS].tolist() for name, values in columns.items() if name.split("_")[0] == kind]
+        if found:
+            title = kind if len(found) == 1 else f"largest {kind}"
+            shown[title] = [round(max(row), 4) for row in zip(*found, strict=True)]
+    print_table("", list(shown), zip(*shown.values(), strict=True))
+    if count > _SHOWN_ROWS:
+        tell(f"… and {count - _SHOWN_ROWS:,} more; --output FILE writes all.")
+
+
+def _write(columns: dict[str, Any], path: Path) -> None:
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        import numpy as np
+
+        np.save(path, columns["label"], allow_pickle=False)
+    elif suffix == ".parquet":
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise WrongInput(
+                f"{path}: Parquet files need pyarrow, which is not installed: pip install 'homophily[parquet]'"
+            ) from None
+        parquet.write_table(pyarrow.table({name: pyarrow.array(list(one)) for name, one in columns.items()}), path)
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            _write_csv(columns, file)
+
+
+def _write_csv(columns: dict[str, Any], file: IO[str]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(getattr(one, "tolist", lambda one=one: one)() for one in columns.values()), strict=True))

@@ -1,0 +1,179 @@
+"""What the service answers, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from homophily_service.cli.screen import percent, print_facts, say, size
+from homophily_service.client import ClientError, Dataset, Embedding, Job, JobState, Model
+
+_SHOWN_CLASSES = 12
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, ClientError):
+        violations = [{"field": one.field, "description": one.description} for one in value.violations]
+        return {
+            "code": value.code.name,
+            "reason": value.reason,
+            "message": value.message,
+            "violations": violations,
+        }
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def short(name: str | None) -> str:
+    """The id at the end of a name, which is enough for commands in the same project."""
+    return "" if name is None else name.rpartition("/")[2]
+
+
+def ago(moment: datetime) -> str:
+    """How long ago something was, roughly."""
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def clock(seconds: float) -> str:
+    """A length of time: 0:07, 1:02:03."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def took(job: Job) -> float | None:
+    """Seconds of a job's last attempt, until now if it runs."""
+    if job.start_time is None:
+        return None
+    end = job.finish_time or datetime.now(UTC)
+    return round(max(0.0, (end - job.start_time).total_seconds()), 2)
+
+
+def stage(job: Job) -> str:
+    """Where a job is, in a few words."""
+    if job.state == JobState.QUEUED and job.queue_position:
+        return f"queued, {job.queue_position} before it"
+    if job.state == JobState.FAILED and job.error is not None and job.error.reason:
+        return f"failed: {job.error.reason}"
+    if job.state == JobState.RUNNING and job.cancel_requested:
+        return "running, cancelling"
+    if job.state == JobState.RUNNING and job.progress is not None and job.progress.phase:
+        steps = f" {job.progress.iteration}/{job.progress.max_iterations}" if job.progress.max_iterations else ""
+        return f"running: {job.progress.phase}{steps}"
+    return str(job.state)
+
+
+def print_dataset(dataset: Dataset) -> None:
+    """A dataset's facts."""
+    kind = f"sparse (CSR), {dataset.dtype}" if dataset.is_sparse else f"dense, {dataset.dtype}"
+    print_facts(
+        {
+            "dataset": short(dataset.name),
+            "points": f"{dataset.points:,} of {dataset.dimensions:,} features, {kind}",
+            "size": size(dataset.size_bytes),
+            "sha256": dataset.sha256,
+            "description": dataset.description,
+        }
+    )
+
+
+def print_model(model: Model, changed_points: int | None = None) -> None:
+    """A model's facts; what was worth telling, beside them."""
+    classes = ", ".join(map(str, model.classes[:_SHOWN_CLASSES]))
+    more = ", …" if len(model.classes) > _SHOWN_CLASSES else ""
+    facts: dict[str, Any] = {"model": short(model.name), "dataset": short(model.dataset)}
+    if model.parent_model:
+        facts["made from"] = short(model.parent_model)
+    facts |= {
+        "method": _parameters(model),
+        "points": f"{model.points:,} of {model.dimensions:,} features, {model.labelled:,} labelled",
+        "classes": f"{len(model.classes)}: {classes}{more}",
+    }
+    if changed_points is not None:
+        facts["changed"] = f"the class of {changed_points:,} points"
+    if model.error_rate is not None:
+        facts["error rate"] = f"{percent(model.error_rate)} of the validation labels"
+    graph = model.graph
+    facts["graph"] = (
+        f"{'reused' if graph.reused else 'built'}: {graph.edges:,} edges, recall {graph.recall:.4g}, "
+        f"{_count(graph.components, 'component')}"
+    )
+    facts["solution"] = f"energy {model.energy:.6g}, {_count(model.iterations, 'step')}" + (
+        f", {model.engine}" if model.engine else ""
+    )
+    phases = " · ".join(f"{phase} {seconds:.2f}" for phase, seconds in model.seconds.items())
+    facts["seconds"] = f"{sum(model.seconds.values()):.2f} ({phases})"
+    facts["probabilities"] = model.calibrated
+    facts["size"] = size(model.size_bytes)
+    print_facts(facts)
+    for warning in model.warnings:
+        say(f"Warning: {warning}", "yellow")
+
+
+def print_embedding(embedding: Embedding) -> None:
+    """An embedding's facts."""
+    print_facts(
+        {
+            "embedding": short(embedding.name),
+            "dataset": short(embedding.dataset),
+            "points": f"{embedding.points:,} in {_count(embedding.components, 'dimension')}",
+            "clusters": embedding.clusters or None,
+        }
+    )
+
+
+def print_job(job: Job) -> None:
+    """A job's facts."""
+    facts: dict[str, Any] = {
+        "job": short(job.name),
+        "kind": job.kind,
+        "state": stage(job),
+        "asked for": f"{job.create_time.astimezone():%Y-%m-%d %H:%M:%S}, {ago(job.create_time)}",
+        "seconds": took(job),
+        "attempt": f"{job.attempt} of {job.max_attempts}",
+        "priority": job.priority,
+        "time limit": f"{job.time_limit:g} s",
+    }
+    if job.progress is not None and not job.state.is_final:
+        facts["progress"] = f"{100 * job.progress.fraction:.0f} %"
+        facts["energy"] = job.progress.energy
+    if job.error is not None:
+        facts["error"] = job.error.message
+    if job.model is not None:
+        facts["model"] = short(job.model.name)
+    if job.embedding is not None:
+        facts["embedding"] = short(job.embedding.name)
+    if job.tracking_run:
+        facts["tracking run"] = job.tracking_run
+    print_facts(facts)
+
+
+def _parameters(model: Model) -> str:
+    given = {**model.solver_parameters, **model.graph_parameters}
+    method = str(given.pop("method", "err")).upper()
+    return ", ".join([method, *(f"{name}={value}" for name, value in given.items())])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,316 @@
+"""Points out of files: .npy, .npz (dense or CSR), .csv, .parquet, .svmlight. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily_service.cli.failures import WrongInput
+
+# What a damaged file makes its reader raise.
+DAMAGED = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, zipfile.BadZipFile, zlib.error, csv.Error)
+# scipy.sparse.save_npz adds a format to these.
+_CSR_ARRAYS = {"data", "indices", "indptr", "shape"}
+
+
+class Table(NamedTuple):
+    """What a file holds."""
+
+    #: A dense array (perhaps a memory map), or a sparse matrix.
+    points: Any
+    #: The column that was kept out of the points, an entry a point; None if none was asked for.
+    labels: list[Any] | None
+
+
+def is_file(text: str) -> bool:
+    """True for what is a file's name rather than a dataset's, which has no dot."""
+    return Path(text).suffix.lower() in READERS
+
+
+def read_points(path: Path, label_column: str | None = None, *, n_features: int | None = None) -> Table:
+    """The points in a file.
+
+    ``label_column`` is a column's name or number (from 0; −1 is the last), or an array's name in .npz; it is kept out
+    of the points. ``n_features`` says how many features points have where the file itself does not (.svmlight).
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise WrongInput(f"{path}: must end in one of {', '.join(READERS)}")
+    if not path.is_file():
+        raise WrongInput(f"{path}: there is no such file")
+    try:
+        table = reader(path, label_column, n_features)
+    except WrongInput:
+        raise
+    except DAMAGED as error:
+        raise WrongInput(f"{path}: cannot be read: {error}") from error
+    if len(table.points.shape) != 2:
+        raise WrongInput(
+            f"{path}: must have two dimensions, points and features. Got {len(table.points.shape)} instead."
+        )
+    if table.points.dtype.kind not in "fiub":
+        raise WrongInput(f"{path}: must hold real numbers. Got {table.points.dtype} instead.")
+    return table
+
+
+def fingerprint(path: Path, label_column: str | None) -> str:
+    """A short name of what a file holds and how it is read."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256")
+    found.update(repr(label_column).encode())
+    return found.hexdigest()[:16]
+
+
+# -- NumPy -------------------------------------------------------------------------------------------------------------
+
+
+def load_array(path: Path, *, lazy: bool = False) -> NDArray[Any]:
+    """The array in a .npy file; ``lazy`` leaves it on the disk."""
+    try:
+        return np.asarray(np.load(path, mmap_mode="r" if lazy else None, allow_pickle=False))
+    except ValueError as error:
+        raise WrongInput(_without_pickle(path, error)) from error
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays in a .npz file."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except ValueError as error:
+        raise WrongInput(_without_pickle(path, error)) from error
+
+
+def _without_pickle(path: Path, error: ValueError) -> str:
+    if "pickle" in str(error):
+        return (
+            f"{path}: holds Python objects, or is no NumPy file. Objects are not read, as reading them could run "
+            "a stranger's code: save an array of numbers."
+        )
+    return f"{path}: cannot be read: {error}"
+
+
+def _read_npy(path: Path, label_column: str | None, _: int | None) -> Table:
+    if label_column is not None:
+        array = load_array(path)
+        if array.ndim != 2:
+            raise WrongInput(f"{path}: must have two dimensions to have a column for labels")
+        place = find_column(label_column, None, array.shape[1], path)
+        return Table(np.delete(array, place, axis=1), array[:, place].tolist())
+    return Table(load_array(path, lazy=True), None)
+
+
+def _read_npz(path: Path, label_column: str | None, _: int | None) -> Table:
+    from scipy import sparse
+
+    arrays = load_arrays(path)
+    labels = None
+    if label_column is not None:
+        labels = one_of(arrays, label_column, path).tolist()
+        arrays.pop(label_column)
+    if "format" in arrays and arrays["format"].ndim == 0:
+        return Table(_checked(sparse.load_npz(path)), labels)
+    if arrays.keys() >= _CSR_ARRAYS:
+        matrix = sparse.csr_array(
+            (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["shape"].tolist())
+        )
+        return Table(_checked(matrix), labels)
+    if "X" in arrays:
+        return Table(arrays["X"], labels)
+    tables = [name for name, array in arrays.items() if array.ndim == 2]
+    if len(tables) != 1:
+        raise WrongInput(
+            f"{path}: must hold one array of two dimensions, an array X, or a CSR matrix as data, indices, indptr and "
+            f"shape. Got {', '.join(arrays) or 'nothing'} instead."
+        )
+    return Table(arrays[tables[0]], labels)
+
+
+def _checked(matrix: Any) -> Any:
+    # Constructors look at lengths only, and what they let through may crash compiled code.
+    if hasattr(matrix, "check_format"):
+        matrix.check_format(full_check=True)
+    return matrix
+
+
+def one_of(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
+    """An array of a .npz file with an entry a point."""
+    if name not in arrays:
+        raise WrongInput(f"{path}: has no array {name!r}, only {', '.join(arrays)}")
+    return arrays[name].reshape(-1)
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+
+
+def csv_rows(path: Path) -> Iterator[list[str]]:
+    """The rows, cell by cell; an empty line is a row without cells."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for row in csv.reader(file):
+            yield [cell.strip() for cell in row]
+
+
+def is_number(text: str) -> bool:
+    """True for what float() takes."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
+    rows = filter(None, csv_rows(path))
+    first, second = next(rows, None), next(rows, None)
+    if first is None:
+        raise WrongInput(f"{path}: is empty")
+    place = _label_place(first, second, label_column, path)
+    columns = [number for number in range(len(first)) if number != place]
+    has_header = _is_header(first, second, columns, place)
+    if has_header and second is None:
+        raise WrongInput(f"{path}: holds no points")
+    names = first if has_header else [str(number) for number in range(len(first))]
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        if has_header:
+            # By the csv module, as a name may have a line end inside quotes.
+            next(filter(None, csv.reader(file)))
+        try:
+            points = np.loadtxt(file, delimiter=",", quotechar='"', comments=None, usecols=columns, ndmin=2)
+        except ValueError as error:
+            raise WrongInput(f"{path}: {_blame(path, names, columns, has_header) or error}") from error
+    if place is None:
+        return Table(points, None)
+    return Table(points, [row[place] for row in filter(None, csv_rows(path))][has_header:])
+
+
+def _label_place(first: list[str], second: list[str] | None, wanted: str | None, path: Path) -> int | None:
+    if wanted is None:
+        return None
+    # A number is a name only where there are names: «4» among measurements is a measurement.
+    others = range(len(first))
+    names = first if not is_number(wanted) or _is_header(first, second, list(others), None) else None
+    return find_column(wanted, names, len(first), path)
+
+
+def _is_header(first: list[str], second: list[str] | None, columns: list[int], place: int | None) -> bool:
+    """True if the first row is not all numbers. Labels may be words, so that their column tells little."""
+    if not all(is_number(first[number]) for number in columns):
+        return True
+    if place is None or second is None or is_number(first[place]):
+        return False
+    # Points as other programs number them, 0, 1, 2 …, or a word above numbers.
+    is_counted = [first[number] for number in columns] == [str(number) for number in range(len(columns))]
+    return is_counted or (place < len(second) and is_number(second[place]))
+
+
+def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -> str | None:
+    """Which entry is no number; the fast reader does not tell."""
+    for number, row in enumerate(filter(None, csv_rows(path))):
+        if has_header and not number:
+            continue
+        place = f"row {number + 1 - has_header}"
+        if len(row) != len(names):
+            return f"{place} must have {len(names)} columns. Got {len(row)} instead."
+        for column in columns:
+            if not is_number(row[column]):
+                found = repr(row[column]) if row[column] else "nothing"
+                return f"column {names[column]!r} must hold numbers, but {place} has {found}"
+    return None
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------------
+
+
+def open_parquet(path: Path) -> Any:
+    """A Parquet file."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise WrongInput(
+            f"{path}: Parquet files need pyarrow, which is not installed: pip install 'homophily[parquet]'"
+        ) from None
+    try:
+        return parquet.ParquetFile(path)
+    except (ArrowException, OSError) as error:
+        raise WrongInput(f"{path}: cannot be read: {error}") from error
+
+
+def _read_parquet(path: Path, label_column: str | None, _: int | None) -> Table:
+    from pyarrow import types
+
+    file = open_parquet(path)
+    schema = file.schema_arrow
+    place = None if label_column is None else find_column(label_column, schema.names, len(schema.names), path)
+    columns = [number for number in range(len(schema.names)) if number != place]
+    is_small = True
+    for number in columns:
+        field = schema.field(number)
+        if not (types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)):
+            raise WrongInput(f"{path}: column {field.name!r} must hold numbers, but holds {field.type}")
+        # A truth value takes a bit.
+        is_small &= field.type.bit_width <= (32 if types.is_floating(field.type) else 16)
+    points = np.empty((file.metadata.num_rows, len(columns)), dtype=np.float32 if is_small else np.float64)
+    labels: list[Any] = []
+    begins = 0
+    for batch in file.iter_batches():
+        for target, number in enumerate(columns):
+            column = batch.column(number)
+            if column.null_count:
+                row = begins + column.is_null().to_pylist().index(True)
+                raise WrongInput(f"{path}: column {schema.names[number]!r} must hold numbers, but row {row + 1} is empty")
+            points[begins : begins + len(batch), target] = column.to_numpy(zero_copy_only=False)
+        if place is not None:
+            labels += batch.column(place).to_pylist()
+        begins += len(batch)
+    return Table(points, None if place is None else labels)
+
+
+# -- SVMlight ----------------------------------------------------------------------------------------------------------
+
+
+def load_svmlight(path: Path, n_features: int | None = None) -> tuple[Any, NDArray[np.float64]]:
+    """Points as CSR, and the labels in front of them."""
+    from sklearn.datasets import load_svmlight_file
+
+    points, labels = load_svmlight_file(str(path), n_features=n_features)
+    return points, labels
+
+
+def _read_svmlight(path: Path, label_column: str | None, n_features: int | None) -> Table:
+    if label_column is not None:
+        raise WrongInput(f"{path}: has no columns; its labels are used by --labels {path}")
+    return Table(load_svmlight(path, n_features)[0], None)
+
+
+READERS: dict[str, Callable[[Path, str | None, int | None], Table]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".svmlight": _read_svmlight,
+    ".libsvm": _read_svmlight,
+}
+
+
+def find_column(wanted: str, names: list[str] | None, count: int, path: Path) -> int:
+    """Where a column is, by its name or its number."""
+    if names is not None and wanted in names:
+        if names.count(wanted) > 1:
+            raise WrongInput(f"{path}: has {names.count(wanted)} columns {wanted!r}; give its number")
+        return names.index(wanted)
+    try:
+        number = int(wanted)
+    except ValueError:
+        known = "columns have numbers only" if names is None else f"only {', '.join(names[:20])}"
+        raise WrongInput(f"{path}: has no column {wanted!r}, {known}") from None
+    if not -count <= number < count:
+        raise WrongInput(f"{path}: has {count} columns, and no number {wanted}")
+    return number % count

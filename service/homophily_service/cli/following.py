@@ -1,0 +1,159 @@
+"""A job's live progress, and what Ctrl-C does to it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+from homophily_service.cli.describing import clock, short
+from homophily_service.cli.failures import INTERRUPTED
+from homophily_service.cli.screen import err, say
+from homophily_service.client import Job, JobEvent, JobHandle, JobState
+
+
+class Pace:
+    """How long a job runs, and how much longer, by how fast its phase goes: phases differ too much to tell more."""
+
+    def __init__(self) -> None:
+        self.began: datetime | None = None
+        self._phase: str | None = None
+        self._entered: tuple[datetime, float] | None = None
+        self._left: tuple[float, float] | None = None
+
+    def see(self, event: JobEvent) -> None:
+        """Take an event into account."""
+        if event.state != JobState.RUNNING:
+            self.__init__()  # type: ignore[misc] # a job that goes back to the queue starts afresh
+            return
+        self.began = self.began or event.time
+        if event.fraction is None:
+            return
+        if event.phase != self._phase or self._entered is None:
+            self._phase, self._entered, self._left = event.phase, (event.time, event.fraction), None
+            return
+        seconds, done = (event.time - self._entered[0]).total_seconds(), event.fraction - self._entered[1]
+        if seconds > 0 and done > 0:
+            self._left = (time.monotonic(), (1.0 - event.fraction) * seconds / done)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the job began to run."""
+        return 0.0 if self.began is None else max(0.0, (datetime.now(UTC) - self.began).total_seconds())
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until it ends, roughly, at most; None where nothing tells."""
+        if self._left is None:
+            return None
+        when, seconds = self._left
+        return max(0.0, seconds - (time.monotonic() - when))
+
+
+class _Clock(ProgressColumn):
+    """Time since the start, and time left."""
+
+    max_refresh = 0.2
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self.pace = pace
+
+    def render(self, task: Task) -> Text:  # noqa: ARG002
+        left = self.pace.left
+        return Text(clock(self.pace.elapsed) + ("" if left is None else f", ~{clock(left)} left"), "cyan")
+
+
+class Follower:
+    """Shows the events of a job: a bar on a terminal, a line for each phase elsewhere."""
+
+    def __init__(self, title: str = "", *, quiet: bool = False) -> None:
+        self.title, self.quiet = title, quiet
+        self.pace = Pace()
+        self.sequence = 0
+        self._last = ""
+        self._bar: Progress | None = None
+
+    def follow(self, job: JobHandle[Any]) -> None:
+        """Watch a job to its end."""
+        with self._display() as bar:
+            self._bar = bar if isinstance(bar, Progress) else None
+            task = self._bar.add_task(self._titled(str(job.state)), total=1.0, facts="") if self._bar else None
+            for event in job.watch(self.sequence):
+                self.sequence = event.sequence
+                self.pace.see(event)
+                if event.message and not self.quiet and not event.state.is_final:
+                    say(event.message[0].upper() + event.message[1:])
+                if self._bar is not None and task is not None:
+                    done = event.fraction if event.fraction is not None else None
+                    self._bar.update(task, description=self._titled(_what(event)), completed=done, facts=_facts(event))
+                elif not self.quiet:
+                    self._line(event)
+
+    def _display(self) -> AbstractContextManager[Any]:
+        if not err.is_terminal:
+            return nullcontext()
+        return Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=max(6, min(30, err.width - 62 - len(self.title)))),
+            TextColumn("{task.fields[facts]}", markup=False),
+            _Clock(self.pace),
+            console=err,
+            transient=True,
+        )
+
+    def _titled(self, what: str) -> str:
+        return f"{self.title}: {what}" if self.title else what
+
+    def _line(self, event: JobEvent) -> None:
+        what = _what(event)
+        if what != self._last:
+            say(self._titled(what))
+        self._last = what
+
+
+def follow_own(job: JobHandle[Any], *, quiet: bool = False, title: str = "", interrupted: bool = False) -> Job:
+    """Follow a job that this command has started. Ctrl-C cancels it; a second one leaves at once."""
+    follower = Follower(title, quiet=quiet)
+    try:
+        if interrupted:
+            raise KeyboardInterrupt
+        follower.follow(job)
+        return job.info
+    except KeyboardInterrupt:
+        say(f"Cancelling job {short(job.name)} … (Ctrl-C again leaves at once)")
+    try:
+        job.cancel()
+        follower.follow(job)
+    except KeyboardInterrupt:
+        say("Left. The job is being cancelled.")
+        raise typer.Exit(INTERRUPTED) from None
+    if job.state == JobState.CANCELLED:
+        say(f"Job {short(job.name)} is cancelled.")
+    else:
+        say(f"Job {short(job.name)} had ended before: {job.state}.")
+    raise typer.Exit(INTERRUPTED)
+
+
+def _what(event: JobEvent) -> str:
+    again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+    if event.state == JobState.RUNNING and event.phase:
+        return event.phase + again
+    return str(event.state) + again
+
+
+def _facts(event: JobEvent) -> str:
+    facts = []
+    if event.max_iterations:
+        facts.append(f"{event.iteration}/{event.max_iterations}")
+    elif event.iteration:
+        facts.append(str(event.iteration))
+    if event.energy is not None:
+        facts.append(f"energy {event.energy:.5g}")
+    return "  ".join(facts)

@@ -1,0 +1,217 @@
+"""Labels out of files, in the ways that people keep them.
+
+An entry a point: a column of .csv or .parquet (``FILE:COLUMN``), a .csv of one column, a .npy array, an array of .npz
+(``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or what ``--unlabelled`` says)
+mean unlabelled. A few points: a .csv of two columns, point and label, or .json ``{"point": label}``. There every label
+counts, −1 too. Points are row numbers, from 0. Labels are whole numbers if all of them are, else words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from homophily_service.cli import files
+from homophily_service.cli.failures import WrongInput
+
+UNLABELLED = "-1"
+SUFFIXES = (".csv", ".npy", ".npz", ".json", ".parquet", ".svmlight", ".libsvm")
+
+_WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?", re.ASCII)
+_HEADERS = ("label", "labels", "class", "classes", "target", "y")
+
+Label = int | str
+
+
+class PointLabels(NamedTuple):
+    """Labels by point; ``length`` is the number of entries where there was one for each point."""
+
+    by_point: dict[int, Label]
+    length: int | None
+
+    def checked(self, points: int, source: str) -> PointLabels:
+        """The same, if it is for so many points."""
+        if self.length is not None and self.length != points:
+            raise WrongInput(f"{source}: must have an entry for each of {points} points. Got {self.length} instead.")
+        return self
+
+    def of_two_classes(self, source: str) -> PointLabels:
+        """The same, if something can be learned from it."""
+        found = set(self.by_point.values())
+        if len(found) < 2:
+            told = ", ".join(map(repr, found)) or "none"
+            hint = "" if self.length is None else " If -1 is a class and does not mean unlabelled: --unlabelled '?'"
+            raise WrongInput(f"{source}: labels must be of at least two classes. Got {told} instead.{hint}")
+        return self
+
+    def like(self, classes: Iterable[Label]) -> PointLabels:
+        """The same, as words where the classes are words: a file may happen to name only those that look like numbers."""
+        if any(isinstance(one, str) for one in classes):
+            return self._replace(by_point={point: str(label) for point, label in self.by_point.items()})
+        return self
+
+
+def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:
+    """The labels in ``FILE`` or ``FILE:COLUMN``."""
+    path, column = _split(source)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise WrongInput(f"{path}: labels must be in a file that ends in one of {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise WrongInput(f"{path}: there is no such file")
+    try:
+        if suffix == ".json":
+            return _from_json(path)
+        if suffix == ".csv" and column is None:
+            return _from_csv(path, unlabelled)
+        return from_entries(_entries(path, suffix, column), unlabelled, str(path))
+    except WrongInput:
+        raise
+    except (*files.DAMAGED, RecursionError) as error:
+        raise WrongInput(f"{path}: cannot be read: {error}") from error
+
+
+def from_entries(entries: Sequence[Any], unlabelled: str, source: str) -> PointLabels:
+    """Labels from an entry a point."""
+    mark = float(unlabelled) if files.is_number(unlabelled) else None
+    known = {point: entry for point, entry in enumerate(entries) if not _is_unlabelled(entry, unlabelled, mark)}
+    return PointLabels(dict(zip(known, _same_kind(list(known.values()), source), strict=True)), len(entries))
+
+
+def _split(source: str) -> tuple[Path, str | None]:
+    # A colon may be part of the file's name.
+    if Path(source).is_file() or ":" not in source:
+        return Path(source), None
+    path, _, column = source.rpartition(":")
+    return Path(path), column
+
+
+def _entries(path: Path, suffix: str, column: str | None) -> list[Any]:
+    """An entry a point."""
+    if suffix in (".svmlight", ".libsvm"):
+        return list(files.load_svmlight(path)[1].tolist())
+    if suffix == ".npy":
+        array = files.load_array(path)
+        if column is not None:
+            array = array.reshape(len(array), -1)
+            array = array[:, files.find_column(column, None, array.shape[1], path)]
+        if array.ndim != 1 and array.size != len(array):
+            raise WrongInput(f"{path}: must have one dimension, the points. Got {array.ndim} instead.")
+        return list(array.reshape(-1).tolist())
+    if column is None:
+        raise WrongInput(f"{path}: which column holds the labels? Say {path}:COLUMN")
+    if suffix == ".npz":
+        return list(files.one_of(files.load_arrays(path), column, path).tolist())
+    if suffix == ".parquet":
+        file = files.open_parquet(path)
+        names = file.schema_arrow.names
+        place = files.find_column(column, names, len(names), path)
+        return [entry for batch in file.iter_batches(columns=[names[place]]) for entry in batch.column(0).to_pylist()]
+    rows = list(filter(None, files.csv_rows(path)))
+    if not rows:
+        raise WrongInput(f"{path}: is empty")
+    place = files.find_column(column, rows[0], len(rows[0]), path)
+    for number, row in enumerate(rows):
+        if place >= len(row):
+            raise WrongInput(f"{path}: row {number + 1} must have {len(rows[0])} columns. Got {len(row)} instead.")
+    # By its name, the column has one; by its number, a first row of which nothing is a number has names.
+    has_header = column in rows[0] or not any(map(files.is_number, rows[0]))
+    return [row[place] for row in rows[has_header:]]
+
+
+def _from_csv(path: Path, unlabelled: str) -> PointLabels:
+    rows = list(files.csv_rows(path))
+    width = max(map(len, rows), default=0)
+    if width <= 1:
+        entries = [row[0] if row else "" for row in rows]
+        words = [entry for entry in entries[1:] if not files.is_number(entry) and entry not in ("", "?")]
+        is_header = bool(entries) and (
+            entries[0].lower() in _HEADERS or (not files.is_number(entries[0]) and entries[0] not in ("", "?") and not words)
+        )
+        return from_entries(entries[is_header:], unlabelled, str(path))
+    rows = list(filter(None, rows))
+    header = [cell.lower() for cell in rows[0]]
+    if "point" in header and "label" in header:
+        places = header.index("point"), header.index("label")
+    elif width == 2:
+        places = 0, 1
+    else:
+        raise WrongInput(
+            f"{path}: must have the columns point and label, or one column. Got {width} columns; {path}:COLUMN takes one."
+        )
+    first = 0 if _WHOLE.fullmatch(rows[0][places[0]]) else 1
+    found: dict[int, Any] = {}
+    for number, row in enumerate(rows[first:], 1):
+        if len(row) <= max(places) or not row[places[1]]:
+            raise WrongInput(f"{path}: row {number} has no label")
+        _add(found, row[places[0]], row[places[1]], f"{path}: row {number}")
+    return _few(found, path)
+
+
+def _from_json(path: Path) -> PointLabels:
+    def pairs_of(pairs: list[tuple[str, Any]]) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for point, label in pairs:
+            _add(found, point, label, str(path))
+        return found
+
+    with path.open(encoding="utf-8") as file:
+        found = json.load(file, object_pairs_hook=pairs_of)
+    if not isinstance(found, dict):
+        raise WrongInput(f'{path}: must be {{"point": label, …}}')
+    return _few(found, path)
+
+
+def _add(found: dict[int, Any], point: str, label: Any, place: str) -> None:
+    number = _whole(point) if _WHOLE.fullmatch(point) else -1
+    if number < 0:
+        raise WrongInput(f"{place}: a point must be a row number of the data, from 0. Got {point!r} instead.")
+    if number in found:
+        raise WrongInput(f"{place}: point {number} is labelled twice")
+    found[number] = label
+
+
+def _few(found: dict[int, Any], path: Path) -> PointLabels:
+    return PointLabels(dict(zip(found, _same_kind(list(found.values()), str(path)), strict=True)), None)
+
+
+def _is_unlabelled(entry: Any, unlabelled: str, mark: float | None) -> bool:
+    if entry is None or entry == unlabelled:
+        return True
+    if isinstance(entry, str):
+        entry = entry.strip()
+        return entry in ("", "?") or entry.lower() == "nan" or (mark is not None and _number(entry) == mark)
+    return bool(entry != entry) or (mark is not None and not isinstance(entry, bool) and entry == mark)  # noqa: PLR0124
+
+
+def _number(text: str) -> float | None:
+    return float(text) if files.is_number(text) else None
+
+
+def _same_kind(entries: list[Any], source: str) -> list[Label]:
+    """Whole numbers if all of them are, else words."""
+    if all(_is_whole(entry) for entry in entries):
+        return [_whole(entry) if isinstance(entry, str) else int(entry) for entry in entries]
+    for entry in entries:
+        if not isinstance(entry, str) and not _is_whole(entry):
+            raise WrongInput(f"{source}: labels must be whole numbers or words. Got {entry!r} instead.")
+    return [str(entry) for entry in entries]
+
+
+def _whole(text: str) -> int:
+    # Not by way of float, which has no room for long numbers.
+    return int(text.partition(".")[0])
+
+
+def _is_whole(entry: Any) -> bool:
+    if isinstance(entry, str):
+        # Not 007: that is a word, whose zeros count.
+        return _WHOLE.fullmatch(entry) is not None
+    if isinstance(entry, float):
+        return bool(np.isfinite(entry)) and entry == int(entry)
+    return isinstance(entry, int | np.integer)

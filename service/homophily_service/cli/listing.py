@@ -1,0 +1,225 @@
+"""Commands that look at what the service keeps, and remove it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from homophily_service.cli.failures import INTERRUPTED, WrongInput
+from homophily_service.cli.options import Service, command
+from homophily_service.cli.screen import AsJson, percent, print_json, print_json_line, print_table, say, size
+
+if TYPE_CHECKING:
+    from homophily_service.client import Client
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's short or full name.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many, the newest.")]
+
+
+@command
+def jobs(
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD", help="Only queued, running, succeeded, failed or cancelled ones. May be repeated."
+        ),
+    ] = None,
+    kind: Annotated[str | None, typer.Option(metavar="WORD", help="Only fit, transduce or embed.")] = None,
+    limit: Limit = 20,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    from homophily_service.cli.describing import ago, plain, short, stage, took
+
+    with service.client() as client:
+        found = [job.info for job in itertools.islice(client.list_jobs(states=state or (), kind=kind), limit)]
+    if as_json:
+        print_json(plain(found))
+    else:
+        rows = [(short(job.name), job.kind, stage(job), ago(job.create_time), took(job)) for job in found]
+        print_table("", ["job", "kind", "state", "asked for", "seconds"], rows)
+
+
+@command
+def job(*, name: JobArgument, service: Service, as_json: AsJson = False) -> None:
+    """Show a job."""
+    from homophily_service.cli.describing import plain, print_job
+
+    with service.client() as client:
+        found = client.job(name).info
+    if as_json:
+        print_json(plain(found))
+    else:
+        print_job(found)
+
+
+@command
+def watch(*, name: JobArgument, service: Service, as_json: AsJson = False) -> None:
+    """Follow a job to its end, from its beginning. Ctrl-C leaves it running.
+
+    With --json, a line for each event, and one for the job at its end.
+    """
+    from homophily_service.cli.describing import plain, short
+    from homophily_service.cli.following import Follower
+    from homophily_service.cli.working import print_outcome
+
+    with service.client() as client:
+        found = client.job(name)
+        try:
+            if as_json:
+                for event in found.watch():
+                    print_json_line({"event": plain(event)})
+                print_json_line({"job": plain(found.info)})
+            else:
+                Follower().follow(found)
+                print_outcome(found, as_json=False)
+        except KeyboardInterrupt:
+            say(f"Left. The job goes on; homophily cancel {short(found.name)} stops it.")
+            raise typer.Exit(INTERRUPTED) from None
+        if found.info.error is not None or found.info.state == "cancelled":
+            found.result()
+
+
+@command
+def cancel(*, name: JobArgument, service: Service, as_json: AsJson = False) -> None:
+    """Cancel a job: at once if it is queued, within seconds if it runs."""
+    from homophily_service.cli.describing import plain, print_job
+
+    with service.client() as client:
+        found = client.job(name).cancel()
+    if as_json:
+        print_json(plain(found))
+    else:
+        print_job(found)
+
+
+@command
+def models(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
+    """List models, newest first."""
+    from homophily_service.cli.describing import ago, plain, short
+
+    with service.client() as client:
+        found = list(itertools.islice(client.list_models(), limit))
+    if as_json:
+        print_json(plain(found))
+        return
+    rows = [
+        (
+            short(one.name),
+            str(one.solver_parameters.get("method", "err")).upper(),
+            one.points,
+            one.labelled,
+            len(one.classes),
+            percent(one.error_rate),
+            ago(one.create_time),
+        )
+        for one in found
+    ]
+    print_table("", ["model", "method", "points", "labelled", "classes", "error", "made"], rows)
+
+
+@command
+def model(
+    *,
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="The model's short or full name.")],
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model."""
+    from homophily_service.cli.describing import plain, print_model
+
+    with service.client() as client:
+        found = client.get_model(name)
+    if as_json:
+        print_json(plain(found))
+    else:
+        print_model(found)
+
+
+@command
+def datasets(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
+    """List datasets, newest first."""
+    from homophily_service.cli.describing import ago, plain, short
+
+    with service.client() as client:
+        found = list(itertools.islice(client.list_datasets(), limit))
+    if as_json:
+        print_json(plain(found))
+        return
+    rows = [
+        (
+            short(one.name),
+            one.points,
+            one.dimensions,
+            "sparse" if one.is_sparse else "dense",
+            size(one.size_bytes),
+            ago(one.create_time),
+            one.description,
+        )
+        for one in found
+    ]
+    print_table("", ["dataset", "points", "features", "kind", "size", "made", "description"], rows)
+
+
+@command
+def embeddings(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
+    """List embeddings, newest first."""
+    from homophily_service.cli.describing import ago, plain, short
+
+    with service.client() as client:
+        found = list(itertools.islice(client.list_embeddings(), limit))
+    if as_json:
+        print_json(plain(found))
+    else:
+        rows = [
+            (short(one.name), one.points, one.components, one.clusters or None, ago(one.create_time)) for one in found
+        ]
+        print_table("", ["embedding", "points", "dimensions", "clusters", "made"], rows)
+
+
+@command
+def delete(
+    *,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME…", help="datasets/ID, models/ID, embeddings/ID, jobs/ID, or full names.")
+    ],
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Delete datasets, models, embeddings, or records of ended jobs."""
+    # All names are looked at before anything is gone.
+    wanted = [(name, *_kind_and_name(name)) for name in names]
+    with service.client() as client:
+        for name, kind, short in wanted:
+            _DELETIONS[kind](client, short)
+            if not as_json:
+                say(f"Deleted {name}.")
+    if as_json:
+        print_json({"deleted": names})
+
+
+def _delete_job(client: Client, name: str) -> None:
+    client.job(name).delete()
+
+
+_DELETIONS: dict[str, Callable[[Any, str], None]] = {
+    "datasets": lambda client, name: client.delete_dataset(name),
+    "models": lambda client, name: client.delete_model(name),
+    "embeddings": lambda client, name: client.delete_embedding(name),
+    "jobs": _delete_job,
+}
+
+
+def _kind_and_name(name: str) -> tuple[str, str]:
+    parts = name.split("/")
+    if len(parts) == 2 and parts[0] in _DELETIONS:
+        return parts[0], parts[1]
+    if len(parts) == 4 and parts[2] in _DELETIONS:
+        return parts[2], name
+    kinds = ", ".join(f"{kind}/ID" for kind in _DELETIONS)
+    raise WrongInput(f"{name!r} must be one of {kinds}, or a full name, projects/…")

@@ -1,0 +1,341 @@
+"""Commands that have the service work: upload, fit, transduce, embed."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from homophily_service.cli.failures import FAILED, WrongInput
+from homophily_service.cli.options import GraphOptions, JobOptions, Service, SolverOptions, command, numbers
+from homophily_service.cli.screen import AsJson, err, print_json, say, tell
+
+if TYPE_CHECKING:
+    from homophily_service.cli.labels import PointLabels
+    from homophily_service.client import Client, Dataset, JobHandle
+
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|NUMBER", help="Column of the file that holds labels, no feature; in .npz the array's name."
+    ),
+]
+LabelsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        "--labels-from",
+        metavar="FILE[:COLUMN]",
+        help="Labels: .csv with the columns point,label; or one entry a point in a column of .csv or .parquet, in "
+        ".npy, .npz:NAME or .svmlight; or .json {point: label}.",
+    ),
+]
+Unlabelled = Annotated[
+    str,
+    typer.Option(metavar="ENTRY", help="What means unlabelled in one entry a point, beside nothing, ? and NaN."),
+]
+Validation = Annotated[
+    str | None,
+    typer.Option(metavar="FILE[:COLUMN]", help="Labels that are not used, only compared with: the error rate."),
+]
+Calibrate = Annotated[
+    bool, typer.Option("--calibrate", help="So that probabilities can be asked for; takes five more fits.")
+]
+ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; the job's.")]
+_DATA_HELP = "A dataset on the service, or a file (.npy, .npz, .csv, .parquet, .svmlight), which is uploaded first."
+
+
+@command
+def upload(
+    *,
+    file: Annotated[Path, typer.Argument(help="Points: .npy, .npz (dense or CSR), .csv, .parquet or .svmlight.")],
+    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the dataset; the file's.")] = None,
+    description: Annotated[str, typer.Option(metavar="TEXT", help="A text for people.")] = "",
+    label_column: LabelColumn = None,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Upload points that are used more than once."""
+    from homophily_service.cli.describing import plain, print_dataset
+    from homophily_service.cli.files import read_points
+
+    points = read_points(file, label_column).points
+    with service.client() as client:
+        dataset = send(client, points, name or _slug(file.stem), description, file.name)
+    if as_json:
+        print_json(plain(dataset))
+    else:
+        print_dataset(dataset)
+
+
+@command
+def fit(
+    *,
+    data: Annotated[str, typer.Argument(metavar="DATASET|FILE", help=_DATA_HELP)],
+    labels: LabelsFile = None,
+    label_column: LabelColumn = None,
+    unlabelled: Unlabelled = "-1",
+    validation: Validation = None,
+    calibrate: Calibrate = False,
+    model: ModelId = None,
+    solver: SolverOptions,
+    graph: GraphOptions,
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Label every point of a dataset from a few labels.
+
+    Shows how far it is, and what came out. Ctrl-C cancels the job; a second one leaves at once.
+    """
+    from homophily_service.cli.labels import read_labels
+
+    if (labels is None) == (label_column is None):
+        raise WrongInput("Labels are needed, either by --labels FILE or by --label-column of the data's file.")
+    given = None if labels is None else read_labels(labels, unlabelled)
+    compared = None if validation is None else read_labels(validation, unlabelled)
+    arguments = solver.arguments() | vars(graph)
+    with service.client() as client:
+        dataset, entries = _dataset(client, data, label_column)
+        source = labels or f"{data}:{label_column}"
+        if given is None:
+            given = _from_column(entries, unlabelled, source)
+        given = given.checked(dataset.points, source).of_two_classes(source)
+        if compared is not None:
+            compared = compared.checked(dataset.points, str(validation)).like(given.by_point.values())
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.fit(
+                dataset,
+                given.by_point,
+                **arguments,
+                validation=None if compared is None else compared.by_point,
+                calibrate=calibrate,
+                model_id=model,
+                priority=job.priority,
+                time_limit=job.time_limit,
+                request_id=request_id,
+            )
+
+        run_job(start, job, as_json=as_json)
+
+
+@command
+def transduce(
+    *,
+    base: Annotated[str, typer.Argument(metavar="MODEL", help="The model to start from.")],
+    labels: LabelsFile = None,
+    unlabelled: Unlabelled = "-1",
+    withdraw: Annotated[
+        str | None, typer.Option(metavar="3,17,…", help="Points that lose their label.")
+    ] = None,
+    validation: Validation = None,
+    calibrate: Calibrate = False,
+    model: ModelId = None,
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model with new, changed or withdrawn labels, from a model's graph and solution.
+
+    Points that --labels has no label for keep theirs. Ctrl-C cancels the job; a second one leaves at once.
+    """
+    from homophily_service.cli.labels import read_labels
+
+    if labels is None and withdraw is None:
+        raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
+    given = None if labels is None else read_labels(labels, unlabelled)
+    compared = None if validation is None else read_labels(validation, unlabelled)
+    withdrawn = [] if withdraw is None else numbers(withdraw, int, "--withdraw")
+    with service.client() as client:
+        found = client.get_model(base)
+        if given is not None:
+            given = given.checked(found.points, str(labels)).like(found.classes)
+        if compared is not None:
+            compared = compared.checked(found.points, str(validation)).like(found.classes)
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.transduce(
+                found,
+                None if given is None else given.by_point,
+                withdrawn=withdrawn,
+                validation=None if compared is None else compared.by_point,
+                calibrate=calibrate,
+                model_id=model,
+                priority=job.priority,
+                time_limit=job.time_limit,
+                request_id=request_id,
+            )
+
+        run_job(start, job, as_json=as_json)
+
+
+@command
+def embed(
+    *,
+    data: Annotated[str, typer.Argument(metavar="DATASET|FILE", help=f"{_DATA_HELP} Also models/ID, embeddings/ID.")],
+    must_link: Annotated[
+        list[str] | None, typer.Option(metavar="I,J", help="Two points that belong together. May be repeated.")
+    ] = None,
+    cannot_link: Annotated[
+        list[str] | None, typer.Option(metavar="I,J", help="Two points that belong apart. May be repeated.")
+    ] = None,
+    labels: LabelsFile = None,
+    unlabelled: Unlabelled = "-1",
+    n_components: Annotated[int | None, typer.Option(metavar="N", help="Dimensions of the map; 2.")] = None,
+    n_clusters: Annotated[int | None, typer.Option(metavar="N", help="Clusters; none.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the embedding; the job's.")] = None,
+    graph: GraphOptions,
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Map points so that links are obeyed. This version of the service does not know how yet."""
+    from homophily_service.cli.labels import read_labels
+
+    given = None if labels is None else read_labels(labels, unlabelled)
+    links = {
+        "must_link": [_pair(pair, "--must-link") for pair in must_link or ()],
+        "cannot_link": [_pair(pair, "--cannot-link") for pair in cannot_link or ()],
+    }
+    with service.client() as client:
+        if data.startswith(("models/", "embeddings/")):
+            source: Any = f"projects/{service.project}/{data}"
+        else:
+            source = _dataset(client, data, None)[0] if "/" not in data or Path(data).exists() else data
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.embed(
+                source,
+                **links,
+                labels=None if given is None else given.by_point,
+                n_components=n_components,
+                n_clusters=n_clusters,
+                embedding_id=name,
+                **vars(graph),
+                priority=job.priority,
+                time_limit=job.time_limit,
+                request_id=request_id,
+            )
+
+        run_job(start, job, as_json=as_json)
+
+
+def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_json: bool) -> None:
+    """Start a job, follow it as the options say, and print what came out."""
+    from homophily_service.cli.following import follow_own
+
+    request_id, interrupted = uuid.uuid4().hex, False
+    try:
+        job = start(request_id)
+    except KeyboardInterrupt:
+        # The service may have taken it already; the same request again is the same job, which can be cancelled.
+        job, interrupted = start(request_id), True
+    if interrupted or (not options.detach and options.wait is None):
+        follow_own(job, quiet=as_json, interrupted=interrupted)
+    elif options.wait:
+        _wait(job, options.wait)
+    print_outcome(job, as_json=as_json)
+
+
+def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
+    """How a job ended, or that it has not."""
+    from homophily_service.cli.describing import plain, print_embedding, print_model, short
+
+    if as_json:
+        print_json(plain(job.info))
+    elif job.info.model is not None:
+        print_model(job.info.model, job.info.changed_points)
+    elif job.info.embedding is not None:
+        print_embedding(job.info.embedding)
+    elif not job.state.is_final:
+        tell(short(job.name))
+        say(f"It is {job.state}; homophily watch {short(job.name)} shows how far it is.")
+    if job.info.error is not None:
+        if not as_json:
+            raise job.info.error
+        raise typer.Exit(FAILED)
+    if job.state.is_final:
+        # Cancelled by somebody else: there is no result.
+        job.result()
+
+
+def send(client: Client, points: Any, name: str | None, description: str, title: str) -> Dataset:
+    """Upload points, with a bar."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    if not err.is_terminal:
+        return client.upload(points, name=name, description=description)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=max(6, min(30, err.width - 60))),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(title if len(title) <= 20 else f"{title[:19]}…", total=None)
+        return client.upload(
+            points,
+            name=name,
+            description=description,
+            progress=lambda sent, total: bar.update(task, completed=sent, total=total),
+        )
+
+
+def _dataset(client: Client, data: str, label_column: str | None) -> tuple[Dataset, list[Any] | None]:
+    """A dataset by its name, or out of a file; with it the entries of its label column."""
+    from homophily_service.cli.files import fingerprint, is_file, read_points
+    from homophily_service.client import NotFound
+
+    if not is_file(data):
+        if label_column is not None:
+            raise WrongInput(f"--label-column needs a file with columns. Got the dataset {data} instead.")
+        return client.get_dataset(data), None
+    path = Path(data)
+    table = read_points(path, label_column)
+    # Named by what it holds, so that the next fit on the same file finds it there.
+    name = f"{_slug(path.stem)[:40]}-{fingerprint(path, label_column)}"
+    try:
+        dataset = client.get_dataset(name)
+        say(f"{path.name} is on the service already, as {name}.")
+    except NotFound:
+        dataset = send(client, table.points, name, f"from {path.name}", path.name)
+        say(f"{path.name} is uploaded, as {name}.")
+    return dataset, table.labels
+
+
+def _from_column(entries: list[Any] | None, unlabelled: str, source: str) -> PointLabels:
+    from homophily_service.cli.labels import from_entries
+
+    assert entries is not None
+    return from_entries(entries, unlabelled, source)
+
+
+def _wait(job: JobHandle[Any], seconds: float) -> None:
+    from homophily_service.cli.following import follow_own
+    from homophily_service.client import JobCancelled, JobFailed
+
+    try:
+        # How it ended is told later.
+        with suppress(TimeoutError, JobFailed, JobCancelled):
+            job.result(seconds)
+    except KeyboardInterrupt:
+        follow_own(job, interrupted=True)
+
+
+def _slug(text: str) -> str:
+    """An id out of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower(), flags=re.ASCII).strip("-")[:63] or "points"
+
+
+def _pair(text: str, option: str) -> tuple[int, int]:
+    found = numbers(text, int, option)
+    if len(found) != 2:
+        raise WrongInput(f"{option} must be two points with a comma between them. Got {text!r} instead.")
+    return found[0], found[1]

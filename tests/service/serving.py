@@ -1,0 +1,403 @@
+"""A real server for tests: a process of its own, spoken to over gRPC, stopped by SIGTERM; and messages to send to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from homophily_service._pb import dataset_pb2, homophily_service_pb2, job_pb2, model_pb2, points_pb2
+from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_service.settings import Settings, load_settings
+from homophily_service.stores import Stores
+
+DESCRIPTOR = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"]
+SERVICE = DESCRIPTOR.full_name
+# Nothing here takes as long unless it hangs.
+PATIENCE = 60.0
+MIB = 1 << 20
+
+_PROGRAM = """
+import asyncio, json
+from homophily_service.api.server import serve
+from homophily_service.logs import start_logging
+from homophily_service.settings import load_settings
+
+settings = load_settings()
+start_logging(settings.log_level)
+
+def started(server):
+    print(json.dumps([server.port, server.metrics_port]), flush=True)
+
+asyncio.run(serve(settings, started))
+"""
+# Small and quick, for machines that run several tests at once.
+_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.02, "shutdown_grace": 2.0}
+
+
+@dataclass
+class Service:
+    """A server, and how to reach it."""
+
+    process: subprocess.Popen[str]
+    target: str
+    metrics_port: int | None
+    settings: Settings
+    log: Path
+    channels: list[grpc.Channel] = field(default_factory=list)
+
+    def channel(self, *options: tuple[str, Any]) -> grpc.Channel:
+        """A connection of its own."""
+        channel = grpc.insecure_channel(self.target, options=[("grpc.use_local_subchannel_pool", 1), *options])
+        self.channels.append(channel)
+        return channel
+
+    def project(self, token: str = "") -> Project:
+        """A project that nobody else uses."""
+        return Project(HomophilyServiceStub(_with_token(self.channel(), token)), f"t-{secrets.token_hex(6)}")
+
+    def health(self, name: str) -> int:
+        """What the standard health service says."""
+        stub = health_pb2_grpc.HealthStub(self.channel())
+        return int(stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE).status)
+
+    def descendants(self) -> dict[int, str]:
+        """The server's processes by number, with their command lines."""
+        return descendants(self.process.pid)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What was logged."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def stop(self) -> None:
+        """End it as an operator would; everything must be gone then, and no error be left in the log."""
+        children = self.descendants()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(PATIENCE)
+        for channel in self.channels:
+            channel.close()
+        assert code == 0, self.log.read_text()[-4000:]
+        eventually(lambda: not [pid for pid, command in children.items() if _command(pid) == command])
+
+
+@contextmanager
+def running(data_dir: Path, **settings: Any) -> Iterator[Service]:
+    """A server on a free port, ready when this is entered, stopped when it is left."""
+    given = _SETTINGS | settings | {"data_dir": data_dir}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
+    environment |= {f"HOMOPHILY_{name.upper()}": str(value) for name, value in given.items()}
+    data_dir.mkdir(parents=True, exist_ok=True)
+    log = data_dir / f"log-{secrets.token_hex(4)}"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+    try:
+        assert process.stdout is not None
+        with process.stdout as stdout:
+            line = stdout.readline()
+        assert line, f"the server did not start:\n{log.read_text()[-4000:]}"
+        port, metrics_port = json.loads(line)
+        service = Service(process, f"127.0.0.1:{port}", metrics_port, load_settings(**given), log)
+        eventually(lambda: _is_ready(service))
+        yield service
+        if process.poll() is None:
+            service.stop()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _is_ready(service: Service) -> bool:
+    try:
+        return service.health(SERVICE) == health_pb2.HealthCheckResponse.SERVING
+    except grpc.RpcError:
+        return False
+
+
+def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Wait until something holds; returns it."""
+    end = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found or time.monotonic() > end:
+            assert found, f"did not come about within {seconds:g} s"
+            return found
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes below one, by number, with their command lines."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
+        found |= more
+    return {child: _command(child) for child in found}
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+TYPES = {
+    "float32": points_pb2.DATA_TYPE_FLOAT32,
+    "float64": points_pb2.DATA_TYPE_FLOAT64,
+    "int32": points_pb2.DATA_TYPE_INT32,
+    "int64": points_pb2.DATA_TYPE_INT64,
+}
+Matrix = NDArray[Any] | csr_array
+
+
+def tensor(array: NDArray[Any]) -> points_pb2.Tensor:
+    """An array as a message, written here once more so that the service's own way is not tested against itself."""
+    return points_pb2.Tensor(data_type=TYPES[array.dtype.name], shape=array.shape, data=array.tobytes())
+
+
+def array_of(message: points_pb2.Tensor) -> NDArray[Any]:
+    """The array in a message."""
+    name = next(name for name, number in TYPES.items() if number == message.data_type)
+    return np.frombuffer(message.data, name).reshape(message.shape)
+
+
+def inline(points: Matrix) -> points_pb2.Points:
+    """Points inside a message."""
+    if not isinstance(points, csr_array):
+        return points_pb2.Points(dense=tensor(points))
+    return points_pb2.Points(
+        csr=points_pb2.CsrMatrix(
+            columns=points.shape[1],
+            values=tensor(points.data),
+            column_indices=tensor(points.indices),
+            row_starts=tensor(points.indptr),
+        )
+    )
+
+
+def shape_of(points: Matrix) -> points_pb2.PointsShape:
+    """What is said of points before they are uploaded."""
+    rows, columns = points.shape
+    data_type = TYPES[points.dtype.name]
+    if not isinstance(points, csr_array):
+        return points_pb2.PointsShape(dense=points_pb2.DenseShape(rows=rows, columns=columns, data_type=data_type))
+    index_type = TYPES[points.indices.dtype.name]
+    return points_pb2.PointsShape(
+        csr=points_pb2.CsrShape(
+            rows=rows, columns=columns, values=points.nnz, data_type=data_type, index_type=index_type
+        )
+    )
+
+
+def bytes_of(points: Matrix) -> bytes:
+    """What is uploaded of points."""
+    if not isinstance(points, csr_array):
+        return points.tobytes()
+    return points.data.tobytes() + points.indices.tobytes() + points.indptr.tobytes()
+
+
+def labels_of(classes: Mapping[int, Any], weights: Iterable[float] = ()) -> model_pb2.Labels:
+    """Labels by point."""
+    values = list(classes.values())
+    if all(isinstance(value, str) for value in values):
+        kind = model_pb2.ClassValues(strings=model_pb2.StringValues(values=values))
+    else:
+        kind = model_pb2.ClassValues(integers=model_pb2.IntegerValues(values=values))
+    return model_pb2.Labels(points=list(classes), classes=kind, weights=weights)
+
+
+def values_of(classes: model_pb2.ClassValues) -> list[Any]:
+    """Classes as Python's values."""
+    return list(getattr(classes, str(classes.WhichOneof("kind"))).values)
+
+
+def seconds(length: float) -> Duration:
+    """A length of time."""
+    return Duration(seconds=int(length), nanos=int(length % 1 * 1e9))
+
+
+def start(project: str, points: Matrix, upload_id: str = "", **more: Any) -> dataset_pb2.UploadDatasetRequest:
+    """The first message of an upload."""
+    described = dataset_pb2.UploadStart(parent=project, upload_id=upload_id, shape=shape_of(points), **more)
+    return dataset_pb2.UploadDatasetRequest(start=described)
+
+
+def chunk(offset: int, data: bytes) -> dataset_pb2.UploadDatasetRequest:
+    """Some bytes of an upload."""
+    return dataset_pb2.UploadDatasetRequest(chunk=dataset_pb2.UploadChunk(offset=offset, data=data))
+
+
+def chunks(data: bytes, size: int = MIB, begin: int = 0) -> Iterator[dataset_pb2.UploadDatasetRequest]:
+    """All bytes from one on."""
+    for offset in range(begin, len(data), size):
+        yield chunk(offset, data[offset : offset + size])
+
+
+def end(data: bytes) -> dataset_pb2.UploadDatasetRequest:
+    """The last message of an upload."""
+    return dataset_pb2.UploadDatasetRequest(end=dataset_pb2.UploadEnd(sha256=hashlib.sha256(data).digest()))
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Project:
+    """Calls to a server about one project."""
+
+    stub: HomophilyServiceStub
+    id: str
+
+    @property
+    def name(self) -> str:
+        return f"projects/{self.id}"
+
+    def upload(self, points: Matrix, upload_id: str = "", **more: Any) -> dataset_pb2.Dataset:
+        """A new dataset."""
+        data = bytes_of(points)
+        messages = [start(self.name, points, upload_id, **more), *chunks(data), end(data)]
+        return self.stub.UploadDataset(iter(messages), timeout=PATIENCE).dataset
+
+    def fit(self, points: Matrix | str, labels: Mapping[int, Any] | model_pb2.Labels, **more: Any) -> job_pb2.Job:
+        """A job that fits, asked for and waited for."""
+        return self.ended(self.stub.Fit(self.fit_request(points, labels, **more), timeout=PATIENCE).job)
+
+    def fit_request(
+        self, points: Matrix | str, labels: Mapping[int, Any] | model_pb2.Labels, **more: Any
+    ) -> job_pb2.FitRequest:
+        """What such a job is asked for with."""
+        source = {"dataset": points} if isinstance(points, str) else {"inline": inline(points)}
+        known = labels if isinstance(labels, model_pb2.Labels) else labels_of(labels)
+        return job_pb2.FitRequest(parent=self.name, labels=known, **source, **more)
+
+    def transduce(self, model: str, labels: Mapping[int, Any], **more: Any) -> job_pb2.Job:
+        """A job that changes labels, asked for and waited for."""
+        request = job_pb2.TransduceRequest(model=model, labels=labels_of(labels) if labels else None, **more)
+        return self.ended(self.stub.Transduce(request, timeout=PATIENCE).job)
+
+    def ended(self, job: job_pb2.Job) -> job_pb2.Job:
+        """The job when it has ended."""
+        job = self.stub.WaitJob(job_pb2.WaitJobRequest(name=job.name), timeout=PATIENCE).job
+        assert job.HasField("finish_time"), job
+        return job
+
+    def model(self, points: Matrix | str, labels: Mapping[int, Any], **more: Any) -> model_pb2.Model:
+        """A new model."""
+        job = self.fit(points, labels, **more)
+        assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job.error
+        return job.fit.model
+
+    def predict(self, model: str, points: Matrix, **more: Any) -> model_pb2.PredictResponse:
+        """Answers for new points."""
+        request = model_pb2.PredictRequest(name=model, points=inline(points), **more)
+        return self.stub.Predict(request, timeout=PATIENCE)
+
+    def solution(self, model: str, *fields: model_pb2.SolutionField.ValueType, **more: Any) -> list[NDArray[Any]]:
+        """Answers for a model's own points, put together."""
+        request = model_pb2.ReadSolutionRequest(name=model, fields=fields, **more)
+        parts, expected = [], request.start
+        for response in self.stub.ReadSolution(request, timeout=PATIENCE):
+            assert response.start == expected
+            expected += response.count
+            parts.append([array_of(one) for one in response.tensors])
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def classes(self, model: model_pb2.Model) -> list[Any]:
+        """The class of each of a model's own points."""
+        known = values_of(model.classes)
+        return [known[index] for index in self.solution(model.name)[0]]
+
+
+class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamUnaryClientInterceptor):
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def _intercepted(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = [*(details.metadata or ()), ("authorization", f"Bearer {self.token}")]
+        return continuation(details._replace(metadata=metadata), request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = _intercepted
+
+
+def _with_token(channel: grpc.Channel, token: str) -> grpc.Channel:
+    return grpc.intercept_channel(channel, _Token(token)) if token else channel
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a refused call answers."""
+
+    code: grpc.StatusCode
+    message: str
+    reason: str
+    fields: list[str]
+    retry_seconds: float | None
+    trailer: dict[str, Any]
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, **more: Any) -> Refusal:
+    """The error of a call that must fail, which must have the details that every error of the service has."""
+    try:
+        answer = call(*arguments, **{"timeout": PATIENCE, **more})
+        if not hasattr(answer, "DESCRIPTOR"):
+            list(answer)
+    except grpc.RpcError as error:
+        return refusal_of(error)
+    raise AssertionError(f"was not refused: {answer}")
+
+
+def refusal_of(error: Any) -> Refusal:
+    """The same, of an error that was caught."""
+    trailer = {key: value for key, value in error.trailing_metadata() or ()}
+    status = rpc_status.from_call(error)
+    assert status is not None, f"{error.code()} without details: {error.details()}"
+    found: dict[str, Any] = {}
+    for packed in status.details:
+        for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
+            if packed.Is(kind.DESCRIPTOR):
+                found[kind.DESCRIPTOR.name] = kind.FromString(packed.value)
+    assert found["ErrorInfo"].domain == "homophily"
+    assert trailer["x-request-id"]
+    assert sum(len(key) + len(value) for key, value in trailer.items()) + len(error.details()) < 4096
+    retry = found.get("RetryInfo")
+    return Refusal(
+        error.code(),
+        error.details(),
+        found["ErrorInfo"].reason,
+        [violation.field for violation in found["BadRequest"].field_violations] if "BadRequest" in found else [],
+        None if retry is None else retry.retry_delay.ToNanoseconds() / 1e9,
+        trailer,
+    )
+
+
+def open_stores(service: Service) -> Stores:
+    """The server's stores, beside it."""
+    return Stores.open(service.settings)

@@ -1,0 +1,704 @@
+"""The rules of the job queue, on SQLite and on Postgres."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Row, event, text
+
+from homophily_service import queue as queue_module
+from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound, Unavailable
+from homophily_service.names import JobName, ModelName, new_id
+from homophily_service.queue import (
+    CANCELLED,
+    FAILED,
+    FINAL,
+    QUEUED,
+    RUNNING,
+    SUCCEEDED,
+    Event,
+    Lease,
+    LeaseLost,
+    NewJob,
+    Queue,
+)
+from homophily_service.store import database as database_module
+from homophily_service.store.catalog import Catalog
+from homophily_service.store.database import Database
+
+from .together import eventually, in_processes, in_threads
+
+KINDS = ("fit", "transduce")
+POISON = b"too often"
+NO_LIMIT = 10**6
+# A lease that has run out when it is given: the worker was lost at once.
+LOST = -1.0
+
+
+@pytest.fixture
+def queue(database: Database) -> Queue:
+    return Queue(database)
+
+
+def submit(queue: Queue, kind: str = "fit", project: str = "default", request: bytes = b"r", **fields: Any) -> JobName:
+    name = JobName(project, new_id())
+    row = queue.submit(NewJob(name, kind, request, **fields), NO_LIMIT)
+    return JobName(row.project, row.id)
+
+
+def claim(queue: Queue, lease_seconds: float = 60.0) -> Lease:
+    lease = queue.claim("a worker", KINDS, lease_seconds, POISON)
+    assert lease is not None
+    return lease
+
+
+def nothing_to_do(queue: Queue) -> bool:
+    return queue.claim("a worker", KINDS, 60.0, POISON) is None
+
+
+def history(queue: Queue, name: JobName) -> list[Event]:
+    return queue.events_after(queue.get(name).number, 0)
+
+
+def states(queue: Queue, name: JobName) -> list[tuple[str, int]]:
+    """States and attempts that a job went through; checks that the events are numbered 1, 2, 3, …"""
+    happened = history(queue, name)
+    assert [event.sequence for event in happened] == list(range(1, len(happened) + 1))
+    assert queue.get(name).last_sequence == len(happened)
+    return [(event.state, event.attempt) for event in happened]
+
+
+WRITES: dict[str, Callable[[Queue, Lease], object]] = {
+    "renew": lambda queue, lease: queue.renew(lease, 60.0),
+    "report": lambda queue, lease: queue.report(lease, b"half"),
+    "finish": lambda queue, lease: queue.finish(lease, b"result"),
+    "fail": lambda queue, lease: queue.fail(lease, b"error", "no"),
+    "cancelled": lambda queue, lease: queue.cancelled(lease),
+    "release": lambda queue, lease: queue.release(lease, "back", charged=True),
+    "release uncharged": lambda queue, lease: queue.release(lease, "back", charged=False),
+}
+
+
+# -- a job's life ------------------------------------------------------------------------------------------------------
+
+
+def test_a_submitted_job_waits(queue: Queue) -> None:
+    before = time.time()
+    name = submit(queue, request=b"a request", priority=3, max_attempts=5, time_limit=7.5)
+    row = queue.get(name)
+    assert (row.state, row.kind, row.request, row.priority, row.attempt) == (QUEUED, "fit", b"a request", 3, 0)
+    assert (row.max_attempts, row.time_limit, row.cancel_requested, row.outcome) == (5, 7.5, False, None)
+    assert abs(row.created - before) < 60
+    assert states(queue, name) == [(QUEUED, 0)]
+
+
+def test_a_claimed_job_is_what_was_submitted_and_nobody_else_gets_it(queue: Queue) -> None:
+    name = submit(queue, "transduce", request=b"a request", time_limit=7.5)
+    lease = claim(queue)
+    assert lease[:6] == (name, queue.get(name).number, "transduce", b"a request", 1, 7.5)
+    row = queue.get(name)
+    assert (row.state, row.worker, row.token) == (RUNNING, "a worker", lease.token)
+    assert row.started >= row.created
+    assert nothing_to_do(queue)
+
+
+def test_a_job_that_does_not_exist_is_not_found(queue: Queue) -> None:
+    name = JobName("default", "nothing")
+    for act in (queue.get, queue.cancel, queue.delete):
+        with pytest.raises(NotFound, match="projects/default/jobs/nothing does not exist"):
+            act(name)
+
+
+def test_progress_and_the_end_are_told(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    queue.report(lease, b"half")
+    assert queue.get(name).progress == b"half"
+    queue.finish(lease, b"result")
+    row = queue.get(name)
+    assert (row.state, row.outcome, row.token, row.lease_until) == (SUCCEEDED, b"result", None, None)
+    assert row.finished >= row.started
+    assert [event.progress for event in history(queue, name)] == [None, None, b"half", None]
+    assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (RUNNING, 1), (SUCCEEDED, 1)]
+
+
+def test_a_failed_job_has_its_error_also_if_the_message_has_a_nul(queue: Queue) -> None:
+    name = submit(queue)
+    queue.fail(claim(queue), b"error", "the class is \0")
+    assert (queue.get(name).state, queue.get(name).outcome) == (FAILED, b"error")
+    assert history(queue, name)[-1].message == "the class is �"
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+def taken_over(queue: Queue, _: Lease) -> None:
+    assert claim(queue).attempt == 2
+
+
+def ended(queue: Queue, lease: Lease) -> None:
+    queue.finish(lease, b"the result that stands")
+
+
+def given_back(queue: Queue, lease: Lease) -> None:
+    queue.release(lease, "back", charged=False)
+
+
+def taken_over_and_ended(queue: Queue, _: Lease) -> None:
+    queue.finish(claim(queue), b"the result that stands")
+
+
+def cancelled_for_its_worker_was_lost(queue: Queue, lease: Lease) -> None:
+    assert queue.cancel(lease.name).state == CANCELLED
+
+
+@pytest.mark.parametrize(
+    "lose", [taken_over, ended, given_back, taken_over_and_ended, cancelled_for_its_worker_was_lost]
+)
+def test_who_has_lost_the_lease_writes_nothing(queue: Queue, lose: Callable[[Queue, Lease], None]) -> None:
+    name = submit(queue)
+    lease = claim(queue, LOST)
+    lose(queue, lease)
+    before = queue.get(name), history(queue, name)
+    for write in WRITES.values():
+        with pytest.raises(LeaseLost):
+            write(queue, lease)
+    assert (queue.get(name), history(queue, name)) == before
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_the_lease_of_a_deleted_job_is_lost(queue: Queue, write: Callable[[Queue, Lease], object]) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    queue.finish(lease, b"")
+    queue.delete(name)
+    with pytest.raises(LeaseLost):
+        write(queue, lease)
+
+
+def test_a_lost_lease_publishes_nothing(queue: Queue) -> None:
+    submit(queue)
+    lease = claim(queue, LOST)
+    claim(queue)
+    with pytest.raises(LeaseLost):
+        queue.finish(lease, b"", lambda _: pytest.fail("published"))
+
+
+def test_a_job_is_taken_over_as_soon_as_its_lease_runs_out_and_no_earlier(queue: Queue) -> None:
+    name = submit(queue)
+    began = time.monotonic()
+    first = claim(queue, 0.3)
+    second = eventually(lambda: queue.claim("another", KINDS, 60.0, POISON))
+    assert time.monotonic() - began > 0.29
+    assert (second.name, second.attempt) == (name, 2)
+    assert second.token != first.token
+    assert queue.get(name).worker == "another"
+    assert history(queue, name)[-1].message == "started again: its worker was lost"
+
+
+def test_a_lease_that_is_renewed_in_time_is_not_taken_over(queue: Queue) -> None:
+    submit(queue)
+    lease = claim(queue, 0.3)
+    assert queue.renew(lease, 60.0) is False
+    until = time.monotonic() + 0.4
+    while time.monotonic() < until:
+        assert nothing_to_do(queue)
+    queue.finish(lease, b"")
+
+
+def test_a_late_worker_may_go_on_until_somebody_takes_over(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue, LOST)
+    assert queue.renew(lease, 60.0) is False
+    assert nothing_to_do(queue)
+    queue.finish(lease, b"late")
+    assert queue.get(name).outcome == b"late"
+
+
+def test_a_wrong_clock_of_a_worker_takes_no_lease_away(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(queue)
+    claim(queue)
+    tomorrow = time.time() + 86400
+    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    assert nothing_to_do(queue)
+
+
+def test_progress_of_a_lost_attempt_is_not_shown_in_the_next(queue: Queue) -> None:
+    name = submit(queue)
+    queue.report(claim(queue, LOST), b"almost there")
+    claim(queue)
+    assert queue.get(name).progress is None
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_poison_job_fails_after_so_many_attempts_and_the_next_job_is_claimed(queue: Queue) -> None:
+    poison = submit(queue, max_attempts=2)
+    harmless = submit(queue)
+    assert [claim(queue, LOST).attempt for _ in range(2)] == [1, 2]
+    assert claim(queue).name == harmless
+    row = queue.get(poison)
+    assert (row.state, row.outcome, row.attempt) == (FAILED, POISON, 2)
+    assert states(queue, poison) == [(QUEUED, 0), (RUNNING, 1), (RUNNING, 2), (FAILED, 2)]
+    assert history(queue, poison)[-1].message == "failed: its worker was lost 2 times"
+
+
+def test_charged_returns_count_as_attempts(queue: Queue) -> None:
+    name = submit(queue, max_attempts=2)
+    for attempt in (1, 2):
+        lease = claim(queue)
+        assert lease.attempt == attempt
+        queue.release(lease, "the process that computed it was lost", charged=True)
+    assert nothing_to_do(queue)
+    assert (queue.get(name).state, queue.get(name).outcome) == (FAILED, POISON)
+
+
+def test_returns_that_are_not_charged_do_not_count(queue: Queue) -> None:
+    name = submit(queue, max_attempts=1)
+    for _ in range(3):
+        lease = claim(queue)
+        assert lease.attempt == 1
+        queue.report(lease, b"half")
+        queue.release(lease, "its worker is stopping", charged=False)
+        row = queue.get(name)
+        assert (row.state, row.attempt, row.token, row.worker, row.progress) == (QUEUED, 0, None, None, None)
+    queue.finish(claim(queue), b"")
+    assert queue.get(name).state == SUCCEEDED
+
+
+# -- cancelling --------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_job_is_cancelled_at_once(queue: Queue) -> None:
+    name = submit(queue)
+    assert queue.cancel(name).state == CANCELLED
+    assert nothing_to_do(queue)
+    assert states(queue, name) == [(QUEUED, 0), (CANCELLED, 0)]
+
+
+def test_the_worker_of_a_running_job_is_asked_to_cancel_it(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    row = queue.cancel(name)
+    assert (row.state, row.cancel_requested) == (RUNNING, True)
+    assert queue.renew(lease, 60.0) is True
+    queue.cancelled(lease)
+    assert queue.get(name).state == CANCELLED
+
+
+def test_a_job_that_ends_before_it_hears_of_being_cancelled_has_succeeded(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    queue.cancel(name)
+    queue.finish(lease, b"result")
+    assert queue.get(name).state == SUCCEEDED
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "cancelled"])
+def test_an_ended_job_stays_as_it_is_when_it_is_cancelled(queue: Queue, end: str) -> None:
+    name = submit(queue)
+    WRITES[end](queue, claim(queue))
+    before = queue.get(name), history(queue, name)
+    assert queue.cancel(name) == before[0]
+    assert (queue.get(name), history(queue, name)) == before
+
+
+def test_a_cancelled_job_whose_worker_is_lost_ends_cancelled(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    queue.cancel(name)
+    queue.renew(lease, LOST)
+    assert nothing_to_do(queue)
+    assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (CANCELLED, 1)]
+
+
+def test_a_job_whose_worker_is_lost_is_cancelled_at_once(queue: Queue) -> None:
+    name = submit(queue)
+    claim(queue, LOST)
+    assert queue.cancel(name).state == CANCELLED
+    assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (CANCELLED, 1)]
+
+
+def test_a_job_that_is_given_back_after_it_was_cancelled_ends(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    queue.cancel(name)
+    queue.release(lease, "its worker is stopping", charged=False)
+    assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (CANCELLED, 1)]
+
+
+# -- request_id --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_request_with_the_same_id_is_the_same_job_also_after_its_end(queue: Queue) -> None:
+    name = submit(queue, request_id="once")
+    assert submit(queue, request_id="once") == name
+    queue.finish(claim(queue), b"")
+    assert submit(queue, request_id="once") == name
+    assert nothing_to_do(queue)
+
+
+@pytest.mark.parametrize("other", [{"request": b"other"}, {"kind": "transduce"}])
+def test_another_request_with_the_same_id_is_refused(queue: Queue, other: dict[str, Any]) -> None:
+    name = submit(queue, request_id="once")
+    with pytest.raises(AlreadyExists, match=f"'once' was used for another request, {name}") as caught:
+        submit(queue, request_id="once", **other)
+    assert caught.value.reason == "REQUEST_ID_CONFLICT"
+    assert len(queue.page("default")) == 1
+
+
+def test_the_same_id_in_another_project_is_another_job(queue: Queue) -> None:
+    assert submit(queue, project="one", request_id="once").project == "one"
+    assert submit(queue, project="two", request_id="once").project == "two"
+
+
+def test_requests_without_an_id_are_different_jobs(queue: Queue) -> None:
+    assert submit(queue) != submit(queue)
+
+
+def test_a_job_of_the_same_name_is_refused(queue: Queue) -> None:
+    job = NewJob(submit(queue), "fit", b"r")
+    with pytest.raises(AlreadyExists, match=f"{job.name} exists"):
+        queue.submit(job, NO_LIMIT)
+
+
+def test_many_at_once_with_the_same_request_make_one_job(queue: Queue) -> None:
+    assert len(set(in_threads(12, lambda _: submit(queue, request_id="once")))) == 1
+    assert len(queue.page("default")) == 1
+
+
+def test_of_many_at_once_with_different_requests_and_one_id_one_gets_a_job(queue: Queue) -> None:
+    def attempt(number: int) -> bool:
+        try:
+            submit(queue, request=str(number).encode(), request_id="once")
+        except AlreadyExists:
+            return False
+        return True
+
+    assert sum(in_threads(12, attempt)) == 1
+    assert len(queue.page("default")) == 1
+
+
+# -- whose turn it is --------------------------------------------------------------------------------------------------
+
+
+def test_higher_priorities_go_first_then_older_jobs(queue: Queue) -> None:
+    names = [submit(queue, priority=priority) for priority in (0, 5, -1, 5, 0)]
+    assert [names.index(claim(queue).name) for _ in names] == [1, 3, 0, 4, 2]
+
+
+def test_a_job_whose_worker_was_lost_goes_before_waiting_ones_of_any_priority(queue: Queue) -> None:
+    lost = submit(queue, priority=-10)
+    claim(queue, LOST)
+    submit(queue, priority=10)
+    assert claim(queue).name == lost
+
+
+def test_a_job_that_was_given_back_keeps_its_place(queue: Queue) -> None:
+    first, second = submit(queue), submit(queue)
+    queue.release(claim(queue), "back", charged=False)
+    assert [claim(queue).name for _ in range(2)] == [first, second]
+
+
+def test_unknown_kinds_are_left_for_workers_that_know_them(queue: Queue) -> None:
+    unknown = submit(queue, "embed", priority=10)
+    known = submit(queue)
+    assert claim(queue).name == known
+    assert nothing_to_do(queue)
+    assert queue.claim("a newer worker", ["embed"], LOST, POISON) is not None
+    assert nothing_to_do(queue)
+    assert states(queue, unknown) == [(QUEUED, 0), (RUNNING, 1)]
+    assert queue.claim("an idle worker", [], 60.0, POISON) is None
+
+
+def test_positions_count_the_jobs_that_go_first(queue: Queue) -> None:
+    names = [submit(queue, priority=priority) for priority in (0, 0, 5, 0)]
+    assert [queue.position(queue.get(name)) for name in names] == [1, 2, 0, 3]
+    claim(queue)
+    assert [queue.position(queue.get(name)) for name in names] == [0, 1, 0, 2]
+
+
+def test_a_full_queue_refuses_and_says_when_to_try_again(queue: Queue) -> None:
+    def try_to_submit(project: str = "default", request_id: str = "") -> JobName:
+        row = queue.submit(NewJob(JobName(project, new_id()), "fit", b"r", request_id), 2)
+        return JobName(row.project, row.id)
+
+    first = try_to_submit(request_id="once")
+    try_to_submit()
+    with pytest.raises(LimitExceeded, match="2 jobs of project default are waiting, the limit is 2") as caught:
+        try_to_submit()
+    assert caught.value.reason == "QUEUE_FULL"
+    assert caught.value.retry_seconds == 5.0
+    # What is there already, other projects and room that a started job has made are no matter of the limit.
+    assert try_to_submit(request_id="once") == first
+    try_to_submit("other")
+    claim(queue)
+    try_to_submit()
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def test_pages_are_newest_first_and_complete(queue: Queue) -> None:
+    names = [submit(queue) for _ in range(5)]
+    submit(queue, project="other")
+    seen: list[Row[Any]] = []
+    while page := queue.page("default", before=seen[-1].number if seen else None, limit=2):
+        assert len(page) <= 2
+        seen += page
+    assert [row.id for row in seen] == [name.id for name in reversed(names)]
+
+
+def test_pages_can_be_of_some_states_or_a_kind(queue: Queue) -> None:
+    done, waiting, other = submit(queue, priority=1), submit(queue), submit(queue, "transduce")
+    queue.finish(claim(queue), b"")
+
+    def ids(**filters: Any) -> list[str]:
+        return [row.id for row in queue.page("default", **filters)]
+
+    assert ids(states=[SUCCEEDED]) == [done.id]
+    assert ids(states=[QUEUED, SUCCEEDED]) == [other.id, waiting.id, done.id]
+    assert ids(states=FINAL, kind="transduce") == []
+    assert ids(kind="transduce") == [other.id]
+
+
+def test_versions_and_depths_tell_what_has_changed(queue: Queue) -> None:
+    numbers = [queue.get(submit(queue)).number for _ in range(3)]
+    queue.finish(claim(queue), b"")
+    assert queue.versions(numbers) == {numbers[0]: (3, SUCCEEDED), numbers[1]: (1, QUEUED), numbers[2]: (1, QUEUED)}
+    assert queue.versions([]) == {}
+    assert sorted(queue.depths()) == [(QUEUED, "fit", 2), (SUCCEEDED, "fit", 1)]
+
+
+def test_events_can_be_read_from_where_one_stopped(queue: Queue) -> None:
+    name = submit(queue)
+    number = queue.get(name).number
+    lease = claim(queue)
+    queue.report(lease, b"half")
+    assert [event.sequence for event in queue.events_after(number, 1)] == [2, 3]
+    assert queue.events_after(number, 3) == []
+
+
+# -- the end, and forgetting -------------------------------------------------------------------------------------------
+
+
+def test_what_is_published_appears_with_the_end(queue: Queue) -> None:
+    name, model = submit(queue), ModelName("default", "m")
+    catalog = Catalog(queue.database)
+
+    def publish(connection: Connection) -> None:
+        catalog.add(connection, model, b"message", "blob")
+        # Others see neither yet.
+        assert not catalog.has(model)
+        assert queue.get(name).state == RUNNING
+
+    queue.finish(claim(queue), b"result", publish)
+    assert catalog.has(model)
+    assert queue.get(name).state == SUCCEEDED
+
+
+def test_if_publishing_fails_nothing_has_happened(queue: Queue) -> None:
+    name, model = submit(queue), ModelName("default", "m")
+    catalog = Catalog(queue.database)
+    with queue.database.write() as connection:
+        catalog.add(connection, model, b"the older one", "blob")
+    lease = claim(queue)
+    before = queue.get(name), history(queue, name)
+
+    def publish(connection: Connection) -> None:
+        catalog.add(connection, ModelName("default", "another"), b"message", "blob")
+        catalog.add(connection, model, b"message", "blob")
+
+    with pytest.raises(AlreadyExists, match="projects/default/models/m exists"):
+        queue.finish(lease, b"result", publish)
+    assert (queue.get(name), history(queue, name)) == before
+    assert not catalog.has(ModelName("default", "another"))
+    queue.fail(lease, b"error", "the model_id is taken")
+    assert queue.get(name).state == FAILED
+
+
+def test_only_ended_jobs_are_deleted_with_all_their_events(queue: Queue) -> None:
+    name = submit(queue)
+    number = queue.get(name).number
+    with pytest.raises(FailedPrecondition, match="is queued: cancel it first"):
+        queue.delete(name)
+    lease = claim(queue)
+    with pytest.raises(FailedPrecondition, match="is running: cancel it first"):
+        queue.delete(name)
+    queue.finish(lease, b"")
+    queue.delete(name)
+    assert queue.events_after(number, 0) == []
+    assert queue.versions([number]) == {}
+    with pytest.raises(NotFound):
+        queue.get(name)
+
+
+def test_a_number_is_not_used_again_after_its_job_was_deleted(queue: Queue) -> None:
+    name = submit(queue)
+    number = queue.get(name).number
+    queue.cancel(name)
+    queue.delete(name)
+    assert queue.get(submit(queue)).number > number
+
+
+def test_jobs_that_ended_long_ago_are_forgotten(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "FORGET_AT_ONCE", 2)
+    names = [submit(queue) for _ in range(7)]
+    for end in ("finish", "fail", "cancelled", "finish", "finish"):
+        WRITES[end](queue, claim(queue))
+    claim(queue)
+    assert queue.forget_ended(3600.0) == 0
+    assert queue.forget_ended(LOST) == 5
+    assert [row.id for row in queue.page("default")] == [names[6].id, names[5].id]
+    with queue.database.read() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM events")) == 3
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_many_threads_claim_each_job_once(queue: Queue) -> None:
+    for _ in range(200):
+        submit(queue)
+
+    def work(_: int) -> list[int]:
+        done = []
+        while lease := queue.claim("a worker", KINDS, 60.0, POISON):
+            done.append(lease.number)
+        return done
+
+    claimed = Counter(number for done in in_threads(8, work) for number in done)
+    assert len(claimed) == 200
+    assert set(claimed.values()) == {1}
+    assert queue.depths() == [(RUNNING, "fit", 200)]
+
+
+WORK = """
+from homophily_service.queue import Queue
+from homophily_service.store.database import Database
+
+queue = Queue(Database(sys.argv[1]))
+begin()
+while lease := queue.claim("a worker", ["fit"], 60.0, b""):
+    queue.report(lease, b"half")
+    queue.finish(lease, b"")
+    print(lease.number)
+"""
+
+
+def test_two_processes_work_on_each_job_once(queue: Queue) -> None:
+    names = [submit(queue) for _ in range(60)]
+    done = in_processes(2, WORK, queue.database.url)
+    assert all(done), "one of them did nothing"
+    assert sorted(int(number) for lines in done for number in lines) == sorted(
+        queue.get(name).number for name in names
+    )
+    for name in names[::10]:
+        assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (RUNNING, 1), (SUCCEEDED, 1)]
+
+
+def test_of_many_that_find_a_lost_job_one_takes_it_over(queue: Queue) -> None:
+    name = submit(queue)
+    claim(queue, LOST)
+    leases = in_threads(8, lambda _: queue.claim("a worker", KINDS, 60.0, POISON))
+    assert [lease.attempt for lease in leases if lease is not None] == [2]
+    assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (RUNNING, 2)]
+
+
+def test_of_ends_at_the_same_time_one_counts(queue: Queue) -> None:
+    def end_in_three_ways() -> JobName:
+        name = submit(queue)
+        lease = claim(queue, LOST)
+        ends = (lambda: queue.finish(lease, b""), lambda: queue.fail(lease, b"", ""), lambda: queue.cancel(name))
+
+        def end(number: int) -> None:
+            with suppress(LeaseLost):
+                ends[number]()
+
+        in_threads(3, end)
+        return name
+
+    for _ in range(10):
+        assert [state in FINAL for state, _ in states(queue, end_in_three_ways())] == [False, False, True]
+
+
+def test_events_have_no_gaps_while_many_write_and_one_reads(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    number = lease.number
+    done = threading.Event()
+    seen: list[int] = []
+
+    def read() -> None:
+        while True:
+            was_done = done.is_set()
+            seen.extend(event.sequence for event in queue.events_after(number, seen[-1] if seen else 0))
+            if was_done:
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        in_threads(6, lambda _: [queue.report(lease, b"some") for _ in range(10)])
+        queue.finish(lease, b"")
+    finally:
+        done.set()
+        reader.join()
+    assert seen == list(range(1, 64))
+    assert len(states(queue, name)) == 63
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_a_worker_that_freezes_within_a_transaction_loses_its_job(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = submit(queue)
+    monkeypatch.setattr(database_module, "_FROZEN_SECONDS", 0.2)
+    frozen = Queue(Database(queue.database.url))
+    lease = claim(frozen, LOST)
+
+    def freeze(_: Connection) -> None:
+        # The row is locked, as long as the server waits for us.
+        second = eventually(lambda: queue.claim("another", KINDS, 60.0, POISON))
+        queue.finish(second, b"the result that stands")
+
+    with pytest.raises(Unavailable):
+        frozen.finish(lease, b"the frozen one's", freeze)
+    with pytest.raises(LeaseLost):
+        frozen.finish(lease, b"the frozen one's")
+    frozen.database.close()
+    assert queue.get(name).outcome == b"the result that stands"
+
+
+def test_the_next_job_is_found_by_an_index(queue: Queue, backend: str) -> None:
+    """However many jobs have ended or wait: without it, claiming took longer with each."""
+    statements: list[tuple[str, Any]] = []
+
+    @event.listens_for(queue.database.engine, "before_cursor_execute")
+    def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        if statement.startswith("SELECT"):
+            statements.append((statement, parameters))
+
+    submit(queue)
+    claim(queue)
+    assert len(statements) >= 3
+    with queue.database.read() as connection:
+        if backend == "postgres":
+            connection.exec_driver_sql("SET enable_seqscan = off")
+        for statement, parameters in list(statements):
+            explain = "EXPLAIN QUERY PLAN" if backend == "sqlite" else "EXPLAIN"
+            plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters))
+            assert "SCAN jobs" not in plan
+            assert "Seq Scan" not in plan
+            assert "TEMP B-TREE" not in plan
+            assert "Sort" not in plan

@@ -1,0 +1,135 @@
+"""Settings: where they come from, what is refused, what is hidden."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import make_url
+
+from homophily_service.settings import Settings, load_settings
+from homophily_service.store.database import Database
+
+URL = "postgresql+psycopg://homophily:hunter2@database/homophily"
+
+
+@pytest.fixture(autouse=True)
+def without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("HOMOPHILY_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "homophily.toml"
+    path.write_text('port = 1\nworkers = 1\nlog_level = "debug"\n')
+    return path
+
+
+def test_everything_has_a_default() -> None:
+    settings = load_settings()
+    assert settings.host == "127.0.0.1"
+    assert settings.auth == "none"
+    assert settings.database == f"sqlite:///{Path.cwd()}/homophily-data/homophily.db"
+    assert settings.blobs == f"{Path.cwd()}/homophily-data/blobs"
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOMOPHILY_PORT", "2")
+    monkeypatch.setenv("HOMOPHILY_WORKERS", "2")
+    settings = load_settings(file, port=3)
+    assert (settings.port, settings.workers, settings.log_level) == (3, 2, "debug")
+    assert settings.max_attempts == 3
+
+
+def test_flags_that_were_not_given_change_nothing(file: Path) -> None:
+    assert load_settings(file, port=None).port == 1
+
+
+def test_a_file_is_read_only_where_it_is_named(file: Path) -> None:
+    assert load_settings(file).port == 1
+    assert load_settings().port == 50051
+
+
+def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no file .*nothing.toml"):
+        load_settings(tmp_path / "nothing.toml")
+
+
+def test_unknown_keys_are_refused(file: Path) -> None:
+    with pytest.raises(ValidationError, match="prot"):
+        load_settings(prot=1)
+    file.write_text("prot = 1")
+    with pytest.raises(ValidationError, match="prot"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"port": 65536},
+        {"port": "tcp://10.0.0.1:50051"},
+        {"workers": -1},
+        {"lease_seconds": 0},
+        {"auth": "perhaps"},
+        {"threads": 0},
+        {"max_points": 0},
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        load_settings(**wrong)
+
+
+def test_secrets_are_not_shown() -> None:
+    settings = load_settings(database_url=URL)
+    for shown in (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())):
+        assert "hunter2" not in shown
+    assert settings.database == URL
+
+
+@pytest.mark.parametrize("key", ["databse_url", "database_url"])
+def test_secrets_are_not_shown_in_errors(file: Path, key: str) -> None:
+    file.write_text(f'{key} = ["{URL}"]')
+    with pytest.raises(ValidationError, match=key) as caught:
+        load_settings(file)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_children_get_all_settings_and_the_secret(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOMOPHILY_THREADS", "2")
+    settings = load_settings(file, database_url=URL, max_attempts=7)
+    sent = settings.for_children()
+    # The child's own environment counts for nothing.
+    monkeypatch.setenv("HOMOPHILY_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("HOMOPHILY_METRICS_PORT", "nonsense")
+    child = Settings.model_validate_json(sent)
+    assert (child.port, child.threads, child.max_attempts, child.metrics_port) == (1, 2, 7, None)
+    assert child.database == URL
+    assert child.model_dump() == settings.model_dump() | {"blobs_url": settings.blobs, "database_url": child.database_url}
+    assert child.for_children() == sent
+
+
+def test_children_find_the_same_places_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(data_dir=Path("data"))
+    sent = json.loads(settings.for_children())
+    assert sent["database_url"] == f"sqlite:///{tmp_path}/data/homophily.db"
+    assert sent["blobs_url"] == f"{tmp_path}/data/blobs"
+
+
+@pytest.mark.parametrize("folder", ["with space", "why?", "100%", "%20", "a#b", "dätä"])
+def test_the_database_lies_in_the_data_folder_whatever_its_name(tmp_path: Path, folder: str) -> None:
+    settings = load_settings(data_dir=tmp_path / folder)
+    assert make_url(settings.database).database == str(tmp_path / folder / "homophily.db")
+    database = Database(settings.database)
+    database.ping()
+    database.close()
+    assert (tmp_path / folder / "homophily.db").exists()
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,78 @@
+"""Bearer tokens, on SQLite and on Postgres."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from homophily_service.errors import InvalidRequest, NotFound
+from homophily_service.store.database import Database
+from homophily_service.tokens import EVERY_PROJECT, PREFIX, Tokens
+
+
+@pytest.fixture
+def tokens(database: Database) -> Tokens:
+    return Tokens(database)
+
+
+def test_a_secret_opens_its_project(tokens: Tokens) -> None:
+    _, one = tokens.create("one")
+    _, every = tokens.create(EVERY_PROJECT)
+    assert tokens.project_of(one) == "one"
+    assert tokens.project_of(every) == EVERY_PROJECT
+
+
+def test_secrets_differ_and_can_be_told_by_their_beginning(tokens: Tokens) -> None:
+    secrets = {tokens.create("one")[1] for _ in range(10)}
+    assert len(secrets) == 10
+    assert all(secret.startswith(PREFIX) and len(secret) > 40 for secret in secrets)
+
+
+def test_other_secrets_open_nothing(tokens: Tokens) -> None:
+    identifier, secret = tokens.create("one")
+    for other in ("", secret[:-1], secret + "a", secret.upper(), identifier, "\0", "ä", "%", "' OR 1=1 --"):
+        assert tokens.project_of(other) is None
+
+
+def test_a_revoked_secret_opens_nothing(tokens: Tokens) -> None:
+    identifier, secret = tokens.create("one")
+    _, other = tokens.create("one")
+    tokens.revoke(identifier)
+    assert tokens.project_of(secret) is None
+    assert tokens.project_of(other) == "one"
+    with pytest.raises(NotFound, match=f"there is no token {identifier}"):
+        tokens.revoke(identifier)
+
+
+def test_only_tokens_that_exist_are_revoked(tokens: Tokens) -> None:
+    with pytest.raises(NotFound):
+        tokens.revoke("nothing")
+
+
+def test_all_tokens_are_listed_oldest_first(tokens: Tokens) -> None:
+    first, _ = tokens.create("one", "for the nightly job")
+    second, _ = tokens.create("two")
+    tokens.revoke(first)
+    rows = tokens.all()
+    assert [(row.id, row.project, row.description) for row in rows] == [
+        (first, "one", "for the nightly job"),
+        (second, "two", ""),
+    ]
+    assert rows[0].revoked >= rows[0].created
+    assert rows[1].revoked is None
+
+
+def test_the_secret_is_stored_nowhere(tokens: Tokens) -> None:
+    _, secret = tokens.create("one")
+    with tokens.database.read() as connection:
+        stored = connection.execute(text("SELECT * FROM tokens")).all()
+    assert len(stored) == 1
+    assert secret not in repr(stored)
+    assert secret.removeprefix(PREFIX) not in repr(stored)
+
+
+@pytest.mark.parametrize("project", ["", "..", "One", "a/b", "**", "a\0"])
+def test_tokens_are_for_projects_that_can_be(tokens: Tokens, project: str) -> None:
+    with pytest.raises(InvalidRequest, match="project: must be"):
+        tokens.create(project)
+    assert tokens.all() == []

@@ -1,0 +1,347 @@
+"""Real processes of the service, started, asked and hurt by the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import Row
+
+from homophily_service import queue
+from homophily_service._pb import job_pb2, model_pb2, points_pb2
+from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_service.names import JobName, new_id
+from homophily_service.queue import NewJob
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+
+from . import procfs
+
+LAUNCHER = Path(__file__).with_name("launch.py")
+PROJECT = "projects/default"
+LEASE_SECONDS = 3.0
+# How long anything may take that is not itself what a test measures: machines of continuous integration are slow.
+PATIENCE = 120.0
+T = TypeVar("T")
+
+
+def eventually(what: str, ask: Callable[[], T], seconds: float = PATIENCE, pause: float = 0.02) -> T:
+    """The first true answer; the test fails if there is none in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        answer = ask()
+        if answer:
+            return answer
+        time.sleep(pause)
+    pytest.fail(f"not within {seconds:g} s: {what}")
+
+
+# -- processes
+
+
+class Process:
+    """A process that a test has started."""
+
+    def __init__(self, role: str, environment: dict[str, str], log: Path) -> None:
+        self.role, self.log = role, log
+        with log.open("ab") as out:
+            command = [sys.executable, str(LAUNCHER), role, str(os.getpid())]
+            self._popen = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        self.pid = self._popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        """As kill -9, the machine's memory running out, or its end."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def terminate(self) -> None:
+        self._popen.send_signal(signal.SIGTERM)
+
+    def exit_code(self, seconds: float = PATIENCE) -> int:
+        """Wait for the end."""
+        return self._popen.wait(seconds)
+
+
+class Cluster:
+    """A database, a store of arrays, and the processes on them."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.tag = secrets.token_hex(8)
+        self.port = free_port()
+        self.options = {
+            "data_dir": folder / "data",
+            "lease_seconds": LEASE_SECONDS,
+            "predictors": 0,
+            "workers": 0,
+            "threads": 1,
+            **settings,
+        }
+        self.stores = Stores.open(Settings(**self.options))
+        self.stores.database.migrate()
+        self.queue = self.stores.queue
+        self._processes: list[Process] = []
+        self._clients: list[Client] = []
+
+    # -- processes
+
+    def worker(self, **settings: Any) -> Process:
+        """Start a worker; its child is warm some seconds later."""
+        return self._start("worker", settings)
+
+    def serve(self, **settings: Any) -> Process:
+        """Start an API (with as many workers as the settings say); returns when it answers."""
+        process = self._start("serve", {"port": self.port, **settings})
+        port = settings.get("port", self.port)
+        eventually(f"{process.log} listens", lambda: not process.is_running or listens(port))
+        assert process.is_running, process.log.read_text()
+        return process
+
+    def _start(self, role: str, settings: dict[str, Any]) -> Process:
+        options = {f"HOMOPHILY_{name.upper()}": str(value) for name, value in {**self.options, **settings}.items()}
+        environment = {**os.environ, **options, procfs.TAG: self.tag, "PYTHONWARNINGS": "default"}
+        process = Process(role, environment, self.folder / f"{role}-{len(self._processes)}.log")
+        self._processes.append(process)
+        return process
+
+    def running(self, module: str = "") -> list[int]:
+        """Processes of this test whose command has such a word in it; of all that were started, if there is none."""
+        return [pid for pid, command in procfs.belonging(self.tag).items() if module in command]
+
+    def children(self) -> list[int]:
+        """The processes that compute."""
+        return self.running("worker.child")
+
+    def child_of(self, worker: Process) -> int:
+        """The process that computes for a worker."""
+
+        def found() -> int | None:
+            return next((pid for pid in self.children() if procfs.parent(pid) == worker.pid), None)
+
+        return eventually(f"{worker.log} has a child", found) or 0
+
+    def nothing_runs(self, seconds: float = PATIENCE) -> None:
+        """Wait until all processes of this test are gone."""
+        eventually("all processes are gone", lambda: not self.running(), seconds)
+
+    def exceptions(self) -> list[str]:
+        """What the processes have logged with a traceback, and whatever else is not a line of a log of ours."""
+        return [line for log in sorted(self.folder.glob("*.log")) for line in log.read_text().splitlines() if odd(line)]
+
+    def logged(self, process: Process, words: str) -> bool:
+        """Whether a process has said so."""
+        return words in process.log.read_text()
+
+    def close(self) -> None:
+        """End everything."""
+        for client in self._clients:
+            client.close()
+        for pid in self.running():
+            signal_to(pid, signal.SIGKILL)
+        for process in self._processes:
+            process.kill()
+        self.stores.close()
+
+    # -- questions
+
+    def client(self, port: int | None = None) -> Client:
+        """A client of the API."""
+        client = Client(port or self.port)
+        self._clients.append(client)
+        return client
+
+    def submit(self, kind: str = "noop", **options: Any) -> JobName:
+        """Queue a job that does nothing, past the API."""
+        name = JobName("default", new_id())
+        self.queue.submit(NewJob(name, kind, b"", **options), 10**9)
+        return name
+
+    def job(self, name: JobName | str) -> Row[Any]:
+        """A job's row."""
+        return self.queue.get(name if isinstance(name, JobName) else JobName.parse(name, "name"))
+
+    def is_running_job(self, name: JobName | str, attempt: int = 1) -> bool:
+        """Whether a worker has the job, for the so-many-th time."""
+        job = self.job(name)
+        return job.state == queue.RUNNING and job.attempt == attempt
+
+    def ended(self, name: JobName | str, seconds: float = PATIENCE) -> Row[Any]:
+        """A job's row after its end."""
+        return eventually(f"{name} ends", lambda: (job := self.job(name)).state in queue.FINAL and job, seconds)
+
+    def has_one_end(self, name: JobName | str) -> None:
+        """Check a job's history: numbered without gaps, with one end, which is the last of it."""
+        job = self.job(name)
+        history = self.queue.events_after(job.number, 0)
+        assert [event.sequence for event in history] == list(range(1, job.last_sequence + 1)), history
+        assert [event.state in queue.FINAL for event in history] == [False] * (len(history) - 1) + [True], history
+        assert history[-1].state == job.state
+
+
+def odd(line: str) -> bool:
+    """Whether a line of a log tells of an exception."""
+    try:
+        return "exception" in json.loads(line)
+    except ValueError:
+        return bool(line.strip())
+
+
+def signal_to(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def free_port() -> int:
+    """A port that is free, and not one that the system itself hands out: it shall still be free after a kill."""
+    for port in random.Random(secrets.token_bytes()).sample(range(15_000, 32_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    pytest.fail("no port is free")
+
+
+def listens(port: int) -> bool:
+    """Whether a port takes connections."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+# -- calls
+
+
+class Client:
+    """Stubs, and calls that wait for a server that is away."""
+
+    def __init__(self, port: int) -> None:
+        options = [
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 500),
+            # Every client shall have a connection of its own.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
+        self.stub = HomophilyServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def call(self, method: str, request: Any, seconds: float = PATIENCE) -> Any:
+        """An answer, however often it takes; any error but UNAVAILABLE is one."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return getattr(self.stub, method)(request, timeout=30.0)
+            except grpc.RpcError as error:
+                if code(error) != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
+
+    def submit(self, method: str, request: Any) -> str:
+        """Ask for a job until it is acknowledged; returns its name."""
+        if not request.options.request_id:
+            request.options.request_id = new_id()
+        return str(self.call(method, request).job.name)
+
+    def job(self, name: str) -> job_pb2.Job:
+        return self.call("GetJob", job_pb2.GetJobRequest(name=name)).job
+
+    def watch(self, name: str) -> Iterator[job_pb2.JobEvent]:
+        """All events of a job, however often the connection breaks."""
+        sequence, ended = 0, False
+        deadline = time.monotonic() + PATIENCE
+        while not ended:
+            try:
+                request = job_pb2.WatchJobRequest(name=name, after_sequence=sequence)
+                with cancelled(self.stub.WatchJob(request, timeout=PATIENCE)) as answers:
+                    for answer in answers:
+                        if answer.HasField("event"):
+                            sequence = answer.event.sequence
+                            yield answer.event
+                        ended = answer.HasField("job")
+            except grpc.RpcError as error:
+                if code(error) != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def solution(self, model: str) -> NDArray[Any]:
+        """The classes of a model's points, as positions."""
+        parts = self.stub.ReadSolution(model_pb2.ReadSolutionRequest(name=model), timeout=30.0)
+        return np.concatenate([np.frombuffer(part.tensors[0].data, "<i4") for part in parts])
+
+
+@contextmanager
+def cancelled(call: Any) -> Iterator[Any]:
+    """A stream that ends when nobody reads it any more."""
+    try:
+        yield call
+    finally:
+        call.cancel()
+
+
+def code(error: grpc.RpcError) -> grpc.StatusCode:
+    """The code of an error (which gRPC's types do not promise)."""
+    assert isinstance(error, grpc.Call)
+    return error.code()
+
+
+# -- data
+
+
+def clouds(seed: int, n_points: int = 200, n_classes: int = 2) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Points around a centre for each class."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n_points) % n_classes
+    return (6.0 * rng.normal(size=(n_classes, 4))[y] + rng.normal(size=(n_points, 4))).astype(np.float32), y
+
+
+def points(X: NDArray[np.float32]) -> points_pb2.Points:
+    """Points inside a message."""
+    tensor = points_pb2.Tensor(data_type=points_pb2.DATA_TYPE_FLOAT32, shape=X.shape, data=X.tobytes())
+    return points_pb2.Points(dense=tensor)
+
+
+def labels(y: NDArray[np.int64], some: Sequence[int]) -> model_pb2.Labels:
+    """The classes of some points."""
+    classes = model_pb2.ClassValues(integers=model_pb2.IntegerValues(values=y[list(some)].tolist()))
+    return model_pb2.Labels(points=some, classes=classes)
+
+
+def fit_request(seed: int, n_points: int = 200, n_classes: int = 2, **fields: Any) -> job_pb2.FitRequest:
+    """A fit of a fraction of a second: points of one seed are one dataset, and have one graph."""
+    X, y = clouds(seed, n_points, n_classes)
+    return job_pb2.FitRequest(parent=PROJECT, inline=points(X), labels=labels(y, range(10 * n_classes)), **fields)
+
+
+def endless_fit(n_points: int = 3_000, **fields: Any) -> job_pb2.FitRequest:
+    """A fit that takes far longer than any test."""
+    solver = model_pb2.SolverParameters(tolerance=0.0, max_iter=100_000)
+    return fit_request(0, n_points, 10, solver=solver, **fields)

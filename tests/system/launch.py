@@ -1,0 +1,24 @@
+"""Starts one process of the service, `serve` or `worker`, with the settings of the environment's HOMOPHILY_* variables.
+
+It ends with the thread that started it, so that nothing is left of a test run that was killed.
+"""
+
+import asyncio
+import sys
+
+from homophily_service.logs import start_logging
+from homophily_service.processes import die_with_parent
+from homophily_service.settings import load_settings
+
+role, parent = sys.argv[1:]
+die_with_parent(int(parent))
+settings = load_settings()
+start_logging(settings.log_level)
+if role == "serve":
+    from homophily_service.api.server import serve
+
+    asyncio.run(serve(settings))
+else:
+    from homophily_service.worker.supervisor import run_worker
+
+    run_worker(settings)

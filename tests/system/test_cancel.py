@@ -1,0 +1,47 @@
+"""A job that shall not go on is gone within two seconds, with its memory, and its worker takes the next one."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+
+from homophily_service import queue
+from homophily_service._pb import job_pb2
+
+from .conftest import MakeCluster
+from .harness import endless_fit, eventually
+
+SECONDS_TO_STOP = 2.0
+
+
+def test_a_fit_that_is_cancelled_or_out_of_time_stops_computing(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    cluster.serve(workers=1)
+    client = cluster.client()
+
+    # Cancelled in the middle of the computation.
+    name = client.submit("Fit", endless_fit(20_000))
+    next(event for event in client.watch(name) if event.progress.phase == "solve")
+    (child,) = cluster.children()
+    client.call("CancelJob", job_pb2.CancelJobRequest(name=name))
+    eventually("the process is gone", lambda: child not in cluster.running(), SECONDS_TO_STOP)
+    assert cluster.ended(name).state == queue.CANCELLED
+    cluster.has_one_end(name)
+
+    # Cancelled while the next process warms up: the job never starts.
+    name = client.submit("Fit", endless_fit())
+    job = client.call("CancelJob", job_pb2.CancelJobRequest(name=name)).job
+    assert (job.state, job.attempt) == (job_pb2.JOB_STATE_CANCELLED, 0)
+    assert cluster.ended(cluster.submit()).state == queue.SUCCEEDED
+
+    # Out of time.
+    (child,) = cluster.children()
+    limit = 2.0
+    options = job_pb2.JobOptions(time_limit=Duration(seconds=int(limit)))
+    job = cluster.ended(client.submit("Fit", endless_fit(20_000, options=options)))
+    assert job.finished - job.started <= limit + SECONDS_TO_STOP
+    assert child not in cluster.running()
+    error = job_pb2.JobError.FromString(job.outcome)
+    assert (job.state, error.reason) == (queue.FAILED, "TIME_LIMIT")
+    assert cluster.ended(cluster.submit()).state == queue.SUCCEEDED
+    assert len(cluster.children()) == 1
+    assert cluster.exceptions() == []

@@ -1,0 +1,87 @@
+"""A worker that is frozen past its lease, as a paused virtual machine is: what it says afterwards is not heard."""
+
+from __future__ import annotations
+
+import signal
+
+from sqlalchemy import text
+
+from homophily_service import queue
+from homophily_service._pb import job_pb2
+from homophily_service.errors import Unavailable
+from homophily_service.names import ModelName
+
+from . import procfs
+from .conftest import MakeCluster
+from .harness import Cluster, Process, eventually, fit_request, signal_to
+
+LOST = "the lease is lost"
+
+
+def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
+    make_cluster: MakeCluster, database_options: dict[str, str]
+) -> None:
+    cluster = make_cluster(**database_options)
+    cluster.serve()
+    client = cluster.client()
+    first = cluster.worker()
+    cluster.ended(cluster.submit())
+
+    # A job without progress reports: what is refused is its result.
+    child = cluster.child_of(first)
+    signal_to(child, signal.SIGSTOP)
+    idle = cluster.submit()
+    eventually("the first worker has the job", lambda: cluster.is_running_job(idle))
+    freeze(cluster, first)
+    second = cluster.worker()
+    done = cluster.ended(idle)
+    assert (done.state, done.attempt) == (queue.SUCCEEDED, 2)
+    silent = procfs.written(child)
+    signal_to(child, signal.SIGCONT)
+    eventually("the frozen worker's child answers", lambda: procfs.written(child) > silent)
+    signal_to(first.pid, signal.SIGCONT)
+    eventually("the frozen worker notices", lambda: cluster.logged(first, LOST))
+    assert cluster.job(idle) == done
+    cluster.has_one_end(idle)
+
+    # The other way round, with a fit: what is refused is already its progress.
+    freeze(cluster, first)
+    signal_to(child := cluster.child_of(second), signal.SIGSTOP)
+    fit = client.submit("Fit", fit_request(0))
+    eventually("the second worker has the job", lambda: cluster.is_running_job(fit))
+    freeze(cluster, second)
+    signal_to(first.pid, signal.SIGCONT)
+    done = cluster.ended(fit)
+    assert (done.state, done.attempt) == (queue.SUCCEEDED, 2)
+    signal_to(child, signal.SIGCONT)
+    signal_to(second.pid, signal.SIGCONT)
+    eventually("the frozen worker notices", lambda: cluster.logged(second, LOST))
+    assert cluster.job(fit) == done
+    cluster.has_one_end(fit)
+    model = job_pb2.FitResult.FromString(done.outcome).model
+    assert len(client.solution(model.name)) == model.points
+    assert len(cluster.stores.catalog.page(ModelName.collection, "default")) == 1
+
+    # It works on as if nothing had happened.
+    first.terminate()
+    assert first.exit_code() == 0
+    last = cluster.ended(cluster.submit())
+    assert (last.state, last.attempt, second.is_running) == (queue.SUCCEEDED, 1, True)
+    assert cluster.exceptions() == []
+
+
+def freeze(cluster: Cluster, worker: Process) -> None:
+    """Stop a worker, but not inside a transaction: what it has locked would stay so, which is not what is tested."""
+
+    def stopped_between_transactions() -> bool:
+        signal_to(worker.pid, signal.SIGSTOP)
+        try:
+            with cluster.stores.database.write() as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.execute(text("SELECT number FROM jobs FOR UPDATE NOWAIT"))
+        except Unavailable:
+            signal_to(worker.pid, signal.SIGCONT)
+            return False
+        return True
+
+    eventually("the worker is frozen", stopped_between_transactions)

@@ -1,0 +1,124 @@
+"""kill -9 of any process at any moment: no acknowledged job is lost, and each ends once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from homophily_service import queue
+from homophily_service._pb import job_pb2
+from homophily_service.names import JobName, ModelName
+
+from .conftest import MakeCluster
+from .harness import LEASE_SECONDS, Client, Cluster, clouds, eventually, fit_request, labels, signal_to
+
+SEED = 1
+CLIENTS = 3
+N_POINTS = 200
+
+
+class Acknowledged(NamedTuple):
+    """A job that the service has promised to do, and what the client saw of it."""
+
+    name: str
+    kind: str
+    events: list[job_pb2.JobEvent]
+
+
+def test_no_acknowledged_job_is_lost_by_kills(
+    make_cluster: MakeCluster, database_options: dict[str, str], long: bool
+) -> None:
+    # So many attempts that every job can succeed, however often it is hit.
+    cluster = make_cluster(max_attempts=100, **database_options)
+    rng = random.Random(SEED)
+    api, workers = cluster.serve(), [cluster.worker(), cluster.worker()]
+    enough = threading.Event()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        try:
+            clients = [pool.submit(jobs_in_a_row, cluster, cluster.client(), seed, enough) for seed in range(CLIENTS)]
+            for _ in range(110 if long else 13):
+                before = jobs_ended(cluster)
+                eventually("the service goes on after a kill", lambda: jobs_ended(cluster) > before)  # noqa: B023
+                # The random point.
+                time.sleep(rng.uniform(0.0, 0.5))
+                victim = rng.choice(("child", "child", "worker", "worker", "api"))
+                if victim == "child" and (children := cluster.children()):
+                    signal_to(rng.choice(children), signal.SIGKILL)
+                elif victim == "worker":
+                    place = rng.randrange(len(workers))
+                    workers[place].kill()
+                    workers[place] = cluster.worker()
+                elif victim == "api":
+                    api.kill()
+                    api = cluster.serve()
+        finally:
+            enough.set()
+        cluster.ended(cluster.submit(priority=100))  # from here on there is a worker
+        eventually("no job is stuck", lambda: nothing_is_open(cluster), LEASE_SECONDS + 10.0)
+        acknowledged = [job for client in clients for job in client.result()]
+
+    check_each(cluster, acknowledged)
+    assert all(process.is_running for process in (api, *workers))
+    assert cluster.exceptions() == []
+
+
+def jobs_in_a_row(cluster: Cluster, client: Client, seed: int, enough: threading.Event) -> list[Acknowledged]:
+    """Ask for one job after the other, of all kinds, and watch each until it ends."""
+    rng = random.Random(seed)
+    acknowledged: list[Acknowledged] = []
+    models: list[str] = []
+    while not enough.is_set():
+        kind = rng.choice(("fit", "fit", "fit on new points", "transduce", "noop", "cancelled fit"))
+        if kind == "noop":
+            name = str(cluster.submit())
+        elif kind == "transduce" and models:
+            _, y = clouds(0, N_POINTS)
+            request = job_pb2.TransduceRequest(model=models[-1], labels=labels(y, [rng.randrange(30, N_POINTS)]))
+            name = client.submit("Transduce", request)
+        else:
+            points = rng.randrange(10**6) if kind == "fit on new points" else rng.randrange(3)
+            name = client.submit("Fit", fit_request(points, N_POINTS))
+        if kind == "cancelled fit":
+            client.call("CancelJob", job_pb2.CancelJobRequest(name=name))
+        acknowledged.append(Acknowledged(name, kind, list(client.watch(name))))
+        job = client.job(name)
+        if job.HasField("fit"):
+            models.append(job.fit.model.name)
+    return acknowledged
+
+
+def jobs_ended(cluster: Cluster) -> int:
+    return sum(count for state, _, count in cluster.queue.depths() if state in queue.FINAL)
+
+
+def nothing_is_open(cluster: Cluster) -> bool:
+    return all(state in queue.FINAL for state, _, _ in cluster.queue.depths())
+
+
+def check_each(cluster: Cluster, acknowledged: list[Acknowledged]) -> None:
+    """Every job is there, has ended once, and what its result names can be read."""
+    client = cluster.client()
+    models = set()
+    for name, kind, events in acknowledged:
+        cluster.has_one_end(name)
+        assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+        job = client.job(name)
+        ends = {job_pb2.JOB_STATE_SUCCEEDED}
+        if kind == "cancelled fit":
+            ends.add(job_pb2.JOB_STATE_CANCELLED)
+        assert job.state in ends, job
+        assert events[-1].state == job.state
+        if job.HasField("fit") or job.HasField("transduce"):
+            result = job.fit if job.HasField("fit") else job.transduce
+            models.add(result.model.name)
+            assert len(client.solution(result.model.name)) == N_POINTS
+    rows = cluster.stores.catalog.page(ModelName.collection, "default", limit=10**6)
+    assert {str(ModelName("default", row.id)) for row in rows} == models
+    stored = cluster.queue.page("default", limit=10**6)
+    last_look = 1
+    assert len(stored) == len(acknowledged) + last_look
+    assert {name for name, _, _ in acknowledged} <= {str(JobName(row.project, row.id)) for row in stored}

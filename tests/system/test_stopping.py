@@ -1,0 +1,83 @@
+"""SIGTERM drains; after kill -9 of a parent nothing of it remains."""
+
+from __future__ import annotations
+
+import signal
+
+import grpc
+import pytest
+
+from homophily_service import queue
+from homophily_service._pb import job_pb2
+from homophily_service.names import JobName
+
+from .conftest import MakeCluster
+from .harness import PATIENCE, Cluster, code, endless_fit, eventually, signal_to
+
+
+def running_job(cluster: Cluster, **options: int) -> tuple[JobName, int]:
+    """A job that runs until the process that computes it, which is stopped, is woken."""
+    cluster.ended(cluster.submit())
+    (child,) = cluster.children()
+    signal_to(child, signal.SIGSTOP)
+    name = cluster.submit(**options)
+    eventually("the job runs", lambda: cluster.is_running_job(name))
+    return name, child
+
+
+def test_a_worker_told_to_stop_finishes_its_job_within_the_grace_time(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(shutdown_grace=PATIENCE)
+    worker = cluster.worker()
+    name, child = running_job(cluster)
+    queued = cluster.submit(priority=-1)
+    worker.terminate()
+    signal_to(child, signal.SIGCONT)
+    assert worker.exit_code() == 0
+    cluster.nothing_runs()
+    assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.SUCCEEDED, 1)
+    assert cluster.job(queued).state == queue.QUEUED
+    assert cluster.exceptions() == []
+
+
+def test_a_worker_told_to_stop_gives_a_long_job_back_for_free(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(shutdown_grace=0.5)
+    worker = cluster.worker()
+    name, _ = running_job(cluster, max_attempts=1)
+    worker.terminate()
+    assert worker.exit_code() == 0
+    cluster.nothing_runs()
+    assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.QUEUED, 0)
+    cluster.worker()
+    assert (cluster.ended(name).state, cluster.job(name).attempt) == (queue.SUCCEEDED, 1)
+    cluster.has_one_end(name)
+    assert cluster.exceptions() == []
+
+
+def test_a_server_told_to_stop_lets_jobs_finish_and_sends_waiting_clients_away(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(shutdown_grace=PATIENCE)
+    server = cluster.serve(workers=1, predictors=1)
+    name, child = running_job(cluster)
+    waiting = cluster.client().stub.WaitJob.future(job_pb2.WaitJobRequest(name=str(name)), timeout=PATIENCE)
+    server.terminate()
+    with pytest.raises(grpc.RpcError) as sent_away:
+        waiting.result()
+    assert code(sent_away.value) == grpc.StatusCode.UNAVAILABLE
+    signal_to(child, signal.SIGCONT)
+    assert server.exit_code() == 0
+    cluster.nothing_runs()
+    assert cluster.job(name).state == queue.SUCCEEDED
+    assert cluster.exceptions() == []
+
+
+def test_nothing_remains_of_a_killed_server_and_its_job_goes_on_elsewhere(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(shutdown_grace=1.0)
+    server = cluster.serve(workers=2, predictors=1)
+    # A worker that is killed before it has read its settings is started again.
+    signal_to(eventually("a worker starts", lambda: cluster.running("worker.supervisor"))[0], signal.SIGKILL)
+    name = cluster.client().submit("Fit", endless_fit())
+    eventually("the job runs", lambda: cluster.is_running_job(name))
+    for module in ("worker.child", "worker.supervisor", "predictor"):
+        eventually(f"all of {module} run", lambda: len(cluster.running(module)) == (1 if module == "predictor" else 2))  # noqa: B023
+    server.kill()
+    cluster.nothing_runs()
+    assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.QUEUED, 0)
