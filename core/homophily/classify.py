@@ -132,7 +132,7 @@ class ERRClassifier(GraphClassifier):
         ``normalized`` there is no push, and it changes nothing.
     max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
         the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
-        lowers the energy by letting parts of the graph drift apart, which is no better for the labels.
+        lowers the energy but is no better for the labels (much worse with the whole ``repulsion``).
     precondition : precondition the nonlinear conjugate gradients; False is the paper's plain form.
     class_prior : what is known of the class shares. An array: the decision gives the classes these shares.
         "estimate": the same with the labels' own shares. None (the default): the labels' shares are weighed as the

@@ -1,96 +1,304 @@
-"""``make demo``: label scikit-learn's digits from 50 labels, IRR against ERR; a table and a picture."""
+"""``make demo``: a service of its own labels scikit-learn's digits from 50 labels, IRR against ERR: table and plot."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib import pyplot as plt
+from numpy.typing import NDArray
+from rich.status import Status
 from sklearn.datasets import load_digits
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily_service.cli.following import follow_own
+from homophily_service.cli.screen import err, print_json, print_table, say, tell
+from homophily_service.cli.serving import ask_health
+from homophily_service.cli.working import send
+from homophily_service.client import Client, ClientError, JobHandle, Model
+from homophily_service.processes import die_with_parent
 
 LABELS = 50
-DRAWS = 5
-METHODS: dict[str, Any] = {
-    "IRR, p = 1": IRRClassifier(power=1),
-    "IRR, p = 2": IRRClassifier(power=2),
-    "ERR, p = 1": ERRClassifier(power=1),
-    "ERR, p = 2": ERRClassifier(power=2),
+MORE_LABELS = 10
+NEW_POINTS = 200
+DRAWS = 3
+METHODS: dict[str, dict[str, Any]] = {
+    "IRR, p = 1": {"method": "irr", "power": 1},
+    "IRR, p = 2": {"method": "irr", "power": 2},
+    "ERR, p = 1": {"method": "err", "power": 1},
+    "ERR, p = 2": {"method": "err", "power": 2},
 }
+BEST = "ERR, p = 2"
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
 
 
-def draw_labels(y: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
-    """The labels of 50 points drawn at random, every class among them; −1 for the others."""
+class DemoFailed(Exception):
+    """Something went wrong; the message says what."""
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    what: str
+    #: Error rates, one a draw of labels.
+    errors: list[float]
+    #: Seconds, one a draw.
+    seconds: list[float]
+    #: Jobs whose graph was there already; None where none is needed.
+    reused: int | None
+
+
+class Digits(NamedTuple):
+    """The points that are uploaded, and those that are new."""
+
+    X: NDArray[Any]
+    y: NDArray[Any]
+    new_X: NDArray[Any]
+    new_y: NDArray[Any]
+
+
+def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
+    """The whole demonstration."""
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="homophily-demo-") as folder:
+            with embedded_service(Path(folder)) as target, Client(target) as client:
+                rows, given, wrong, digits = _work(client)
+            say("✓ the service has stopped cleanly")
+    except ClientError as error:
+        raise DemoFailed(error.message) from error
+    except OSError as error:
+        raise DemoFailed(str(error)) from error
+    is_drawn = _draw(digits, given, wrong, rows, picture)
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json({"rows": [row._asdict() for row in rows], "picture": str(picture) if is_drawn else None})
+        return
+    _print_rows(rows)
+    tell(f"{seconds:.0f} s in all." + (f" The picture is in {picture}." if is_drawn else ""))
+    tell("Go on with your own data: `make serve` (or `homophily serve`) runs the service; then, beside it,")
+    tell("  homophily fit points.csv --label-column label")
+
+
+def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Digits]:
+    """Upload, fit, transduce, predict; the table, and for the picture the labels and mistakes of one fit."""
+    digits = load_and_split()
+    dataset = send(client, digits.X, "digits", "scikit-learn's digits", "digits")
+    say(f"✓ {dataset.points:,} digits uploaded, {len(digits.new_y)} kept back as new points")
+    rows: list[Row] = []
+    first_models: dict[str, Model] = {}
+    for name, parameters in METHODS.items():
+        row = Row(name, [], [], 0)
+        for draw in range(DRAWS):
+            given = draw_labels(digits.y, draw)
+            job = client.fit(dataset, given, validation=_others(digits.y, given), **parameters)
+            model = _follow(job, f"{name}, fit {draw + 1} of {DRAWS}")
+            row = _with(row, model)
+            first_models.setdefault(name, model)
+        rows.append(row)
+        say(f"✓ {name}: {_spread(row.errors)} error from {LABELS} labels")
+    best, given = first_models[BEST], draw_labels(digits.y, 0)
+    solution = client.read_solution(best, ("labels", "scores"))
+    assert solution.labels is not None
+    assert solution.scores is not None
+    wrong = {int(point): int(solution.labels[point]) for point in np.flatnonzero(solution.labels != digits.y)}
+    more = {point: int(digits.y[point]) for point in least_sure(solution.scores, given)}
+    job = client.transduce(best, more, validation=_others(digits.y, given | more))
+    changed = _follow(job, f"{MORE_LABELS} more labels")
+    rows.append(_with(Row(f"… {MORE_LABELS} more labels", [], [], 0), changed))
+    say(f"✓ {MORE_LABELS} more labels, where it was least sure: {job.info.changed_points} points changed their class")
+    began = time.monotonic()
+    answers = client.predict(changed, digits.new_X).labels
+    seconds = time.monotonic() - began
+    rows.append(Row(f"… {NEW_POINTS} new points", [float(np.mean(answers != digits.new_y))], [seconds], None))
+    say(f"✓ {NEW_POINTS} new points predicted")
+    return rows, given, wrong, digits
+
+
+def load_and_split() -> Digits:
+    """The digits, some kept back."""
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    new, kept = np.sort(order[:NEW_POINTS]), np.sort(order[NEW_POINTS:])
+    # Grey levels from 0 to 16: single precision holds them exactly.
+    return Digits(X[kept].astype(np.float32), y[kept], X[new].astype(np.float32), y[new])
+
+
+def draw_labels(y: NDArray[Any], seed: int) -> dict[int, int]:
+    """The labels of 50 points drawn at random, every class among them."""
     rng = np.random.default_rng(seed)
     known = rng.choice(len(y), LABELS, replace=False)
     while len(np.unique(y[known])) < 10:
         known = rng.choice(len(y), LABELS, replace=False)
-    few = np.full_like(y, -1)
-    few[known] = y[known]
-    return few
+    return {int(point): int(y[point]) for point in known}
 
 
-def main(picture: Path = Path("demo.png")) -> None:
-    """Run the demonstration and write ``picture``."""
-    X, y = load_digits(return_X_y=True)
-    began = time.perf_counter()
-    graph = KNNGraph().fit(X)
-    print(f"{len(y)} digits, {LABELS} of them labelled, {DRAWS} draws of the labels")
-    print(f"graph: {graph.W.nnz // 2} edges in {time.perf_counter() - began:.2f} s\n")
-    print(f"{'method':<12}{'error on the unlabelled':>26}{'seconds a fit':>16}")
-    errors: dict[str, list[float]] = {}
-    for name, method in METHODS.items():
-        method.fit(graph, draw_labels(y, 0))  # compiles the kernels, once per machine
-        began = time.perf_counter()
-        errors[name] = []
-        for seed in range(DRAWS):
-            few = draw_labels(y, seed)
-            wrong = method.fit(graph, few).transduction_ != y
-            errors[name].append(100 * float(wrong[few == -1].mean()))
-            _show_progress(name, seed + 1)
-        seconds = (time.perf_counter() - began) / DRAWS
-        spread = f"{np.mean(errors[name]):.2f} ± {np.std(errors[name]) / np.sqrt(DRAWS - 1):.2f} %"
-        print(f"\r{name:<12}{spread:>26}{seconds:>16.2f}")
-    _draw(X, y, METHODS["ERR, p = 2"].fit(graph, draw_labels(y, 0)), errors, picture)
-    print(f"\nThe picture is in {picture}.")
+def least_sure(scores: NDArray[np.float64], given: dict[int, int]) -> list[int]:
+    """The unlabelled points whose two best scores are closest."""
+    best = np.sort(scores, axis=1)
+    margins = best[:, -1] - best[:, -2]
+    margins[list(given)] = np.inf
+    return [int(point) for point in np.argsort(margins, kind="stable")[:MORE_LABELS]]
 
 
-def _show_progress(name: str, done: int) -> None:
-    if sys.stdout.isatty():
-        print(f"\r{name:<12}{f'draw {done} of {DRAWS} …':>26}", end="", flush=True)
+# -- the service -------------------------------------------------------------------------------------------------------
 
 
-def _draw(
-    X: np.ndarray[Any, Any], y: np.ndarray[Any, Any], fitted: ERRClassifier, errors: dict[str, list[float]], path: Path
-) -> None:
-    few = draw_labels(y, 0)
-    given = sorted(np.flatnonzero(few >= 0).tolist(), key=lambda i: (y[i], i))
-    wrong = np.flatnonzero((fitted.transduction_ != y) & (few < 0))
+@contextmanager
+def embedded_service(folder: Path) -> Iterator[str]:
+    """`homophily serve` on a free port, ready when this is entered, stopped when it is left; gives its address."""
+    # Settings of another service must not reach this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
+    environment["HOMOPHILY_LOG_LEVEL"] = "warning"
+    log = folder / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "homophily_service", "serve", "--port=0", f"--data-dir={folder / 'data'}"],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+            # A Ctrl-C is ours: we stop the service in order. Should we be killed, it shall not stay.
+            start_new_session=True,
+            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
+        )
+    try:
+        began = time.monotonic()
+        with Status("starting a service", console=err):
+            target = _address(process, log)
+            if ask_health(target, START_SECONDS) != "SERVING":
+                raise DemoFailed(f"the service on {target} is not ready{_tail(log)}")
+        say(f"✓ a service runs on {target} ({time.monotonic() - began:.1f} s)")
+        yield target
+    except BaseException:
+        process.terminate()
+        _wait_or_kill(process)
+        raise
+    with Status("stopping the service", console=err):
+        process.terminate()
+        code = _wait_or_kill(process)
+    if code:
+        raise DemoFailed(f"the service ended with code {code}{_tail(log)}")
+
+
+def _address(process: subprocess.Popen[str], log: Path) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = re.search(r"serves on (\S+:\d+)", line)
+    if match is None:
+        raise DemoFailed(f"the service did not start{_tail(log)}")
+    return match.group(1)
+
+
+def _wait_or_kill(process: subprocess.Popen[str]) -> int:
+    try:
+        code = process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+    return code
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "" if not lines else "; its last lines:\n" + "\n".join(lines[-10:])
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def _follow(job: JobHandle[Model], title: str) -> Model:
+    follow_own(job, quiet=True, title=title)
+    return job.result()
+
+
+def _with(row: Row, model: Model) -> Row:
+    assert model.error_rate is not None
+    assert row.reused is not None
+    return Row(
+        row.what,
+        [*row.errors, model.error_rate],
+        [*row.seconds, sum(model.seconds.values())],
+        row.reused + model.graph.reused,
+    )
+
+
+def _others(y: NDArray[Any], given: dict[int, int]) -> dict[int, int]:
+    """The true labels of the points that have none: only to compare with."""
+    return {point: int(label) for point, label in enumerate(y) if point not in given}
+
+
+def _spread(errors: list[float]) -> str:
+    mean = f"{100 * np.mean(errors):.2f}"
+    if len(errors) == 1:
+        return f"{mean} %"
+    return f"{mean} ± {100 * np.std(errors) / np.sqrt(len(errors) - 1):.2f} %"
+
+
+def _print_rows(rows: list[Row]) -> None:
+    print_table(
+        "",
+        ["method", "error on the unlabelled", "seconds", "graph reused"],
+        [
+            (
+                row.what,
+                _spread(row.errors),
+                round(float(np.mean(row.seconds)), 2),
+                None if row.reused is None else f"{row.reused} of {len(row.errors)}",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _draw(digits: Digits, given: dict[int, int], wrong: dict[int, int], rows: list[Row], path: Path) -> bool:
+    """Write the picture; False where there is nothing to draw with."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        say("There is no picture, as matplotlib is not installed: pip install 'homophily[plot]'")
+        return False
     mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    known = sorted(given, key=lambda point: (given[point], point))
     figure = plt.figure(figsize=(13, 4.6), layout="constrained")
     panels: Any = figure.subfigures(1, 3, width_ratios=[1.25, 1.0, 1.25])
     left, middle, right = panels
-    _show_digits(left, X, given, [str(y[i]) for i in given], f"Given: {LABELS} labelled digits of {len(y)}")
+    title = f"Given: {LABELS} labelled digits of {len(digits.y):,}"
+    _show_digits(left, digits.X, known, [str(given[point]) for point in known], title)
     axis = middle.subplots()
-    for place, (name, values) in enumerate(errors.items()):
-        axis.bar(place, np.mean(values), color="tab:orange" if name.startswith("ERR") else "tab:gray", width=0.6)
+    compared = [row for row in rows if row.what in METHODS]
+    for place, row in enumerate(compared):
+        values = 100 * np.array(row.errors)
+        axis.bar(place, values.mean(), color="tab:orange" if row.what.startswith("ERR") else "tab:gray", width=0.6)
         axis.plot([place] * len(values), values, "k.", alpha=0.6)
-    axis.set_xticks(range(len(errors)), list(errors), rotation=20)
+    axis.set_xticks(range(len(compared)), [row.what for row in compared], rotation=20)
     axis.set_ylabel("error on the unlabelled points (%)")
     axis.set_title(f"Mean and {DRAWS} draws of labels")
-    shown = wrong[:50].tolist()
-    captions = [f"{fitted.transduction_[i]}, not {y[i]}" for i in shown]
-    _show_digits(right, X, shown, captions, f"ERR, p = 2: {len(shown)} of its {len(wrong)} mistakes")
+    shown = list(wrong)[:50]
+    captions = [f"{wrong[point]}, not {digits.y[point]}" for point in shown]
+    _show_digits(right, digits.X, shown, captions, f"{BEST}: {len(shown)} of its {len(wrong)} mistakes")
     figure.savefig(path, dpi=110)
     plt.close(figure)
+    return True
 
 
-def _show_digits(figure: Any, X: np.ndarray[Any, Any], points: list[int], captions: list[str], title: str) -> None:
+def _show_digits(figure: Any, X: NDArray[Any], points: list[int], captions: list[str], title: str) -> None:
     figure.suptitle(title)
     for axis in figure.subplots(5, 10).ravel():
         axis.set_axis_off()
@@ -100,4 +308,4 @@ def _show_digits(figure: Any, X: np.ndarray[Any, Any], points: list[int], captio
 
 
 if __name__ == "__main__":
-    main()
+    run()

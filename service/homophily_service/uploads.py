@@ -6,6 +6,7 @@ A staging folder belongs to one machine: an upload is resumed on the server wher
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import threading
 import time
@@ -21,6 +22,7 @@ from homophily_service._pb import dataset_pb2
 from homophily_service.arrays import Limits, Part, check_csr, check_finite, parts_of
 from homophily_service.errors import (
     AlreadyExists,
+    DataLoss,
     FailedPrecondition,
     InvalidRequest,
     NotFound,
@@ -44,7 +46,7 @@ class Uploads:
     """The uploads under way on this machine."""
 
     def __init__(self, settings: Settings, stores: Stores) -> None:
-        self.root = settings.data_dir.absolute() / "uploads"
+        self.root = (settings.data_dir / "uploads").resolve()
         self.stores, self.limits = stores, limits_of(settings)
         self._open: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -53,7 +55,7 @@ class Uploads:
         """Bytes received and bytes in all, or NotFound."""
         folder = self._folder(project, check_id(upload_id, "upload_id"))
         try:
-            start = dataset_pb2.UploadStart.FromString((folder / START).read_bytes())
+            start = dataset_pb2.UploadStart.FromString(_read_start(folder))
             parts = parts_of(start.shape, self.limits, "start.shape")
             return _staged_bytes(folder, parts), sum(part.bytes for part in parts)
         except FileNotFoundError:
@@ -107,7 +109,10 @@ class Uploads:
         return swept
 
     def _folder(self, project: str, upload_id: str) -> Path:
-        return self.root / project / upload_id
+        folder = self.root / project / upload_id
+        if folder.resolve() != folder:
+            raise DataLoss(f"uploads/{project}/{upload_id} is a symbolic link")
+        return folder
 
     def _made(self, project: str, upload_id: str) -> dataset_pb2.Dataset | None:
         """The dataset that an upload has made already."""
@@ -127,12 +132,12 @@ class Uploads:
 
     def _stage(self, folder: Path, start: dataset_pb2.UploadStart, parts: list[Part]) -> None:
         if (folder / START).exists():
-            if (folder / START).read_bytes() != _described(start):
+            if _read_start(folder) != _described(start):
                 raise AlreadyExists(f"upload {start.upload_id} was begun with another start")
             return
         folder.mkdir(parents=True, exist_ok=True)
         for part in parts:
-            with (folder / f"{part.name}.npy").open("wb") as file:
+            with _open(folder / f"{part.name}.npy", "wb") as file:
                 header = {"descr": npy.dtype_to_descr(part.dtype), "fortran_order": False, "shape": part.shape}
                 npy.write_array_header_1_0(file, header)
         # Last, so that a folder with a start has all its files.
@@ -229,8 +234,7 @@ class Upload:
         received = _staged_bytes(self.folder, self.parts)
         left = received
         for part, digest in zip(self.parts, self._file_digests, strict=True):
-            path = self.folder / f"{part.name}.npy"
-            file = path.open("r+b")
+            file = _open(self.folder / f"{part.name}.npy", "r+b")
             self._files.append(file)
             npy.read_magic(file)
             npy.read_array_header_1_0(file)
@@ -301,8 +305,19 @@ def publish_dataset(
     return dataset
 
 
+def _open(path: Path, mode: str) -> IO[bytes]:
+    """A file, which is not a symbolic link."""
+    file: IO[bytes] = open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+    return file
+
+
 def _described(start: dataset_pb2.UploadStart) -> bytes:
     return start.SerializeToString(deterministic=True)
+
+
+def _read_start(folder: Path) -> bytes:
+    with _open(folder / START, "rb") as file:
+        return file.read()
 
 
 def _write_start(folder: Path, start: dataset_pb2.UploadStart) -> None:
@@ -316,7 +331,7 @@ def _staged_bytes(folder: Path, parts: list[Part]) -> int:
     """How many bytes of an upload are in its folder, from the first without a gap."""
     received = 0
     for part in parts:
-        with (folder / f"{part.name}.npy").open("rb") as file:
+        with _open(folder / f"{part.name}.npy", "rb") as file:
             npy.read_magic(file)
             npy.read_array_header_1_0(file)
             header = file.tell()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, select, text
+from sqlalchemy import Row, select, update
 
 from homophily_service.errors import AlreadyExists, NotFound
 from homophily_service.names import DatasetName, EmbeddingName, ModelName, ResourceName
@@ -32,9 +32,14 @@ def add(catalog: Catalog, name: ResourceName, message: bytes = b"message", blob:
         catalog.add(connection, name, message, blob or f"{name.collection}/{name.id}", **columns)
 
 
-def graph(catalog: Catalog, digest: str = DIGEST) -> Row[Any] | None:
+def graph(catalog: Catalog) -> Row[Any] | None:
     with catalog.database.read() as connection:
-        return connection.execute(select(graphs).where(graphs.c.digest == digest)).one_or_none()
+        return connection.execute(select(graphs).where(graphs.c.digest == DIGEST)).one_or_none()
+
+
+def not_used_for_long(catalog: Catalog) -> None:
+    with catalog.database.write() as connection:
+        connection.execute(update(graphs).values(last_used=0.0))
 
 
 # -- resources ---------------------------------------------------------------------------------------------------------
@@ -183,8 +188,7 @@ def test_graphs_that_nothing_has_used_for_a_while_are_removed(catalog: Catalog) 
 @pytest.mark.parametrize("use", ["use", "add", "replace"])
 def test_a_graph_that_was_used_lately_stays(catalog: Catalog, use: str) -> None:
     catalog.add_graph(DIGEST, "graphs/a")
-    with catalog.database.write() as connection:
-        connection.execute(text("UPDATE graphs SET last_used = 0"))
+    not_used_for_long(catalog)
     if use == "use":
         catalog.use_graph(DIGEST)
     elif use == "add":
@@ -207,15 +211,13 @@ def test_a_graph_stays_as_long_as_a_model_of_any_project_stands_on_it(catalog: C
 
 def test_a_graph_is_either_used_or_removed(catalog: Catalog) -> None:
     """Who was given its path finds it there for a while, however the two fall together."""
-    for number in range(10):
-        digest = f"{number:064}"
-        catalog.add_graph(digest, "graphs/a")
-        with catalog.database.write() as connection:
-            connection.execute(text("UPDATE graphs SET last_used = 0"))
-        acts = (lambda: catalog.use_graph(digest), lambda: catalog.remove_unused_graphs(AN_HOUR))  # noqa: B023
-        used, removed = in_threads(2, lambda which: acts[which]())  # noqa: B023
+    acts = (lambda: catalog.use_graph(DIGEST), lambda: catalog.remove_unused_graphs(AN_HOUR))
+    for _ in range(10):
+        catalog.add_graph(DIGEST, "graphs/a")
+        not_used_for_long(catalog)
+        used, removed = in_threads(2, lambda which: acts[which]())
         assert (used is None) == bool(removed)
-        assert (graph(catalog, digest) is None) == bool(removed)
+        assert (graph(catalog) is None) == bool(removed)
 
 
 def test_adding_and_removing_at_once_ends_with_a_graph_that_is_recorded(catalog: Catalog) -> None:

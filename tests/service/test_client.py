@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import hashlib
+import json
 import pickle
 import signal
 import subprocess
@@ -47,6 +48,9 @@ from homophily_service.client import (
     Violation,
     datasets,
     handle,
+    labels,
+    parameters,
+    points,
 )
 from homophily_service.client import client as client_module
 from homophily_service.client.labels import to_labels
@@ -591,8 +595,18 @@ def test_a_server_that_never_answered_is_given_up_soon() -> None:
 # -- the real server -------------------------------------------------------------------------------------------------
 
 
+SERVE = """
+import asyncio, json, sys
+from homophily_service.api.server import serve
+from homophily_service.settings import load_settings
+
+settings = load_settings(**json.loads(sys.argv[1]))
+asyncio.run(serve(settings, lambda server: print(server.port, flush=True)))
+"""
+
+
 class RealServer:
-    """``homophily serve`` on a port and a folder that outlive it."""
+    """A server on a port and a folder that outlive it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port, self.token = folder, 0, ""
@@ -602,14 +616,13 @@ class RealServer:
     def target(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self, *flags: str) -> None:
-        command = [sys.executable, "-c", "from homophily_service.cli import main; main()", "serve"]
-        command += ["--port", str(self.port), "--data-dir", str(self.folder), "--log-level", "error", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    def start(self, **settings: Any) -> None:
+        given = {"data_dir": str(self.folder), "port": self.port, "threads": 1, **settings}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, json.dumps(given)], stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert "serves on" in line, line
-        self.port = int(line.split()[3].rstrip(",").rpartition(":")[2])
+        self.port = int(self.process.stdout.readline())
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self.process is not None:
@@ -621,7 +634,7 @@ class RealServer:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     server = RealServer(tmp_path_factory.mktemp("server"))
-    server.start("--auth", "tokens")
+    server.start(auth="tokens")
     database = Database(f"sqlite:///{server.folder / 'homophily.db'}")
     _, server.token = Tokens(database).create("default", "")
     database.close()
@@ -772,7 +785,9 @@ def test_threads_share_a_client(remote: Client, model: str) -> None:
         assert_array_equal(labels, _words(y))
 
 
-@pytest.mark.parametrize("module", [client_module, datasets, handle], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [client_module, datasets, handle, labels, parameters, points], ids=lambda module: module.__name__
+)
 def test_examples_in_the_docs_run(real: RealServer, module: Any) -> None:
     runner = doctest.DocTestRunner()
     found = [test for test in doctest.DocTestFinder().find(module) if test.examples]
@@ -782,7 +797,8 @@ def test_examples_in_the_docs_run(real: RealServer, module: Any) -> None:
             example.source = example.source.replace('"localhost:50051"', f'"{real.target}", token="{real.token}"')
         test.globs["client"] = None
         runner.run(test, clear_globs=False)
-        test.globs["client"].close()
+        if test.globs["client"] is not None:
+            test.globs["client"].close()
     assert runner.summarize().failed == 0
 
 
@@ -797,9 +813,9 @@ def test_other_projects_and_wrong_tokens_are_told_apart(real: RealServer, model:
 
 def test_upload_watch_and_result_survive_a_restart_of_the_server(tmp_path: Path) -> None:
     server = RealServer(tmp_path)
-    flags = "--set", "predictors=0", "--set", "shutdown_grace=0.5"
+    settings = {"predictors": 0, "shutdown_grace": 0.5}
     # Without workers the job waits for the restart.
-    server.start("--workers", "0", *flags)
+    server.start(workers=0, **settings)
     X, _ = two_blobs(200_000)
     restarted: list[int] = []
 
@@ -807,7 +823,7 @@ def test_upload_watch_and_result_survive_a_restart_of_the_server(tmp_path: Path)
         if sent > total // 2 and not restarted:
             restarted.append(sent)
             server.stop(signal.SIGKILL)
-            server.start("--workers", "0", *flags)
+            server.start(workers=0, **settings)
 
     try:
         with Client(server.target) as client:
@@ -822,7 +838,7 @@ def test_upload_watch_and_result_survive_a_restart_of_the_server(tmp_path: Path)
                     sequences.append(event.sequence)
                     if event.sequence == 1:
                         server.stop(signal.SIGTERM)
-                        server.start(*flags)
+                        server.start(**settings)
                 assert result.result().points == 300
             assert sequences == list(range(1, len(sequences) + 1))
             assert job.state == "succeeded"

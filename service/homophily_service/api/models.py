@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,6 +26,8 @@ FIELDS = {
     model_pb2.SOLUTION_FIELD_PROBABILITIES: PROBABILITIES,
 }
 CHUNK_BYTES = 1 << 20
+SECONDS_REMEMBERED = 1.0
+MODELS_REMEMBERED = 1000
 
 
 class Models:
@@ -33,6 +36,10 @@ class Models:
     stores: Stores
     settings: Settings
     predictors: Predictors
+
+    def __init__(self) -> None:
+        # The models last predicted with: when they were looked up, what they are, where their arrays lie.
+        self._known: dict[ModelName, tuple[float, model_pb2.Model, str]] = {}
 
     async def GetModel(self, request: model_pb2.GetModelRequest, _: Any) -> model_pb2.GetModelResponse:
         """A model's description."""
@@ -51,15 +58,16 @@ class Models:
 
     async def DeleteModel(self, request: model_pb2.DeleteModelRequest, _: Any) -> model_pb2.DeleteModelResponse:
         """Forget a model, then remove its arrays; its graph stays for others."""
-        blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(ModelName, request.name, "name"))
+        name = allowed_name(ModelName, request.name, "name")
+        self._known.pop(name, None)
+        blob = await asyncio.to_thread(self.stores.catalog.remove, name)
         await asyncio.to_thread(self.stores.blobs.delete, blob)
         return model_pb2.DeleteModelResponse()
 
     async def Predict(self, request: model_pb2.PredictRequest, _: Any) -> model_pb2.PredictResponse:
         """Answers for new points, by a predictor process."""
         name = allowed_name(ModelName, request.name, "name")
-        row = await asyncio.to_thread(self.stores.catalog.get, name)
-        model = model_pb2.Model.FromString(row.message)
+        model, blob = await self._remembered(name)
         points = from_points(request.points, limits_of(self.settings), "points")
         if points.shape[1] != model.dimensions:
             raise InvalidRequest(
@@ -69,9 +77,19 @@ class Models:
             raise FailedPrecondition(
                 f"{name} was not fitted with calibrate: it has no probabilities", reason="NOT_CALIBRATED"
             )
-        response = await self.predictors.predict(row.blob, row.graph, request)
+        response = await self.predictors.predict(blob, model.graph.digest, request)
         response.classes.CopyFrom(model.classes)
         return response
+
+    async def _remembered(self, name: ModelName) -> tuple[model_pb2.Model, str]:
+        """A model and the path of its arrays, asked for again after a second: it may have been deleted elsewhere."""
+        known = self._known.get(name)
+        if known is None or time.monotonic() - known[0] > SECONDS_REMEMBERED:
+            row = await asyncio.to_thread(self.stores.catalog.get, name)
+            if len(self._known) >= MODELS_REMEMBERED:
+                self._known.clear()
+            known = self._known[name] = (time.monotonic(), model_pb2.Model.FromString(row.message), row.blob)
+        return known[1], known[2]
 
     async def ReadSolution(
         self, request: model_pb2.ReadSolutionRequest, _: Any

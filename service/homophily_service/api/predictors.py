@@ -18,6 +18,8 @@ from homophily_service.settings import Settings
 _log = logging.getLogger(__name__)
 
 RESTART_SECONDS = 1.0
+# A process that is not warm by then will not be: with kernels to compile it may take a minute.
+START_SECONDS = 90.0
 
 
 class Predictors:
@@ -71,7 +73,10 @@ class _Predictor:
 
     async def ask(self, body: bytes) -> bytes:
         """Send a question and wait for its answer."""
-        await self._ready.wait()
+        try:
+            await asyncio.wait_for(self._ready.wait(), START_SECONDS)
+        except TimeoutError:
+            raise Unavailable("no predictor is ready; try again", retry_seconds=5.0) from None
         writer = self._writer
         assert writer is not None
         self._number = self._number % 0xFFFFFFFE + 1

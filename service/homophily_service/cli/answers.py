@@ -141,14 +141,11 @@ def _write(columns: dict[str, Any], path: Path) -> None:
 
         np.save(path, columns["label"], allow_pickle=False)
     elif suffix == ".parquet":
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise WrongInput(
-                f"{path}: Parquet files need pyarrow, which is not installed: pip install 'homophily[parquet]'"
-            ) from None
-        parquet.write_table(pyarrow.table({name: pyarrow.array(list(one)) for name, one in columns.items()}), path)
+        from homophily_service.cli.files import arrow
+
+        pyarrow = arrow(path)
+        table = pyarrow.table({name: pyarrow.array(list(one)) for name, one in columns.items()})
+        pyarrow.parquet.write_table(table, path)
     else:
         with path.open("w", newline="", encoding="utf-8") as file:
             _write_csv(columns, file)

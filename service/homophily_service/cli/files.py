@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from homophily_service.cli.failures import WrongInput
 
 # What a damaged file makes its reader raise.
-DAMAGED = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, zipfile.BadZipFile, zlib.error, csv.Error)
+DAMAGED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    EOFError,
+    OverflowError,
+    zipfile.BadZipFile,
+    zlib.error,
+    csv.Error,
+)
 # scipy.sparse.save_npz adds a format to these.
 _CSR_ARRAYS = {"data", "indices", "indptr", "shape"}
 
@@ -229,23 +239,28 @@ def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -
 # -- Parquet -----------------------------------------------------------------------------------------------------------
 
 
-def open_parquet(path: Path) -> Any:
-    """A Parquet file."""
+def arrow(path: Path) -> Any:
+    """Pyarrow with its Parquet part, which is needed for this file."""
     try:
-        from pyarrow import ArrowException, parquet
+        import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError:
         raise WrongInput(
             f"{path}: Parquet files need pyarrow, which is not installed: pip install 'homophily[parquet]'"
         ) from None
+    return pyarrow
+
+
+def open_parquet(path: Path) -> Any:
+    """A Parquet file."""
+    pyarrow = arrow(path)
     try:
-        return parquet.ParquetFile(path)
-    except (ArrowException, OSError) as error:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from error
 
 
 def _read_parquet(path: Path, label_column: str | None, _: int | None) -> Table:
-    from pyarrow import types
-
+    types = arrow(path).types
     file = open_parquet(path)
     schema = file.schema_arrow
     place = None if label_column is None else find_column(label_column, schema.names, len(schema.names), path)
@@ -265,7 +280,9 @@ def _read_parquet(path: Path, label_column: str | None, _: int | None) -> Table:
             column = batch.column(number)
             if column.null_count:
                 row = begins + column.is_null().to_pylist().index(True)
-                raise WrongInput(f"{path}: column {schema.names[number]!r} must hold numbers, but row {row + 1} is empty")
+                raise WrongInput(
+                    f"{path}: column {schema.names[number]!r} must hold numbers, but row {row + 1} is empty"
+                )
             points[begins : begins + len(batch), target] = column.to_numpy(zero_copy_only=False)
         if place is not None:
             labels += batch.column(place).to_pylist()

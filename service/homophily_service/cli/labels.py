@@ -50,7 +50,7 @@ class PointLabels(NamedTuple):
         return self
 
     def like(self, classes: Iterable[Label]) -> PointLabels:
-        """The same, as words where the classes are words: a file may happen to name only those that look like numbers."""
+        """The same, as words where the classes are words: this file may name only those that look like numbers."""
         if any(isinstance(one, str) for one in classes):
             return self._replace(by_point={point: str(label) for point, label in self.by_point.items()})
         return self
@@ -131,7 +131,8 @@ def _from_csv(path: Path, unlabelled: str) -> PointLabels:
         entries = [row[0] if row else "" for row in rows]
         words = [entry for entry in entries[1:] if not files.is_number(entry) and entry not in ("", "?")]
         is_header = bool(entries) and (
-            entries[0].lower() in _HEADERS or (not files.is_number(entries[0]) and entries[0] not in ("", "?") and not words)
+            entries[0].lower() in _HEADERS
+            or (not files.is_number(entries[0]) and entries[0] not in ("", "?") and not words)
         )
         return from_entries(entries[is_header:], unlabelled, str(path))
     rows = list(filter(None, rows))
@@ -142,7 +143,8 @@ def _from_csv(path: Path, unlabelled: str) -> PointLabels:
         places = 0, 1
     else:
         raise WrongInput(
-            f"{path}: must have the columns point and label, or one column. Got {width} columns; {path}:COLUMN takes one."
+            f"{path}: must have the columns point and label, or one column. Got {width} columns; "
+            f"{path}:COLUMN takes one of them."
         )
     first = 0 if _WHOLE.fullmatch(rows[0][places[0]]) else 1
     found: dict[int, Any] = {}
@@ -186,7 +188,7 @@ def _is_unlabelled(entry: Any, unlabelled: str, mark: float | None) -> bool:
     if isinstance(entry, str):
         entry = entry.strip()
         return entry in ("", "?") or entry.lower() == "nan" or (mark is not None and _number(entry) == mark)
-    return bool(entry != entry) or (mark is not None and not isinstance(entry, bool) and entry == mark)  # noqa: PLR0124
+    return bool(entry != entry) or (mark is not None and not isinstance(entry, bool) and entry == mark)
 
 
 def _number(text: str) -> float | None:

@@ -186,7 +186,8 @@ def embeddings(*, limit: Limit = 20, service: Service, as_json: AsJson = False) 
 def delete(
     *,
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME…", help="datasets/ID, models/ID, embeddings/ID, jobs/ID, or full names.")
+        list[str],
+        typer.Argument(metavar="NAME…", help="datasets/ID, models/ID, embeddings/ID, jobs/ID, or full names."),
     ],
     service: Service,
     as_json: AsJson = False,

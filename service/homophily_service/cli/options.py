@@ -99,15 +99,15 @@ class SolverOptions:
         float | None,
         typer.Option(help="ERR: how much of the push apart counts; 0.65.", metavar="NUMBER", rich_help_panel=_SOLVER),
     ] = None
-    max_iter: Annotated[
-        int | None, typer.Option(help="ERR: steps at most.", metavar="N", rich_help_panel=_SOLVER)
-    ] = None
+    max_iter: Annotated[int | None, typer.Option(help="ERR: steps at most.", metavar="N", rich_help_panel=_SOLVER)] = (
+        None
+    )
     tol: Annotated[
         float | None, typer.Option(help="Where the solver stops.", metavar="NUMBER", rich_help_panel=_SOLVER)
     ] = None
     normalized: Annotated[
-        bool | None,
-        typer.Option("--normalized/--not-normalized", help="The Laplacian; normalized.", rich_help_panel=_SOLVER),
+        str | None,
+        typer.Option(help="The Laplacian: true or false; true.", metavar="WORD", rich_help_panel=_SOLVER),
     ] = None
     relationship_neighbors: Annotated[
         int | None,
@@ -118,9 +118,7 @@ class SolverOptions:
     ] = None
     class_prior: Annotated[
         str | None,
-        typer.Option(
-            help="estimate, or the classes' shares: 0.8,0.2.", metavar="SHARES", rich_help_panel=_SOLVER
-        ),
+        typer.Option(help="estimate, or the classes' shares: 0.8,0.2.", metavar="SHARES", rich_help_panel=_SOLVER),
     ] = None
 
     def arguments(self) -> dict[str, Any]:
@@ -128,6 +126,10 @@ class SolverOptions:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.class_prior is not None and self.class_prior != "estimate":
             given["class_prior"] = numbers(self.class_prior, float, "--class-prior")
+        if self.normalized is not None:
+            if self.normalized.lower() not in ("true", "false"):
+                raise WrongInput(f"--normalized must be true or false. Got {self.normalized!r} instead.")
+            given["normalized"] = self.normalized.lower() == "true"
         return given
 
 
@@ -135,14 +137,12 @@ class SolverOptions:
 class JobOptions:
     """How a job is run and waited for."""
 
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Print the job's name and return.", rich_help_panel=_JOB)
-    ] = False
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job's name and return.", rich_help_panel=_JOB)] = (
+        False
+    )
     wait: Annotated[
         float | None,
-        typer.Option(
-            help="Wait at most so long; the job goes on.", min=0.0, metavar="SECONDS", rich_help_panel=_JOB
-        ),
+        typer.Option(help="Wait at most so long; the job goes on.", min=0.0, metavar="SECONDS", rich_help_panel=_JOB),
     ] = None
     priority: Annotated[
         int, typer.Option(help="-100 to 100; higher ones start first.", metavar="N", rich_help_panel=_JOB)
@@ -155,7 +155,7 @@ class JobOptions:
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """A function as typer takes it: groups of options spread out, Ctrl-C as a sentence."""
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name in groups:

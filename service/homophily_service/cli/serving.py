@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import grpc
 import typer
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from pydantic import ValidationError
 
-from homophily_service.cli.screen import AsJson, err, out, print_facts, print_json, print_table
-from homophily_service.errors import ServiceError
-from homophily_service.logs import start_logging
-from homophily_service.settings import Settings, load_settings
-from homophily_service.tokens import EVERY_PROJECT
+from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE
+from homophily_service.cli.options import DEFAULT_TARGET, Target
+from homophily_service.cli.screen import AsJson, print_facts, print_json, print_table, say, tell
+
+if TYPE_CHECKING:
+    from homophily_service.settings import Settings
+    from homophily_service.tokens import Tokens
 
 SERVICE = "homophily.v1.HomophilyService"
 
@@ -31,6 +29,10 @@ Set = Annotated[
 
 def settings_from(config: Path | None, assignments: list[str] | None, **flags: Any) -> Settings:
     """Settings from flags, the environment and a file; ends the program with a sentence if one is wrong."""
+    from pydantic import ValidationError
+
+    from homophily_service.settings import Settings, load_settings
+
     for assignment in assignments or ():
         name, separator, value = assignment.partition("=")
         if not separator or name not in Settings.model_fields:
@@ -56,7 +58,10 @@ def serve(
 ) -> None:
     """Run the API and its workers until Ctrl-C or SIGTERM."""
     # Only here: a client's commands need not load the server.
+    import asyncio
+
     from homophily_service.api import server
+    from homophily_service.logs import start_logging
 
     settings = settings_from(
         config,
@@ -72,8 +77,8 @@ def serve(
     start_logging(settings.log_level)
 
     def started(running: server.Server) -> None:
-        out.print(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
-        out.print(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
+        tell(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
+        tell(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
 
     asyncio.run(server.serve(settings, started))
 
@@ -85,6 +90,7 @@ def worker(
     assignments: Set = None,
 ) -> None:
     """Run one worker on the same database and blobs as the API, until Ctrl-C or SIGTERM."""
+    from homophily_service.logs import start_logging
     from homophily_service.worker.supervisor import run_worker
 
     settings = settings_from(config, assignments, data_dir=data_dir, log_level=log_level)
@@ -96,6 +102,8 @@ def show_config(
     config: ConfigFile = None, data_dir: DataDir = None, assignments: Set = None, as_json: AsJson = False
 ) -> None:
     """Print every setting with its value and meaning, as a file for --config."""
+    from homophily_service.settings import Settings
+
     settings = settings_from(config, assignments, data_dir=data_dir)
     values = settings.model_dump(mode="json")
     if as_json:
@@ -110,20 +118,33 @@ def show_config(
 
 
 def health(
-    target: Annotated[str, typer.Option(envvar="HOMOPHILY_TARGET", help="Address of the API.")] = "127.0.0.1:50051",
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
+    target: Target = DEFAULT_TARGET,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait.")] = 5.0,
+    as_json: AsJson = False,
 ) -> None:
     """Ask whether the service is ready; the exit code tells."""
+    state = ask_health(target, timeout)
+    if as_json:
+        print_json({"target": target, "state": state})
+    elif state is None:
+        say(f"Error: {target} cannot be reached within {timeout:g} s", "red")
+    else:
+        tell(f"{target}: {state}")
+    raise typer.Exit(0 if state == "SERVING" else UNREACHABLE if state is None else FAILED)
+
+
+def ask_health(target: str, timeout: float) -> str | None:
+    """What the standard health service says; None if nobody answers."""
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
     with grpc.insecure_channel(target) as channel:
         try:
             stub: Any = health_pb2_grpc.HealthStub(channel)
             answer = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout, wait_for_ready=True)
-        except grpc.RpcError as error:
-            err.print(f"{target} cannot be reached: {getattr(error, 'details', str)()}")
-            raise typer.Exit(3) from None
-    state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    out.print(f"{target}: {state}")
-    raise typer.Exit(0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1)
+        except grpc.RpcError:
+            return None
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 token = typer.Typer(
@@ -133,7 +154,7 @@ token = typer.Typer(
 
 @token.command("create")
 def create_token(
-    project: Annotated[str, typer.Option(help=f"The project it opens; {EVERY_PROJECT} for all.")] = "default",
+    project: Annotated[str, typer.Option(help="The project it opens; * for all.")] = "default",
     description: Annotated[str, typer.Option(help="A text for people.")] = "",
     config: ConfigFile = None,
     data_dir: DataDir = None,
@@ -141,6 +162,8 @@ def create_token(
     as_json: AsJson = False,
 ) -> None:
     """Make a token. It is shown once: only its hash is kept."""
+    from homophily_service.errors import ServiceError
+
     tokens = _tokens(config, data_dir, assignments)
     try:
         identifier, secret = tokens.create(project, description)
@@ -174,14 +197,16 @@ def revoke_token(
     assignments: Set = None,
 ) -> None:
     """Make a token worthless; servers notice within seconds."""
+    from homophily_service.errors import NotFound
+
     try:
         _tokens(config, data_dir, assignments).revoke(identifier)
-    except ServiceError as error:
-        err.print(error.message)
-        raise typer.Exit(4) from None
+    except NotFound as error:
+        say(f"Error: {error.message}", "red")
+        raise typer.Exit(NOT_FOUND) from None
 
 
-def _tokens(config: Path | None, data_dir: Path | None, assignments: list[str] | None) -> Any:
+def _tokens(config: Path | None, data_dir: Path | None, assignments: list[str] | None) -> Tokens:
     from homophily_service.store.database import Database
     from homophily_service.tokens import Tokens
 

@@ -131,9 +131,7 @@ def transduce(
     base: Annotated[str, typer.Argument(metavar="MODEL", help="The model to start from.")],
     labels: LabelsFile = None,
     unlabelled: Unlabelled = "-1",
-    withdraw: Annotated[
-        str | None, typer.Option(metavar="3,17,…", help="Points that lose their label.")
-    ] = None,
+    withdraw: Annotated[str | None, typer.Option(metavar="3,17,…", help="Points that lose their label.")] = None,
     validation: Validation = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
@@ -199,10 +197,8 @@ def embed(
     from homophily_service.cli.labels import read_labels
 
     given = None if labels is None else read_labels(labels, unlabelled)
-    links = {
-        "must_link": [_pair(pair, "--must-link") for pair in must_link or ()],
-        "cannot_link": [_pair(pair, "--cannot-link") for pair in cannot_link or ()],
-    }
+    must = [_pair(pair, "--must-link") for pair in must_link or ()]
+    cannot = [_pair(pair, "--cannot-link") for pair in cannot_link or ()]
     with service.client() as client:
         if data.startswith(("models/", "embeddings/")):
             source: Any = f"projects/{service.project}/{data}"
@@ -212,7 +208,8 @@ def embed(
         def start(request_id: str) -> JobHandle[Any]:
             return client.embed(
                 source,
-                **links,
+                must_link=must,
+                cannot_link=cannot,
                 labels=None if given is None else given.by_point,
                 n_components=n_components,
                 n_clusters=n_clusters,
