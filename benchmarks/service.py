@@ -55,9 +55,9 @@ def run(options: Options, report: Report) -> None:
         asyncio.run(predict(service.target, model.name, data.X, report, 50 if quick else 500))
         noop(service, report, 200 if quick else 1000)
         report.progress(f"GetJob from {POLLING_CLIENTS} clients on a full queue")
-        full_queue(service, client, report, 5 if quick else 20)
+        full_queue(service, report, 5 if quick else 20)
         memory(service, client, dataset, few, report, 50 if quick else 1000)
-        cold_load(service, client, options, report)
+        cold_load(client, options, report)
 
 
 @contextmanager
@@ -136,12 +136,13 @@ def noop(service: Service, report: Report, count: int) -> None:
         time.sleep(0.02)
     seconds = time.perf_counter() - began
     report.note(
-        f"Jobs that do nothing, on SQLite: {count / seconds:.0f} a second (bar: 50), {count / submitted:.0f} submits a second."
+        f"Jobs that do nothing, on SQLite: {count / seconds:.0f} a second (bar: 50), "
+        f"{count / submitted:.0f} submits a second."
     )
     queue.database.close()
 
 
-def full_queue(service: Service, client: Client, report: Report, calls: int) -> None:
+def full_queue(service: Service, report: Report, calls: int) -> None:
     """GetJob while 1,000 jobs wait; the worker cannot take them, as it does not know their kind."""
     queue = Queue(Database(f"sqlite:///{service.folder / 'homophily.db'}"))
     names = [JobName("full", new_id()) for _ in range(1000)]
@@ -184,7 +185,7 @@ def memory(service: Service, client: Client, dataset: Any, few: Any, report: Rep
     report.note(f"Memory of the API process over {count} fits (after a tenth, half, all): {shown} MiB.")
 
 
-def cold_load(service: Service, client: Client, options: Options, report: Report) -> None:
+def cold_load(client: Client, options: Options, report: Report) -> None:
     """The first prediction of a large model, with its arrays read and checked, against the second."""
     data = mnist(options.data, 5_000 if options.quick else 60_000)
     report.progress(f"cold load of a model of {data.X.shape[0]} × {data.X.shape[1]} points")

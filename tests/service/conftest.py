@@ -16,7 +16,7 @@ from .databases import (  # noqa: F401
     database_url,
     empty_url,
     postgres,
-    postgres_template,
+    postgres_tables,
     sqlite_template,
 )
 from .serving import Project, Service, running
@@ -65,3 +65,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def project(service: Service) -> Project:
     """A project that nobody else uses."""
     return service.project()
+
+
+@pytest.fixture(scope="session")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A server that computes nothing, so that jobs stay queued, and that wants a token."""
+    settings = {"workers": 0, "predictors": 0, "auth": "tokens", "max_queued_jobs": 5}
+    with running(tmp_path_factory.mktemp("idle"), **settings) as service:
+        yield service
+
+
+@pytest.fixture
+def idle_project(idle: Service) -> Project:
+    """A project whose jobs stay queued."""
+    return idle.project(idle.token("*"))

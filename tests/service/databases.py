@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from homophily_service.store.database import Database
+from homophily_service.store.tables import metadata
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -39,8 +40,9 @@ class Postgres:
         self.user = "nobody" if os.geteuid() == 0 else None
         if self.user is not None:
             os.chown(self.folder, pwd.getpwnam(self.user).pw_uid, -1)
+        options = "-D data -U postgres --auth=trust --no-sync --locale=C --encoding=UTF8"
         subprocess.run(
-            [self.programs / "initdb", "-D", "data", "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E=UTF8"],
+            [self.programs / "initdb", *options.split()],
             cwd=self.folder,
             user=self.user,
             check=True,
@@ -103,13 +105,14 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres: Postgres) -> str:
-    """The name of a database with our tables, to be copied."""
+def postgres_tables(postgres: Postgres) -> str:
+    """The address of a database with our tables. It is used by one test after another, as a new one takes long."""
     postgres.execute("CREATE DATABASE ours")
-    database = Database(postgres.url("ours"))
+    url = postgres.url("ours")
+    database = Database(url)
     database.migrate()
     database.close()
-    return "ours"
+    return url
 
 
 @pytest.fixture(scope="session")
@@ -129,23 +132,29 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def empty_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a database with nothing in it."""
+def empty_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database without tables."""
     if backend == "sqlite":
-        yield f"sqlite:///{tmp_path / 'homophily.db'}"
-    else:
-        yield from _postgres_database(request, "template1")
+        return f"sqlite:///{tmp_path / 'homophily.db'}"
+    server: Postgres = request.getfixturevalue("postgres")
+    name = next(server.names)
+    server.execute(f"CREATE DATABASE {name}")
+    return server.url(name)
 
 
 @pytest.fixture
-def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a database with our tables, empty."""
+def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database with our tables, empty; they are not to be altered."""
     if backend == "sqlite":
         path = tmp_path / "homophily.db"
         shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
-        yield f"sqlite:///{path}"
-    else:
-        yield from _postgres_database(request, request.getfixturevalue("postgres_template"))
+        return f"sqlite:///{path}"
+    database = Database(request.getfixturevalue("postgres_tables"))
+    with database.write() as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(table.delete())
+    database.close()
+    return database.url
 
 
 @pytest.fixture
@@ -154,11 +163,3 @@ def database(database_url: str) -> Iterator[Database]:
     database = Database(database_url)
     yield database
     database.close()
-
-
-def _postgres_database(request: pytest.FixtureRequest, template: str) -> Iterator[str]:
-    server: Postgres = request.getfixturevalue("postgres")
-    name = next(server.names)
-    server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield server.url(name)
-    server.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -75,6 +75,13 @@ class Service:
         """A project that nobody else uses."""
         return Project(HomophilyServiceStub(_with_token(self.channel(), token)), f"t-{secrets.token_hex(6)}")
 
+    def token(self, project: str) -> str:
+        """A new token's secret."""
+        stores = open_stores(self)
+        secret = stores.tokens.create(project)[1]
+        stores.close()
+        return secret
+
     def health(self, name: str) -> int:
         """What the standard health service says."""
         stub = health_pb2_grpc.HealthStub(self.channel())

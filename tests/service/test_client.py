@@ -644,6 +644,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
 
 @pytest.fixture
 def remote(real: RealServer) -> Iterator[Client]:
+    assert real.process is not None
+    assert real.process.poll() is None, "the server has ended by itself"
     with Client(real.target, token=real.token) as client:
         yield client
 
@@ -781,8 +783,8 @@ def test_threads_share_a_client(remote: Client, model: str) -> None:
     X, y = two_blobs(100)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: remote.predict(model, X).labels, range(32)))
-    for labels in answers:
-        assert_array_equal(labels, _words(y))
+    for answer in answers:
+        assert_array_equal(answer, _words(y))
 
 
 @pytest.mark.parametrize(

@@ -597,9 +597,7 @@ def test_two_processes_work_on_each_job_once(queue: Queue) -> None:
     names = [submit(queue) for _ in range(60)]
     done = in_processes(2, WORK, queue.database.url)
     assert all(done), "one of them did nothing"
-    assert sorted(int(number) for lines in done for number in lines) == sorted(
-        queue.get(name).number for name in names
-    )
+    assert sorted(int(number) for lines in done for number in lines) == sorted(queue.get(name).number for name in names)
     for name in names[::10]:
         assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (RUNNING, 1), (SUCCEEDED, 1)]
 
@@ -643,10 +641,14 @@ def test_events_have_no_gaps_while_many_write_and_one_reads(queue: Queue) -> Non
             if was_done:
                 return
 
+    def report(_: int) -> None:
+        for _ in range(10):
+            queue.report(lease, b"some")
+
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        in_threads(6, lambda _: [queue.report(lease, b"some") for _ in range(10)])
+        in_threads(6, report)
         queue.finish(lease, b"")
     finally:
         done.set()
@@ -695,7 +697,7 @@ def test_the_next_job_is_found_by_an_index(queue: Queue, backend: str) -> None:
     with queue.database.read() as connection:
         if backend == "postgres":
             connection.exec_driver_sql("SET enable_seqscan = off")
-        for statement, parameters in list(statements):
+        for statement, parameters in statements:
             explain = "EXPLAIN QUERY PLAN" if backend == "sqlite" else "EXPLAIN"
             plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters))
             assert "SCAN jobs" not in plan

@@ -57,7 +57,7 @@ def test_a_file_is_read_only_where_it_is_named(file: Path) -> None:
 
 
 def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no file .*nothing.toml"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nothing\.toml"):
         load_settings(tmp_path / "nothing.toml")
 
 
@@ -112,7 +112,10 @@ def test_children_get_all_settings_and_the_secret(file: Path, monkeypatch: pytes
     child = Settings.model_validate_json(sent)
     assert (child.port, child.threads, child.max_attempts, child.metrics_port) == (1, 2, 7, None)
     assert child.database == URL
-    assert child.model_dump() == settings.model_dump() | {"blobs_url": settings.blobs, "database_url": child.database_url}
+    assert child.model_dump() == settings.model_dump() | {
+        "blobs_url": settings.blobs,
+        "database_url": child.database_url,
+    }
     assert child.for_children() == sent
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ def in_threads(count: int, act: Callable[[int], T]) -> list[T]:
         return list(threads.map(begin, range(count)))
 
 
-def in_processes(count: int, program: str, *arguments: str) -> list[Sequence[str]]:
+def in_processes(count: int, program: str, *arguments: str) -> list[list[str]]:
     """The lines that each of several processes prints; they start at the same moment, when all are loaded.
 
     The program says ``begin()`` when it has loaded what it needs.

@@ -14,6 +14,7 @@ from homophily_service.cli.screen import percent, print_facts, say, size
 from homophily_service.client import ClientError, Dataset, Embedding, Job, JobState, Model
 
 _SHOWN_CLASSES = 12
+_PHASES = ("load", "graph", "solve", "calibrate", "save")
 
 
 def plain(value: Any) -> Any:
@@ -122,7 +123,9 @@ def print_model(model: Model, changed_points: int | None = None) -> None:
     facts["solution"] = f"energy {model.energy:.6g}, {_count(model.iterations, 'step')}" + (
         f", {model.engine}" if model.engine else ""
     )
-    phases = " · ".join(f"{phase} {seconds:.2f}" for phase, seconds in model.seconds.items())
+    # A map of protobuf has no order.
+    ordered = sorted(model.seconds.items(), key=lambda entry: _PHASES.index(entry[0]) if entry[0] in _PHASES else 99)
+    phases = " · ".join(f"{phase} {seconds:.2f}" for phase, seconds in ordered)
     facts["seconds"] = f"{sum(model.seconds.values()):.2f} ({phases})"
     facts["probabilities"] = model.calibrated
     facts["size"] = size(model.size_bytes)

@@ -50,7 +50,11 @@ def _sentence(error: Exception) -> str:
     # The service's sentences begin with the field; a proxy's or an older server's may not.
     parts += [f"{one.field}: {one.description}" for one in error.violations if one.field not in error.message]
     sentence = "; ".join(parts)
+    if error.code.name == "UNIMPLEMENTED":
+        return f"This version of the service cannot do that: {sentence}"
     if isinstance(error, client.Unavailable):
+        # gRPC says a lot before it comes to the point.
+        sentence = sentence.rpartition("last error: UNKNOWN: ")[2]
         return f"The service cannot be reached: {sentence}. Is it running (homophily serve), and is --target right?"
     if type(error) is client.ClientError and error.request_id and error.code.name in ("INTERNAL", "UNKNOWN"):
         return f"{sentence} (request {error.request_id} in the service's log)"

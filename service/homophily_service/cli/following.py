@@ -18,32 +18,33 @@ from homophily_service.client import Job, JobEvent, JobHandle, JobState
 
 
 class Pace:
-    """How long a job runs, and how much longer, by how fast its phase goes: phases differ too much to tell more."""
+    """How long a job waits or runs, and how much longer it will.
+
+    What is left is told by how fast the phase goes, as phases differ too much: a phase that does not say how far it is
+    says nothing of the time left either.
+    """
 
     def __init__(self) -> None:
         self.began: datetime | None = None
+        self._state: JobState | None = None
         self._phase: str | None = None
         self._entered: tuple[datetime, float] | None = None
         self._left: tuple[float, float] | None = None
 
     def see(self, event: JobEvent) -> None:
         """Take an event into account."""
-        if event.state != JobState.RUNNING:
-            self.__init__()  # type: ignore[misc] # a job that goes back to the queue starts afresh
-            return
-        self.began = self.began or event.time
-        if event.fraction is None:
-            return
+        if event.state != self._state:
+            self._state, self.began, self._phase = event.state, event.time, None
         if event.phase != self._phase or self._entered is None:
-            self._phase, self._entered, self._left = event.phase, (event.time, event.fraction), None
-            return
-        seconds, done = (event.time - self._entered[0]).total_seconds(), event.fraction - self._entered[1]
-        if seconds > 0 and done > 0:
-            self._left = (time.monotonic(), (1.0 - event.fraction) * seconds / done)
+            self._phase, self._entered, self._left = event.phase, (event.time, event.fraction or 0.0), None
+        elif event.fraction is not None:
+            seconds, done = (event.time - self._entered[0]).total_seconds(), event.fraction - self._entered[1]
+            if seconds > 0 and done > 0:
+                self._left = (time.monotonic(), (1.0 - event.fraction) * seconds / done)
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the job began to run."""
+        """Seconds since the job has been waiting or running."""
         return 0.0 if self.began is None else max(0.0, (datetime.now(UTC) - self.began).total_seconds())
 
     @property
@@ -90,8 +91,8 @@ class Follower:
                 if event.message and not self.quiet and not event.state.is_final:
                     say(event.message[0].upper() + event.message[1:])
                 if self._bar is not None and task is not None:
-                    done = event.fraction if event.fraction is not None else None
-                    self._bar.update(task, description=self._titled(_what(event)), completed=done, facts=_facts(event))
+                    described = self._titled(_what(event))
+                    self._bar.update(task, description=described, completed=event.fraction, facts=_facts(event))
                 elif not self.quiet:
                     self._line(event)
 

@@ -35,7 +35,12 @@ def jobs(
 ) -> None:
     """List jobs, newest first."""
     from homophily_service.cli.describing import ago, plain, short, stage, took
+    from homophily_service.client import JobState
 
+    words = [str(one) for one in JobState if one != JobState.UNSPECIFIED]
+    for one in state or ():
+        if one not in words:
+            raise WrongInput(f"--state must be one of {', '.join(words)}. Got {one!r} instead.")
     with service.client() as client:
         found = [job.info for job in itertools.islice(client.list_jobs(states=state or (), kind=kind), limit)]
     if as_json:

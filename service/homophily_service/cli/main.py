@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -46,6 +47,10 @@ app.add_typer(serving.token, name="token", rich_help_panel=_RUN)
 
 def main() -> None:
     """Run a command; errors end it with a sentence and a code."""
+    for stream in (sys.stdout, sys.stderr):
+        # Dashes and ticks shall not end a command on a terminal that does not have them.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except Exception as error:

@@ -48,7 +48,9 @@ def print_json_line(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; numbers to the right."""
-    table = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    # Narrow, as names are long and terminals have 80 columns.
+    table.show_edge, table.pad_edge, table.padding = False, False, (0, 1)
     listed = [list(row) for row in rows]
     for place, column in enumerate(columns):
         values = [row[place] for row in listed if row[place] is not None]

@@ -69,9 +69,12 @@ class Database:
         One that is not ``durable`` survives the end of every process, but SQLite does not wait for the disk: a power
         cut may take it back, though never without those that came after it.
         """
-        with _outages_told(), self.engine.connect() as connection:
-            with connection.execution_options(durable=durable).begin():
-                yield connection
+        with (
+            _outages_told(),
+            self.engine.connect() as connection,
+            connection.execution_options(durable=durable).begin(),
+        ):
+            yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -115,7 +118,8 @@ class Database:
 
 def _alembic() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    # The configuration's parser wants each % twice.
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     return config
 
 

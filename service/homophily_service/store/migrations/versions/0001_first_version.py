@@ -54,7 +54,9 @@ def upgrade() -> None:
         batch_op.create_index("jobs_by_end", ["finished"], unique=False)
         batch_op.create_index("jobs_by_project", ["project", "number"], unique=False)
         batch_op.create_index("jobs_by_state", ["project", "state", "number"], unique=False)
-        batch_op.create_index("jobs_by_turn", ["state", sa.literal_column("priority DESC"), "number", "kind"], unique=False)
+        batch_op.create_index(
+            "jobs_by_turn", ["state", sa.literal_column("priority DESC"), "number", "kind"], unique=False
+        )
 
     op.create_table(
         "resources",
