@@ -57,6 +57,8 @@ class Row(NamedTuple):
     seconds: list[float]
     #: Jobs whose graph was there already; None where none is needed.
     reused: int | None
+    #: The error rate of the model that this one was made from.
+    before: float | None = None
 
 
 class Digits(NamedTuple):
@@ -85,9 +87,10 @@ def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
     if as_json:
         print_json({"rows": [row._asdict() for row in rows], "picture": str(picture) if is_drawn else None})
         return
+    tell("")
     _print_rows(rows)
-    tell(f"{seconds:.0f} s in all." + (f" The picture is in {picture}." if is_drawn else ""))
-    tell("Go on with your own data: `make serve` (or `homophily serve`) runs the service; then, beside it,")
+    tell(f"\n{seconds:.0f} s in all." + (f" The picture is in {picture}." if is_drawn else ""))
+    tell("Go on with your own data: `make serve` runs the service; then, in another terminal,")
     tell("  homophily fit points.csv --label-column label")
 
 
@@ -116,12 +119,12 @@ def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Di
     more = {point: int(digits.y[point]) for point in least_sure(solution.scores, given)}
     job = client.transduce(best, more, validation=_others(digits.y, given | more))
     changed = _follow(job, f"{MORE_LABELS} more labels")
-    rows.append(_with(Row(f"… {MORE_LABELS} more labels", [], [], 0), changed))
+    rows.append(_with(Row(f"fit 1, {MORE_LABELS} more labels", [], [], 0, best.error_rate), changed))
     say(f"✓ {MORE_LABELS} more labels, where it was least sure: {job.info.changed_points} points changed their class")
     began = time.monotonic()
     answers = client.predict(changed, digits.new_X).labels
     seconds = time.monotonic() - began
-    rows.append(Row(f"… {NEW_POINTS} new points", [float(np.mean(answers != digits.new_y))], [seconds], None))
+    rows.append(Row(f"fit 1, {NEW_POINTS} new points", [float(np.mean(answers != digits.new_y))], [seconds], None))
     say(f"✓ {NEW_POINTS} new points predicted")
     return rows, given, wrong, digits
 
@@ -176,7 +179,7 @@ def embedded_service(folder: Path) -> Iterator[str]:
         )
     try:
         began = time.monotonic()
-        with Status("starting a service", console=err):
+        with Status("starting a service of our own", console=err):
             target = _address(process, log)
             if ask_health(target, START_SECONDS) != "SERVING":
                 raise DemoFailed(f"the service on {target} is not ready{_tail(log)}")
@@ -229,11 +232,10 @@ def _follow(job: JobHandle[Model], title: str) -> Model:
 def _with(row: Row, model: Model) -> Row:
     assert model.error_rate is not None
     assert row.reused is not None
-    return Row(
-        row.what,
-        [*row.errors, model.error_rate],
-        [*row.seconds, sum(model.seconds.values())],
-        row.reused + model.graph.reused,
+    return row._replace(
+        errors=[*row.errors, model.error_rate],
+        seconds=[*row.seconds, sum(model.seconds.values())],
+        reused=row.reused + model.graph.reused,
     )
 
 
@@ -252,11 +254,11 @@ def _spread(errors: list[float]) -> str:
 def _print_rows(rows: list[Row]) -> None:
     print_table(
         "",
-        ["method", "error on the unlabelled", "seconds", "graph reused"],
+        ["method", "error on the unlabelled", "seconds a fit", "graph reused"],
         [
             (
                 row.what,
-                _spread(row.errors),
+                _spread(row.errors) + ("" if row.before is None else f" (was {100 * row.before:.2f} %)"),
                 round(float(np.mean(row.seconds)), 2),
                 None if row.reused is None else f"{row.reused} of {len(row.errors)}",
             )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import secrets
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import numpy as np
@@ -393,7 +396,7 @@ def refusal_of(error: Any) -> Refusal:
                 found[kind.DESCRIPTOR.name] = kind.FromString(packed.value)
     assert found["ErrorInfo"].domain == "homophily"
     assert trailer["x-request-id"]
-    assert sum(len(key) + len(value) for key, value in trailer.items()) + len(error.details()) < 4096
+    assert _bytes_on_the_wire(error) < 4096
     retry = found.get("RetryInfo")
     return Refusal(
         error.code(),
@@ -403,6 +406,14 @@ def refusal_of(error: Any) -> Refusal:
         None if retry is None else retry.retry_delay.ToNanoseconds() / 1e9,
         trailer,
     )
+
+
+def _bytes_on_the_wire(error: Any) -> int:
+    """Of the trailer: bytes are sent in base64, and a message with three bytes for each that is not ASCII."""
+    size = len("grpc-message") + len(quote(error.details(), safe=string.printable.replace("%", "")))
+    for key, value in error.trailing_metadata():
+        size += len(key) + (len(base64.b64encode(value)) if key.endswith("-bin") else len(value))
+    return size
 
 
 def open_stores(service: Service) -> Stores:

@@ -639,13 +639,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     _, server.token = Tokens(database).create("default", "")
     database.close()
     yield server
+    assert server.process is not None
+    ended = server.process.poll()
     server.stop()
+    assert ended is None, f"the server had ended by itself, with code {ended}"
 
 
 @pytest.fixture
 def remote(real: RealServer) -> Iterator[Client]:
-    assert real.process is not None
-    assert real.process.poll() is None, "the server has ended by itself"
     with Client(real.target, token=real.token) as client:
         yield client
 

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -38,8 +39,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 class Postgres:
     """A server of our own that can be stopped and started."""
 
-    def __init__(self, folder: Path) -> None:
-        self._server = pgserver.get_server(folder, cleanup_mode="stop")
+    def __init__(self) -> None:
+        # Not below pytest's folder, which is root's alone: as root, Postgres runs as another user.
+        self._server = pgserver.get_server(mkdtemp(prefix="homophily-postgres-"), cleanup_mode="delete")
 
     def new_database(self) -> str:
         """The URL of an empty database."""
@@ -63,8 +65,8 @@ class Postgres:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    server = Postgres(tmp_path_factory.mktemp("postgres"))
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
     yield server
     server.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -23,16 +24,19 @@ from numpy.typing import NDArray
 from sqlalchemy import Row
 
 from homophily_service import queue
-from homophily_service._pb import job_pb2, model_pb2, points_pb2
+from homophily_service._pb import dataset_pb2, job_pb2, model_pb2, points_pb2
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
-from homophily_service.names import JobName, new_id
+from homophily_service.arrays import parts_from_points, shape_of
+from homophily_service.names import DatasetName, JobName, new_id
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
+from homophily_service.uploads import publish_dataset
 
 from . import procfs
 
 LAUNCHER = Path(__file__).with_name("launch.py")
+PRODUCTION = Path(__file__).with_name("production")
 PROJECT = "projects/default"
 LEASE_SECONDS = 3.0
 # How long anything may take that is not itself what a test measures: machines of continuous integration are slow.
@@ -118,7 +122,7 @@ class Cluster:
 
     def _start(self, role: str, settings: dict[str, Any]) -> Process:
         options = {f"HOMOPHILY_{name.upper()}": str(value) for name, value in {**self.options, **settings}.items()}
-        environment = {**os.environ, **options, procfs.TAG: self.tag, "PYTHONWARNINGS": "default"}
+        environment = {**os.environ, **options, procfs.TAG: self.tag, "PYTHONPATH": str(PRODUCTION)}
         process = Process(role, environment, self.folder / f"{role}-{len(self._processes)}.log")
         self._processes.append(process)
         return process
@@ -169,11 +173,21 @@ class Cluster:
         self._clients.append(client)
         return client
 
-    def submit(self, kind: str = "noop", **options: Any) -> JobName:
-        """Queue a job that does nothing, past the API."""
+    def submit(self, kind: str = "noop", request: bytes = b"", **options: Any) -> JobName:
+        """Queue a job past the API, one that does nothing unless told otherwise."""
         name = JobName("default", new_id())
-        self.queue.submit(NewJob(name, kind, b"", **options), 10**9)
+        self.queue.submit(NewJob(name, kind, request, **options), 10**9)
         return name
+
+    def submit_fit(self, request: job_pb2.FitRequest, **options: Any) -> JobName:
+        """Queue a fit past the API, with its points as a dataset."""
+        tensor = request.inline.dense
+        X = np.frombuffer(tensor.data, np.float32).reshape(tensor.shape)
+        name, start = DatasetName("default", new_id()), dataset_pb2.UploadStart(shape=shape_of(X))
+        digest = hashlib.sha256(tensor.data).digest()
+        publish_dataset(self.stores, name, start, digest, X.nbytes, arrays=parts_from_points(X))
+        request.dataset = str(name)
+        return self.submit("fit", request.SerializeToString(), **options)
 
     def job(self, name: JobName | str) -> Row[Any]:
         """A job's row."""

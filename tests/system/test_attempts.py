@@ -11,27 +11,21 @@ from .conftest import MakeCluster
 from .harness import endless_fit, eventually, signal_to
 
 
-def test_a_poison_job_fails_after_its_attempts(make_cluster: MakeCluster) -> None:
+def test_a_poison_job_fails_after_its_attempts_and_an_unknown_kind_waits(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
-    cluster.serve(workers=1)
-    client = cluster.client()
-    name = client.submit("Fit", endless_fit(options=job_pb2.JobOptions(max_attempts=3)))
-    for attempt in (1, 2, 3):
-        eventually(f"attempt {attempt} runs", lambda: cluster.is_running_job(name, attempt))  # noqa: B023
+    cluster.worker()
+    unknown = cluster.submit("of-a-later-release", priority=100)
+    poison = cluster.submit_fit(endless_fit(), max_attempts=2)
+    for attempt in (1, 2):
+        eventually(f"attempt {attempt} runs", lambda: cluster.is_running_job(poison, attempt))  # noqa: B023
         (child,) = cluster.children()
         signal_to(child, signal.SIGKILL)
-    cluster.ended(name)
-    job = client.job(name)
-    assert (job.state, job.attempt, job.error.reason) == (job_pb2.JOB_STATE_FAILED, 3, "TOO_MANY_ATTEMPTS")
-    cluster.has_one_end(name)
+    job = cluster.ended(poison)
+    error = job_pb2.JobError.FromString(job.outcome)
+    assert (job.state, job.attempt, error.reason) == (queue.FAILED, 2, "TOO_MANY_ATTEMPTS")
+    cluster.has_one_end(poison)
     assert cluster.ended(cluster.submit()).state == queue.SUCCEEDED
-    assert cluster.exceptions() == []
 
-
-def test_a_job_of_an_unknown_kind_stays_queued_and_in_nobodys_way(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster()
-    unknown = cluster.submit("of-a-later-release", priority=100)
-    cluster.worker()
-    assert [cluster.ended(cluster.submit()).state for _ in range(3)] == [queue.SUCCEEDED] * 3
     job = cluster.job(unknown)
     assert (job.state, job.attempt, job.last_sequence) == (queue.QUEUED, 0, 1)
+    assert cluster.exceptions() == []

@@ -18,6 +18,7 @@ from .harness import LEASE_SECONDS, Client, Cluster, clouds, eventually, fit_req
 
 SEED = 1
 CLIENTS = 3
+SECONDS_BETWEEN_JOBS = 0.2
 N_POINTS = 200
 
 
@@ -71,7 +72,7 @@ def jobs_in_a_row(cluster: Cluster, client: Client, seed: int, enough: threading
     rng = random.Random(seed)
     acknowledged: list[Acknowledged] = []
     models: list[str] = []
-    while not enough.is_set():
+    while not enough.wait(SECONDS_BETWEEN_JOBS):
         kind = rng.choice(("fit", "fit", "fit on new points", "transduce", "noop", "cancelled fit"))
         if kind == "noop":
             name = str(cluster.submit())

@@ -17,6 +17,7 @@ from .conftest import S3, MakeCluster, Postgres
 from .harness import PATIENCE, Client, Cluster, clouds, code, eventually, fit_request, points
 
 SECONDS_AWAY = 5.0
+SECONDS_BETWEEN_JOBS = 0.1
 
 
 @pytest.fixture
@@ -46,6 +47,7 @@ def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, s
                     with pytest.raises(grpc.RpcError) as refused:
                         client.stub.GetJob(job_pb2.GetJobRequest(name=first), timeout=PATIENCE)
                     assert code(refused.value) == grpc.StatusCode.UNAVAILABLE
+                    time.sleep(0.1)
                 started.start()
                 assert client.job(first).state == job_pb2.JOB_STATE_SUCCEEDED
         finally:
@@ -61,7 +63,7 @@ def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, s
 def fits_in_a_row(client: Client, seed: int, enough: threading.Event) -> list[str]:
     """Ask for one fit after the other, and wait for each; returns their names."""
     names = []
-    while not enough.is_set():
+    while not enough.wait(SECONDS_BETWEEN_JOBS):
         names.append(client.submit("Fit", fit_request(seed)))
         assert list(client.watch(names[-1]))[-1].state == job_pb2.JOB_STATE_SUCCEEDED
     return names

@@ -16,6 +16,7 @@ from .conftest import MakeCluster
 from .harness import PATIENCE, Client, clouds, code, eventually, fit_request, points, signal_to
 
 CALLERS = 4
+SECONDS_BETWEEN_CALLS = 0.02
 
 
 def test_predict_works_again_a_moment_after_predictors_were_killed(make_cluster: MakeCluster) -> None:
@@ -32,7 +33,7 @@ def test_predict_works_again_a_moment_after_predictors_were_killed(make_cluster:
     enough = threading.Event()
 
     def ask(client: Client) -> None:
-        while not enough.is_set():
+        while not enough.wait(SECONDS_BETWEEN_CALLS):
             try:
                 assert client.stub.Predict(request, timeout=PATIENCE) == answer
                 answered["OK"] += 1

@@ -100,7 +100,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _without_pickle(path: Path, error: ValueError) -> str:
-    if "pickle" in str(error):
+    if "pickle" in str(error) or "Python objects" in str(error):
         return (
             f"{path}: holds Python objects, or is no NumPy file. Objects are not read, as reading them could run "
             "a stranger's code: save an array of numbers."
@@ -242,7 +242,7 @@ def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -
 def arrow(path: Path) -> Any:
     """Pyarrow with its Parquet part, which is needed for this file."""
     try:
-        import pyarrow.parquet  # type: ignore[import-untyped]
+        import pyarrow.parquet
     except ImportError:
         raise WrongInput(
             f"{path}: Parquet files need pyarrow, which is not installed: pip install 'homophily[parquet]'"
