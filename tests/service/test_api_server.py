@@ -140,8 +140,8 @@ def test_the_option_that_allows_pings_is_the_one_that_works(option: str, survive
     del known["grpc.http2.min_ping_interval_without_data_ms"]
     options = known | {option: 100, "grpc.http2.max_ping_strikes": 1}
 
-    async def waits(_: bytes, context: Any) -> bytes:
-        await asyncio.sleep(3.0)
+    async def waits(*_: Any) -> bytes:
+        await asyncio.sleep(4.0 if survives else PATIENCE)
         return b"done"
 
     async def asked() -> bytes:
@@ -159,12 +159,12 @@ def test_the_option_that_allows_pings_is_the_one_that_works(option: str, survive
     if survives:
         assert asyncio.run(asked()) == b"done"
     else:
-        with pytest.raises(grpc.aio.AioRpcError, match="too_many_pings"):
+        with pytest.raises(grpc.aio.AioRpcError, match="Too many pings"):
             asyncio.run(asked())
 
 
 def test_a_client_that_pings_may_wait_as_long_as_it_likes(idle: Service, long: bool) -> None:
-    every, waits = (30, 600) if long else (6, 14)
+    every, waits = (30, 600) if long else (6, 7)
     token = idle.token("*")
     metadata = [("authorization", f"Bearer {token}")]
     project = Project(idle.project(token).stub, "pings")

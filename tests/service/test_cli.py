@@ -415,16 +415,22 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
     assert "No such option" in run("jobs", "--nope", code=2).err
 
 
-def test_failed_jobs_and_services_out_of_reach_have_codes_of_their_own(run: Run, files: Path, idle: Service) -> None:
-    # A graph with so many neighbours is refused only when the points are looked at.
-    ended = run("fit", "points.npy", "--labels", "few.npy", "--n-neighbors", "5000", code=1)
-    assert "failed: graph.n_neighbors" in ended.err
-    assert re.search(r"fit +failed: INVALID_FIELD", run("jobs").out)
+def test_failed_jobs_and_services_out_of_reach_have_codes_of_their_own(run: Run, tmp_path: Path, idle: Service) -> None:
+    noise(tmp_path)
+    ended = run("fit", "noise.npy", "--labels", "y.npy", "--calibrate", "--time-limit", "0.05", code=1)
+    assert re.search("Error: projects/.* failed: .*0.05 s", ended.err)
+    assert re.search(r"fit +failed: TIME_LIMIT", run("jobs").out)
     assert "The service cannot be reached" in run("jobs", "--target", "127.0.0.1:1", code=3).err
     assert run("health").out.endswith(": SERVING\n")
     run("health", "--target", "127.0.0.1:1", "--timeout", "0.2", code=3)
     run("jobs", "--target", idle.target, code=5)
     run("jobs", "--target", idle.target, "--token", "wrong", code=5)
+
+
+def noise(folder: Path) -> None:
+    """What takes long: ten classes in noise."""
+    np.save(folder / "noise.npy", np.random.default_rng(0).normal(size=(4000, 20)))
+    np.save(folder / "y.npy", np.where(np.arange(4000) < 500, np.arange(4000) % 10, -1))
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -448,10 +454,7 @@ def test_ctrl_c_cancels_the_job_and_says_so(
     else:
         project = service.project()
         variables = environment(service.target, project)
-        # Ten classes in noise, without an end in sight.
-        y = np.arange(4000) % 10
-        np.save(tmp_path / "noise.npy", np.random.default_rng(0).normal(size=(4000, 20)))
-        np.save(tmp_path / "y.npy", np.where(np.arange(4000) < 500, y, -1))
+        noise(tmp_path)
         points = tmp_path / "noise.npy"
         options = ["--labels", str(tmp_path / "y.npy"), "--calibrate", "--tol", "0", "--max-iter", "10000"]
     process = start(["fit", str(points), *options], variables)
@@ -502,7 +505,7 @@ def test_a_terminal_shows_a_bar_and_colours_only_if_wanted(service: Service, pro
 
 
 def test_help_and_lists_load_nothing_that_computes(service: Service, project: Project) -> None:
-    heavy = ["sklearn", "numba", "faiss", "sqlalchemy", "homophily", "matplotlib", "pydantic"]
+    heavy = ["sklearn", "numba", "faiss", "sqlalchemy", "homophily", "matplotlib", "pydantic_settings"]
     program = (
         "import sys\nfrom homophily_service.cli import main\n"
         f"sys.argv = ['homophily', *sys.argv[1:]]\ntry:\n    main()\nfinally:\n"

@@ -7,7 +7,8 @@ import signal
 from sqlalchemy import text
 
 from homophily_service import queue
-from homophily_service._pb import job_pb2
+from homophily_service._pb.job_pb2 import FitResult
+from homophily_service._pb.model_pb2 import Model
 from homophily_service.errors import Unavailable
 from homophily_service.names import ModelName
 
@@ -57,7 +58,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     assert cluster.job(fit) == done
     cluster.has_one_end(fit)
     (model,) = cluster.stores.catalog.page(ModelName.collection, "default")
-    assert model.message == job_pb2.FitResult.FromString(done.outcome).model.SerializeToString()
+    assert Model.FromString(model.message) == FitResult.FromString(done.outcome).model
     assert cluster.stores.blobs.read(model.blob).arrays
 
     # It works on as if nothing had happened.

@@ -6,6 +6,7 @@ Logging, metrics, errors, authentication, messages: who is not known does not le
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import re
 import time
@@ -76,7 +77,12 @@ def _surrounded(handler: Any, around: Around, read: Callable[[bytes], Any] | Non
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             async with around(context):
-                async for response in inner(incoming(request), context):
+                responses = inner(incoming(request), context)
+                if inspect.isawaitable(responses):
+                    # It writes by itself, as the standard health service does.
+                    await responses
+                    return
+                async for response in responses:
                     yield response
 
         make = (

@@ -93,7 +93,7 @@ def load_array(path: Path, *, lazy: bool = False) -> NDArray[Any]:
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays in a .npz file."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except ValueError as error:
         raise WrongInput(_without_pickle(path, error)) from error
@@ -182,7 +182,7 @@ def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
     first, second = next(rows, None), next(rows, None)
     if first is None:
         raise WrongInput(f"{path}: is empty")
-    place = _label_place(first, second, label_column, path)
+    place = None if label_column is None else find_csv_column(label_column, first, path)
     columns = [number for number in range(len(first)) if number != place]
     has_header = _is_header(first, second, columns, place)
     if has_header and second is None:
@@ -193,21 +193,22 @@ def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
             # By the csv module, as a name may have a line end inside quotes.
             next(filter(None, csv.reader(file)))
         try:
-            points = np.loadtxt(file, delimiter=",", quotechar='"', comments=None, usecols=columns, ndmin=2)
+            # Without a choice of columns it also notices rows of different lengths.
+            chosen = None if place is None else columns
+            points = np.loadtxt(file, delimiter=",", quotechar='"', comments=None, usecols=chosen, ndmin=2)
         except ValueError as error:
             raise WrongInput(f"{path}: {_blame(path, names, columns, has_header) or error}") from error
     if place is None:
         return Table(points, None)
+    rows = filter(None, csv_rows(path))
+    if any(len(row) != len(first) for row in rows):
+        raise WrongInput(f"{path}: {_blame(path, names, columns, has_header)}")
     return Table(points, [row[place] for row in filter(None, csv_rows(path))][has_header:])
 
 
-def _label_place(first: list[str], second: list[str] | None, wanted: str | None, path: Path) -> int | None:
-    if wanted is None:
-        return None
-    # A number is a name only where there are names: «4» among measurements is a measurement.
-    others = range(len(first))
-    names = first if not is_number(wanted) or _is_header(first, second, list(others), None) else None
-    return find_column(wanted, names, len(first), path)
+def find_csv_column(wanted: str, first: list[str], path: Path) -> int:
+    """Where a column is; a number is always its place, as «4» in the first row may be a measurement."""
+    return find_column(wanted, None if is_number(wanted) else first, len(first), path)
 
 
 def _is_header(first: list[str], second: list[str] | None, columns: list[int], place: int | None) -> bool:

@@ -115,12 +115,12 @@ def _entries(path: Path, suffix: str, column: str | None) -> list[Any]:
     rows = list(filter(None, files.csv_rows(path)))
     if not rows:
         raise WrongInput(f"{path}: is empty")
-    place = files.find_column(column, rows[0], len(rows[0]), path)
+    place = files.find_csv_column(column, rows[0], path)
     for number, row in enumerate(rows):
         if place >= len(row):
             raise WrongInput(f"{path}: row {number + 1} must have {len(rows[0])} columns. Got {len(row)} instead.")
     # By its name, the column has one; by its number, a first row of which nothing is a number has names.
-    has_header = column in rows[0] or not any(map(files.is_number, rows[0]))
+    has_header = not files.is_number(column) or not any(map(files.is_number, rows[0]))
     return [row[place] for row in rows[has_header:]]
 
 

@@ -69,22 +69,24 @@ class JobHandle(Generic[Result]):
         succeeded is told by ``state`` and ``result``.
         """
         patience = self._connection.long()
-        while True:
+        ended = False
+        while not ended:
             request = pb.WatchJobRequest(name=self.name, after_sequence=after)
             try:
                 for answer in self._connection.stream(self._connection.stub.WatchJob, request):
                     patience.renew()
                     if answer.HasField("job"):
+                        # Read on to the stream's own end all the same: leaving it here would cancel the call.
                         self._seen(answer.job)
+                        ended = True
                     if answer.HasField("event") and answer.event.sequence > after:
                         after = answer.event.sequence
                         yield JobEvent.from_message(answer.event)
-                    if answer.HasField("job"):
-                        return
                 failure = Unavailable(f"the events of {self.name} broke off")
             except Unavailable as error:
                 failure = error
-            patience.wait(failure)
+            if not ended:
+                patience.wait(failure)
 
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the job's end: the model, or the embedding.

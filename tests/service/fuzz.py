@@ -1,0 +1,310 @@
+"""Random and garbled messages to every call: ``python -m tests.service.fuzz --count 1000000``.
+
+A message starts as a valid one of its call, gets some fields of other values, then some bytes, or is nothing but random
+bytes. Whatever comes, the server must answer with a code that blames the message, and go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections import Counter, deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from scipy.sparse import csr_array
+
+from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+
+from .serving import DESCRIPTOR, SERVICE, Project, Service, bytes_of, chunk, end, inline, labels_of, running, start
+
+# Codes of mistakes that are the service's own. ABORTED and CANCELLED it never gives.
+OURS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.CANCELLED}
+IN_FLIGHT = 16
+PATIENCE = 20.0
+
+X = np.random.default_rng(0).normal(size=(12, 3))
+LABELS = {0: "a", 1: "b", 2: "c", 5: "a"}
+NUMBERS = [0, 1, -1, 2, 3, 7, 12, 13, 127, 128, 255, 2**31 - 1, -(2**31), 2**32, 2**53, 2**62, 2**63 - 1, -(2**63)]
+REALS = [0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, 5e-324, float("nan"), float("inf"), -float("inf"), 1e-7, 123.456]
+TEXTS = [
+    "",
+    "x",
+    "..",
+    "../..",
+    "/etc/passwd",
+    "a/../../b",
+    "#",
+    "%2f..%2f",
+    "\0",
+    "a\0b",
+    "projects/..",
+    "projects/p/models/..",
+    "projects/p/models/%2e%2e",
+    "projects//models/",
+    "PROJECTS/P",
+    "ж" * 70,
+    "💥",
+    "a" * 63,
+    "a" * 64,
+    "-a",
+    "a\n",
+    "nul",
+    "~",
+    "*",
+    "'; drop table jobs; --",
+    "{}%s${x}",
+]
+
+
+class Fuzzer:
+    """Messages for a server that has a dataset, a model and a job to name."""
+
+    def __init__(self, project: Project, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.project = project
+        model = project.model(X, LABELS, calibrate=True, model_id="seed")
+        self.valid = self._valid(model)
+
+    def _valid(self, model: model_pb2.Model) -> dict[str, list[list[Message]]]:
+        """Messages by call that are answered, more than one where a call is a stream."""
+        parent = self.project.name
+        sparse = csr_array(np.maximum(X, 0))
+        fit = self.project.fit_request(model.dataset, LABELS)
+        fit.solver.method = model_pb2.METHOD_IRR
+        rich = self.project.fit_request(sparse, labels_of({0: 1, 1: -1}, weights=[1.0, 2.0]), calibrate=True)
+        rich.graph.MergeFrom(model_pb2.GraphParameters(n_neighbors=3, sigma_x=1.0, exponent=1))
+        rich.solver.MergeFrom(
+            model_pb2.SolverParameters(
+                method=model_pb2.METHOD_ERR,
+                power=1,
+                lambda1=0.1,
+                lambda2=0.1,
+                sigma_f=1.0,
+                max_iter=5,
+                tolerance=0.1,
+                normalized=True,
+                repulsion=1.0,
+                class_prior=model_pb2.ClassPrior(shares=model_pb2.ClassShares(values=[0.5, 0.5])),
+            )
+        )
+        rich.validation.CopyFrom(labels_of({3: 1}))
+        rich.options.MergeFrom(job_pb2.JobOptions(request_id="k", priority=1, max_attempts=1))
+        rich.options.time_limit.seconds = 30
+        rich.options.wait.nanos = 1000
+        transduce = job_pb2.TransduceRequest(model=model.name, labels=labels_of({7: "b"}), withdrawn=[5])
+        solution = model_pb2.ReadSolutionRequest(name=model.name, fields=[1, 2, 3, 4], start=2, count=5)
+        wait = job_pb2.WaitJobRequest(name=model.job)
+        wait.timeout.nanos = 1000
+        listing = {"parent": parent, "page_size": 2, "page_token": "5"}
+        uploads = []
+        for points in (X, sparse):
+            data = bytes_of(points)
+            uploads.append([start(parent, points, "u"), chunk(0, data[:100]), chunk(100, data[100:]), end(data)])
+        valid: dict[str, list[list[Message]]] = {
+            "UploadDataset": uploads,
+            "GetUpload": [[dataset_pb2.GetUploadRequest(parent=parent, upload_id="u")]],
+            "GetDataset": [[dataset_pb2.GetDatasetRequest(name=model.dataset)]],
+            "ListDatasets": [[dataset_pb2.ListDatasetsRequest(**listing)]],
+            "DeleteDataset": [[dataset_pb2.DeleteDatasetRequest(name=f"{parent}/datasets/u")]],
+            "Fit": [[fit], [rich]],
+            "Transduce": [[transduce]],
+            "Embed": [[job_pb2.EmbedRequest(parent=parent, inline=inline(X), n_clusters=2)]],
+            "GetJob": [[job_pb2.GetJobRequest(name=model.job)]],
+            "ListJobs": [[job_pb2.ListJobsRequest(**listing, states=[1, 3], kind=job_pb2.JOB_KIND_FIT)]],
+            "WaitJob": [[wait]],
+            "WatchJob": [[job_pb2.WatchJobRequest(name=model.job, after_sequence=2)]],
+            "CancelJob": [[job_pb2.CancelJobRequest(name=model.job)]],
+            "DeleteJob": [[job_pb2.DeleteJobRequest(name=f"{parent}/jobs/none")]],
+            "GetModel": [[model_pb2.GetModelRequest(name=model.name)]],
+            "ListModels": [[model_pb2.ListModelsRequest(**listing)]],
+            "DeleteModel": [[model_pb2.DeleteModelRequest(name=f"{parent}/models/none")]],
+            "Predict": [
+                [model_pb2.PredictRequest(name=model.name, points=inline(points), probabilities=True)]
+                for points in (X[:4], X[:2].astype(np.float32), sparse[:3])
+            ],
+            "ReadSolution": [[solution]],
+            "GetEmbedding": [[embedding_pb2.GetEmbeddingRequest(name=f"{parent}/embeddings/none")]],
+            "ListEmbeddings": [[embedding_pb2.ListEmbeddingsRequest(**listing)]],
+            "DeleteEmbedding": [[embedding_pb2.DeleteEmbeddingRequest(name=f"{parent}/embeddings/none")]],
+        }
+        assert valid.keys() == {method.name for method in DESCRIPTOR.methods}
+        return valid
+
+    def messages(self, method: str) -> list[bytes]:
+        """What is sent in one call."""
+        if self.random.random() < 0.15:
+            return [self.random.randbytes(self.random.randrange(60)) for _ in range(self.random.randrange(1, 3))]
+        chosen = []
+        for message in self.random.choice(self.valid[method]):
+            copy = type(message)()
+            copy.CopyFrom(message)
+            for _ in range(self.random.choice([0, 1, 1, 2, 4])):
+                self._garble_field(copy)
+            data = copy.SerializeToString()
+            chosen.append(self._garbled(data) if self.random.random() < 0.3 else data)
+        if len(chosen) > 1 and self.random.random() < 0.3:
+            self.random.shuffle(chosen)
+        return chosen
+
+    def _garble_field(self, message: Message) -> None:
+        """Give a field, somewhere inside, another value."""
+        described = self.random.choice(message.DESCRIPTOR.fields)
+        name = described.name
+        if described.message_type is not None and not described.is_repeated:
+            if self.random.random() < 0.15:
+                message.ClearField(name)
+            else:
+                inner = getattr(message, name)
+                inner.SetInParent()
+                if described.message_type.fields:
+                    self._garble_field(inner)
+        elif described.is_repeated:
+            if described.message_type is None:
+                values = getattr(message, name)
+                change = self.random.randrange(4)
+                if change == 0:
+                    message.ClearField(name)
+                elif change == 1 and values:
+                    values[self.random.randrange(len(values))] = self._value(described)
+                else:
+                    values.extend(self._value(described) for _ in range(self.random.choice([1, 2, 30])))
+        else:
+            setattr(message, name, self._value(described))
+
+    def _value(self, described: Any) -> Any:
+        kind = described.cpp_type
+        if kind == FieldDescriptor.CPPTYPE_BOOL:
+            return self.random.random() < 0.5
+        if kind in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
+            return self.random.choice(REALS)
+        if kind == FieldDescriptor.CPPTYPE_ENUM:
+            return self.random.choice([0, 1, 2, 3, 4, 5, 99])
+        if kind == FieldDescriptor.CPPTYPE_STRING:
+            if described.type == FieldDescriptor.TYPE_BYTES:
+                return self.random.randbytes(self.random.choice([0, 1, 4, 8, 288]))
+            return self.random.choice(TEXTS)
+        number = self.random.choice(NUMBERS)
+        if kind in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32):
+            number = max(-(2**31), min(2**31 - 1, number))
+        return number
+
+    def _garbled(self, data: bytes) -> bytes:
+        """Other bytes, more or fewer of them."""
+        garbled = bytearray(data)
+        for _ in range(self.random.choice([1, 1, 2, 5])):
+            place = self.random.randrange(len(garbled) + 1)
+            change = self.random.randrange(5)
+            if change == 0 and place < len(garbled):
+                garbled[place] ^= 1 << self.random.randrange(8)
+            elif change == 1:
+                garbled[place:place] = self.random.randbytes(self.random.randrange(1, 9))
+            elif change == 2:
+                del garbled[place : place + self.random.randrange(1, 9)]
+            elif change == 3:
+                garbled += garbled[place:]
+            else:
+                del garbled[place:]
+        return bytes(garbled)
+
+
+class Calls:
+    """Every call of the service, given bytes."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.kinds: dict[str, Any] = {}
+        for method in DESCRIPTOR.methods:
+            path = f"/{SERVICE}/{method.name}"
+            if method.client_streaming:
+                self.kinds[method.name] = channel.stream_unary(path)
+            elif method.server_streaming:
+                self.kinds[method.name] = channel.unary_stream(path)
+            else:
+                self.kinds[method.name] = channel.unary_unary(path)
+
+    def begin(self, method: str, messages: list[bytes]) -> Any:
+        """A call under way."""
+        kind = self.kinds[method]
+        if isinstance(kind, grpc.UnaryStreamMultiCallable):
+            return kind(messages[0], timeout=PATIENCE)
+        if isinstance(kind, grpc.StreamUnaryMultiCallable):
+            return kind.future(iter(messages), timeout=PATIENCE)
+        return kind.future(messages[0], timeout=PATIENCE)
+
+    def code(self, method: str, call: Any) -> grpc.StatusCode:
+        """The code with which a call ends."""
+        if isinstance(self.kinds[method], grpc.UnaryStreamMultiCallable):
+            with suppress(grpc.RpcError):
+                for _ in call:
+                    pass
+        found: grpc.StatusCode = call.code()
+        return found
+
+
+def fuzz(service: Service, count: int, seed: int = 0) -> Counter[tuple[str, str]]:
+    """Send so many calls; returns how often each ended with each code. AssertionError if one was the service's fault."""
+    project = service.project()
+    fuzzer, calls = Fuzzer(project, seed), Calls(service.channel())
+    methods = list(fuzzer.valid)
+    found: Counter[tuple[str, str]] = Counter()
+    under_way: deque[tuple[str, list[bytes], Any]] = deque()
+
+    def settle() -> None:
+        method, messages, call = under_way.popleft()
+        code = calls.code(method, call)
+        found[method, code.name] += 1
+        assert code not in OURS, f"{method} answered {code.name} ({call.details()}) to {messages}"
+
+    for number in range(count):
+        method = methods[number % len(methods)]
+        messages = fuzzer.messages(method)
+        under_way.append((method, messages, calls.begin(method, messages)))
+        if len(under_way) >= IN_FLIGHT:
+            settle()
+    while under_way:
+        settle()
+    assert service.process.poll() is None
+    check_jobs(project)
+    return found
+
+
+def check_jobs(project: Project) -> None:
+    """Every job that came out of it ends, and none with an error of ours."""
+    token = ""
+    while True:
+        page = project.stub.ListJobs(job_pb2.ListJobsRequest(parent=project.name, page_size=1000, page_token=token))
+        for job in page.jobs:
+            ended = project.ended(job)
+            wrong = ended.error.code in {code.value[0] for code in OURS}
+            assert not wrong, f"a job ended with {ended.error}"
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def main() -> None:
+    """The long form."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(Path(folder), log_level="error", max_queued_jobs=100_000) as service,
+    ):
+        found = fuzz(service, arguments.count, arguments.seed)
+        errors = service.lines()
+    for (method, code), times in sorted(found.items()):
+        print(f"{method:<18}{code:<22}{times:>9}")
+    assert not errors, errors[:3]
+    print(f"{arguments.count} calls, none of them a mistake of the service")
+
+
+if __name__ == "__main__":
+    main()
