@@ -372,7 +372,7 @@ def test_fit_on_a_file_uploads_it_once(run: Run, files: Path) -> None:
 
 
 def test_a_detached_job_is_watched(run: Run, files: Path) -> None:
-    run("upload", "points.npy")
+    run("upload", files / "points.npy")
     name = run("fit", "points", "--labels", "few.npy", "--detach", "--priority", "5").out.strip()
     assert re.fullmatch("[0-9a-f]{24}", name)
     assert "60 of 3 features" in run("watch", name).out

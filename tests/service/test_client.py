@@ -829,13 +829,14 @@ def test_upload_watch_and_result_survive_a_restart_of_the_server(tmp_path: Path)
             server.start(workers=0, **settings)
 
     try:
-        with Client(server.target) as client:
+        # A loaded machine takes its time to start a server.
+        with Client(server.target, patience=300.0) as client:
             dataset = client.upload(X, progress=restart_halfway)
             assert restarted
             assert dataset.sha256 == hashlib.sha256(X.tobytes()).hexdigest()
             job = client.fit(X[:300], {0: 1, 1: 2})
             with ThreadPoolExecutor(1) as pool:
-                result = pool.submit(job.result, 120)
+                result = pool.submit(job.result, 300)
                 sequences = []
                 for event in job.watch():
                     sequences.append(event.sequence)

@@ -163,6 +163,14 @@ def test_a_server_that_was_stopped_is_used_again_when_it_is_back(database: Datab
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_a_restart_that_nobody_noticed_is_no_outage(database: Database, postgres: Postgres) -> None:
+    in_threads(6, lambda _: database.ping())
+    postgres.stop()
+    postgres.start()
+    in_threads(6, lambda _: database.ping())
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_a_session_that_is_ended_within_a_transaction_has_written_nothing(database: Database) -> None:
     def write_and_be_ended() -> None:
         with database.write() as connection:
@@ -220,6 +228,20 @@ def test_a_file_that_is_locked_for_a_moment_is_waited_for(database: Database) ->
         connection.execute(insert(graphs).values(GRAPH))
     release.join()
     locker.close()
+
+
+def test_a_new_file_that_another_writes_to_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself refuses at once to change how such a file is written."""
+    path = tmp_path / "homophily.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.1, other.execute, ["COMMIT"])
+    release.start()
+    database = Database(f"sqlite:///{path}")
+    database.migrate()
+    database.close()
+    release.join()
+    other.close()
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:

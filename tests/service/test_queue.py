@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Row, event, text
+from sqlalchemy import Connection, Row, event, text, update
 
 from homophily_service import queue as queue_module
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound, Unavailable
@@ -31,6 +31,7 @@ from homophily_service.queue import (
 from homophily_service.store import database as database_module
 from homophily_service.store.catalog import Catalog
 from homophily_service.store.database import Database
+from homophily_service.store.tables import jobs
 
 from .together import eventually, in_processes, in_threads
 
@@ -180,6 +181,19 @@ def test_the_lease_of_a_deleted_job_is_lost(queue: Queue, write: Callable[[Queue
     queue.delete(name)
     with pytest.raises(LeaseLost):
         write(queue, lease)
+
+
+def test_a_token_is_worth_nothing_in_any_other_state(queue: Queue) -> None:
+    name = submit(queue)
+    lease = claim(queue)
+    for state in (QUEUED, SUCCEEDED, FAILED, CANCELLED):
+        with queue.database.write() as connection:
+            connection.execute(update(jobs).values(state=state))
+        before = queue.get(name), history(queue, name)
+        for write in WRITES.values():
+            with pytest.raises(LeaseLost):
+                write(queue, lease)
+        assert (queue.get(name), history(queue, name)) == before
 
 
 def test_a_lost_lease_publishes_nothing(queue: Queue) -> None:

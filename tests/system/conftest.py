@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import subprocess
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -55,13 +56,23 @@ class Postgres:
 
     def stop(self, how: str) -> None:
         """Stop: «fast» ends connections in order, «immediate» is a crash."""
-        pgserver.pg_ctl(["-w", "-m", how, "stop"], pgdata=self._server.pgdata, user=self._server.system_user)
+        self._pg_ctl("-m", how, "stop")
 
     def start(self) -> None:
-        self._server.ensure_postgres_running()
+        """Start again; also from a standstill, this is what Postgres calls a restart with the options it had."""
+        self._pg_ctl("-l", str(self._server.log), "restart")
 
     def close(self) -> None:
+        self.stop("fast")
         self._server.cleanup()
+
+    def _pg_ctl(self, *arguments: str) -> None:
+        # Not with pgserver's function: to become another user it forks, which gRPC's threads do not survive.
+        user = self._server.system_user
+        program = Path(pgserver.__file__).parent / "pginstall/bin/pg_ctl"
+        become = [] if user is None else ["runuser", "-u", user, "--"]
+        command = [*become, str(program), "-D", str(self._server.pgdata), "-w", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -20,15 +19,8 @@ SECONDS_AWAY = 5.0
 SECONDS_BETWEEN_JOBS = 0.1
 
 
-@pytest.fixture
-def started(postgres: Postgres) -> Iterator[Postgres]:
-    """Postgres, which runs again whatever the test has done to it."""
-    yield postgres
-    postgres.start()
-
-
-def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, started: Postgres) -> None:
-    cluster = make_cluster(database_url=started.new_database(), max_attempts=20)
+def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, postgres: Postgres) -> None:
+    cluster = make_cluster(database_url=postgres.new_database(), max_attempts=20)
     cluster.serve(workers=1)
     client = cluster.client()
     first = client.submit("Fit", fit_request(0))
@@ -41,14 +33,11 @@ def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, s
             for how in ("fast", "immediate"):
                 busy = len(cluster.queue.page("default"))
                 eventually("there is load", lambda: len(cluster.queue.page("default")) > busy + 3)  # noqa: B023
-                started.stop(how)
-                back = time.monotonic() + SECONDS_AWAY
-                while time.monotonic() < back:
-                    with pytest.raises(grpc.RpcError) as refused:
-                        client.stub.GetJob(job_pb2.GetJobRequest(name=first), timeout=PATIENCE)
-                    assert code(refused.value) == grpc.StatusCode.UNAVAILABLE
-                    time.sleep(0.1)
-                started.start()
+                postgres.stop(how)
+                try:
+                    answers_unavailable(client, first, SECONDS_AWAY)
+                finally:
+                    postgres.start()
                 assert client.job(first).state == job_pb2.JOB_STATE_SUCCEEDED
         finally:
             enough.set()
@@ -58,6 +47,16 @@ def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, s
         cluster.has_one_end(name)
     assert set(cluster.running()) == before
     assert cluster.exceptions() == []
+
+
+def answers_unavailable(client: Client, job: str, seconds: float) -> None:
+    """Check for so long that the API says that it cannot say."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with pytest.raises(grpc.RpcError) as refused:
+            client.stub.GetJob(job_pb2.GetJobRequest(name=job), timeout=PATIENCE)
+        assert code(refused.value) == grpc.StatusCode.UNAVAILABLE
+        time.sleep(0.1)
 
 
 def fits_in_a_row(client: Client, seed: int, enough: threading.Event) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import signal
+import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
@@ -14,7 +17,7 @@ from rich.text import Text
 from homophily_service.cli.describing import clock, short
 from homophily_service.cli.failures import INTERRUPTED
 from homophily_service.cli.screen import err, say
-from homophily_service.client import Job, JobEvent, JobHandle, JobState
+from homophily_service.client import ClientError, Job, JobEvent, JobHandle, JobState
 
 
 class Pace:
@@ -121,25 +124,61 @@ class Follower:
 
 def follow_own(job: JobHandle[Any], *, quiet: bool = False, title: str = "", interrupted: bool = False) -> Job:
     """Follow a job that this command has started. Ctrl-C cancels it; a second one leaves at once."""
-    follower = Follower(title, quiet=quiet)
     try:
-        if interrupted:
-            raise KeyboardInterrupt
-        follower.follow(job)
-        return job.info
-    except KeyboardInterrupt:
-        say(f"Cancelling job {short(job.name)} … (Ctrl-C again leaves at once)")
-    try:
-        job.cancel()
-        follower.follow(job)
+        with _Cancelling(job) as cancelling:
+            if interrupted:
+                cancelling.begin()
+            Follower(title, quiet=quiet).follow(job)
     except KeyboardInterrupt:
         say("Left. The job is being cancelled.")
         raise typer.Exit(INTERRUPTED) from None
+    if not cancelling.has_begun:
+        return job.info
     if job.state == JobState.CANCELLED:
         say(f"Job {short(job.name)} is cancelled.")
     else:
         say(f"Job {short(job.name)} had ended before: {job.state}.")
     raise typer.Exit(INTERRUPTED)
+
+
+class _Cancelling:
+    """While this lasts, Ctrl-C has the job cancelled, and only the next one is a KeyboardInterrupt.
+
+    Watching goes on meanwhile: an exception that comes in the middle of gRPC's code may be lost there.
+    """
+
+    def __init__(self, job: JobHandle[Any]) -> None:
+        # Its own handle, so that what it hears does not replace what the watch has heard since.
+        self.job = copy.copy(job)
+        self.has_begun = False
+        self._thread = threading.Thread(target=self._cancel, daemon=True)
+
+    def __enter__(self) -> _Cancelling:
+        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        if self.has_begun:
+            # The job may have ended while it was asked to; what the thread says comes first.
+            self._thread.join(1.0)
+
+    def begin(self) -> None:
+        """Ask the service."""
+        self.has_begun = True
+        self._thread.start()
+
+    def _interrupted(self, *_: object) -> None:
+        if self.has_begun:
+            raise KeyboardInterrupt
+        self.begin()
+
+    def _cancel(self) -> None:
+        say(f"Cancelling job {short(self.job.name)} … (Ctrl-C again leaves at once)")
+        try:
+            self.job.cancel()
+        except ClientError as error:
+            say(f"The job could not be cancelled: {error.message}")
 
 
 def _what(event: JobEvent) -> str:

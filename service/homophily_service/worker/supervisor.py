@@ -108,7 +108,6 @@ class Worker:
             self._through_outages(end)
         except LeaseLost:
             _log.warning("the lease is lost: another worker has the job, or it was ended")
-            self._drop_child()
         _log.info("ends after %.2f s", time.monotonic() - began)
 
     def _follow(self, lease: Lease, kid: _Child) -> Callable[[], None]:
@@ -143,6 +142,9 @@ class Worker:
                 if now >= self.stop_at:
                     self._drop_child()
                     return lambda: queue.release(lease, "given back: its worker is stopping", charged=False)
+        except LeaseLost:
+            self._drop_child()
+            raise
         except ChildLost:
             self._drop_child()
             _log.warning("the child process was lost")

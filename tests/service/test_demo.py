@@ -1,0 +1,67 @@
+"""The demonstration: what it computes with, and the whole of it in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from homophily_service import demo
+
+from .serving import descendants
+
+
+def test_digits_are_split_and_labels_drawn_the_same_way_each_time() -> None:
+    digits = demo.load_and_split()
+    assert digits.X.shape == (1597, 64)
+    assert len(digits.new_y) == demo.NEW_POINTS
+    labels = demo.draw_labels(digits.y, 1)
+    assert labels == demo.draw_labels(digits.y, 1)
+    assert len(labels) == demo.LABELS
+    assert set(labels.values()) == set(range(10))
+    assert all(digits.y[point] == label for point, label in labels.items())
+
+
+def test_more_labels_are_asked_for_where_two_classes_are_close() -> None:
+    scores = np.random.default_rng(0).permuted(np.arange(300.0).reshape(30, 10) ** 2, axis=1)
+    scores[[3, 7], :2] = 1e6, 1e6 + 1e-3
+    found = demo.least_sure(scores, given={7: 1})
+    assert found[0] == 3
+    assert 7 not in found
+    assert len(found) == demo.MORE_LABELS
+
+
+def test_a_service_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(demo.DemoFailed, match="did not start"), demo.embedded_service(tmp_path):
+        pass
+
+
+def test_the_service_of_a_demonstration_that_fails_is_stopped(tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    with pytest.raises(ZeroDivisionError), demo.embedded_service(tmp_path):
+        assert set(descendants(os.getpid())) > before
+        raise ZeroDivisionError
+    assert set(descendants(os.getpid())) <= before
+
+
+def test_the_demonstration_runs_and_err_beats_irr(tmp_path: Path) -> None:
+    # Fewer draws: here it shall end well, not impress.
+    program = "from homophily_service import demo; demo.DRAWS = 1; from homophily_service.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "demo", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "✓ the service has stopped cleanly" in ended.stderr
+    found = json.loads(ended.stdout)
+    errors = {row["what"]: row["errors"][0] for row in found["rows"]}
+    assert len(errors) == 6
+    assert all(error < 0.15 for error in errors.values()), errors
+    assert errors["ERR, p = 2"] < errors["IRR, p = 2"]
+    assert [row["reused"] for row in found["rows"]] == [0, 1, 1, 1, 1, None]
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
