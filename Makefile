@@ -11,14 +11,18 @@ DATA_FLAG := $(if $(DATA),--data $(DATA),)
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m homophily_service.warm
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
 
-demo: $(VENV)/.dev  ## label scikit-learn's digits from 50 labels; table on screen, picture in demo.png
-	$(BIN)/python -m homophily_service.demo
+demo: $(VENV)/.dev  ## a service of its own labels scikit-learn's digits from 50 labels; table, and picture in demo.png
+	$(BIN)/homophily demo
+
+serve: $(VENV)/.dev  ## the service on 127.0.0.1:50051, everything it keeps in ./homophily-data; Ctrl-C stops
+	$(BIN)/homophily serve
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2

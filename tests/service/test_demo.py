@@ -44,9 +44,14 @@ def test_a_service_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pyte
 
 def test_the_service_of_a_demonstration_that_fails_is_stopped(tmp_path: Path) -> None:
     before = set(descendants(os.getpid()))
-    with pytest.raises(ZeroDivisionError), demo.embedded_service(tmp_path):
-        assert set(descendants(os.getpid())) > before
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with demo.embedded_service(tmp_path):
+            assert set(descendants(os.getpid())) > before
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert set(descendants(os.getpid())) <= before
 
 

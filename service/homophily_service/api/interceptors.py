@@ -37,6 +37,8 @@ DOMAIN = "homophily"
 LONGEST_FIELD, LONGEST_TEXT = 100, 400
 MOST_VIOLATIONS = 3
 
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Around = Callable[[Context], AbstractAsyncContextManager[None]]
 
@@ -44,20 +46,31 @@ Around = Callable[[Context], AbstractAsyncContextManager[None]]
 class Interceptor(grpc.aio.ServerInterceptor):
     """Something to be done around every call."""
 
-    def around(self, details: grpc.HandlerCallDetails, context: Context) -> AbstractAsyncContextManager[None]:
+    def __init__(self) -> None:
+        # Each method's handler is wrapped once: gRPC asks for it with every call.
+        self._wrapped: dict[str, Any] = {}
+
+    def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
         """A context in which the call is handled."""
         raise NotImplementedError
+
+    def wrap(self, method: str, handler: Any) -> Any:
+        """The handler within that context."""
+        return _surrounded(handler, lambda context: self.around(method, context))
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Wrap the handler."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        return _surrounded(handler, lambda context: self.around(handler_call_details, context))
+        """The wrapped handler; None for a method that is not known."""
+        method = str(handler_call_details.method)
+        if method not in self._wrapped:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            self._wrapped[method] = self.wrap(method, handler)
+        return self._wrapped[method]
 
 
 def _surrounded(handler: Any, around: Around, read: Callable[[bytes], Any] | None = None) -> Any:
@@ -110,20 +123,21 @@ class Logging(Interceptor):
     """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer."""
 
     @asynccontextmanager
-    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
         """Log the call's end."""
-        given = _metadata(details).get("x-request-id", "")
+        given = _metadata(context, "x-request-id")
         request_id.set(given if re.fullmatch(r"[\x21-\x7e]{1,128}", given) else new_id())
         context.set_trailing_metadata((("x-request-id", request_id.get()),))
-        began = time.monotonic()
+        # Now: once a cancelled call is gone, asking for its peer ends the process.
+        began, peer = time.monotonic(), context.peer()
         try:
             yield
         finally:
             fields = {
-                "method": details.method,
+                "method": method,
                 "code": _code(context).name,
                 "milliseconds": round(1e3 * (time.monotonic() - began), 2),
-                "peer": context.peer(),
+                "peer": peer,
             }
             _log.info("call", extra={"fields": fields})
 
@@ -140,21 +154,21 @@ class Metrics(Interceptor):
     )
 
     @asynccontextmanager
-    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
         """Count and time the call."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self.calls.labels(details.method, _code(context).name).inc()
-            self.seconds.labels(details.method).observe(time.monotonic() - began)
+            self.calls.labels(method, _code(context).name).inc()
+            self.seconds.labels(method).observe(time.monotonic() - began)
 
 
 class Errors(Interceptor):
     """The one place where exceptions become codes."""
 
     @asynccontextmanager
-    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:
+    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
         """Turn what is raised into a status."""
         try:
             yield
@@ -163,7 +177,7 @@ class Errors(Interceptor):
         except (asyncio.CancelledError, grpc.aio.AbortError, GeneratorExit):
             raise
         except Exception:
-            _log.exception("error inside the service in %s", details.method)
+            _log.exception("error inside the service in %s", method)
             await _abort(context, InternalError("an error inside the service; its log tells more"))
 
 
@@ -174,16 +188,17 @@ class Authentication(Interceptor):
     SECONDS_REMEMBERED = 2.0
 
     def __init__(self, tokens: Tokens | None) -> None:
+        super().__init__()
         self.tokens = tokens
         self._known: dict[str, tuple[float, str]] = {}
 
     @asynccontextmanager
-    async def around(self, details: grpc.HandlerCallDetails, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
+    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
         """Set the caller."""
         if self.tokens is None:
             caller.set(EVERY_PROJECT)
-        elif not str(details.method).startswith("/grpc.health."):
-            caller.set(await self._project(_metadata(details).get("authorization", "")))
+        elif not method.startswith("/grpc.health."):
+            caller.set(await self._project(_metadata(context, "authorization")))
         yield
 
     async def _project(self, header: str) -> str:
@@ -204,24 +219,18 @@ class Authentication(Interceptor):
         return project
 
 
-class Messages(grpc.aio.ServerInterceptor):
+class Messages(Interceptor):
     """Reads messages, and refuses those that are too large or not well formed.
 
     gRPC could do either, but not say what the limit is, where large data goes, or INVALID_ARGUMENT.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
+        super().__init__()
         self.max_message_bytes = max_message_bytes
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Wrap the handler."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
+    def wrap(self, _: str, handler: Any) -> Any:
+        """The handler, given bytes."""
         return _surrounded(handler, lambda _: nullcontext(), partial(self._read, handler.request_deserializer))
 
     def _read(self, deserializer: Callable[[bytes], Any], data: bytes) -> Any:
@@ -270,8 +279,10 @@ def _cut(text: str, longest: int) -> str:
     return text if len(encoded) <= longest else encoded[: longest - 3].decode("utf-8", "ignore") + "…"
 
 
-def _metadata(details: grpc.HandlerCallDetails) -> dict[str, str]:
-    return {key: value for key, value in details.invocation_metadata or () if isinstance(value, str)}
+def _metadata(context: Context, name: str) -> str:
+    """What the caller has sent under a name, if it is a text."""
+    values = (value for key, value in context.invocation_metadata() or () if key == name)
+    return next((value for value in values if isinstance(value, str)), "")
 
 
 def _code(context: Context) -> grpc.StatusCode:
@@ -280,4 +291,4 @@ def _code(context: Context) -> grpc.StatusCode:
         return grpc.StatusCode.CANCELLED
     if isinstance(code, grpc.StatusCode):
         return code
-    return next((known for known in grpc.StatusCode if known.value[0] == code), grpc.StatusCode.OK)
+    return CODES.get(code, grpc.StatusCode.OK)

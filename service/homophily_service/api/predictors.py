@@ -73,10 +73,11 @@ class _Predictor:
 
     async def ask(self, body: bytes) -> bytes:
         """Send a question and wait for its answer."""
-        try:
-            await asyncio.wait_for(self._ready.wait(), START_SECONDS)
-        except TimeoutError:
-            raise Unavailable("no predictor is ready; try again", retry_seconds=5.0) from None
+        if not self._ready.is_set():
+            try:
+                await asyncio.wait_for(self._ready.wait(), START_SECONDS)
+            except TimeoutError:
+                raise Unavailable("no predictor is ready; try again", retry_seconds=5.0) from None
         writer = self._writer
         assert writer is not None
         self._number = self._number % 0xFFFFFFFE + 1

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from homophily import KNNGraph
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.optimize import State as Iterate
 from homophily.state import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
@@ -165,10 +165,10 @@ def _transduce(work: Work) -> bytes:
     )
     model.graph.reused = True
     # The old solution is a start only for the same classes.
-    start = before.solution_ if np.array_equal(classes, known) else None
+    earlier = before.solution_ if np.array_equal(classes, known) else None
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        _solve(work, model, classifier, before.graph_, labels, validation, calibrate=request.calibrate, start=start)
+        _solve(work, model, classifier, before.graph_, labels, validation, calibrate=request.calibrate, earlier=earlier)
     model.warnings.extend(_sentences(told))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
     return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
@@ -239,9 +239,12 @@ def _solve(
     validation: PointLabels,
     *,
     calibrate: bool,
-    start: Any = None,
+    earlier: Any = None,
 ) -> None:
-    """Fit, compare with the validation labels, store, and describe it all in ``model``."""
+    """Fit, compare with the validation labels, store, and describe it all in ``model``.
+
+    ``earlier`` is the solution for other labels, from which the linear solution starts.
+    """
     stage = work.stage
     # The core sees positions: any value may be a class here, −1 too, which means unlabelled there.
     classes, positions = np.unique(labels.classes, return_inverse=True)
@@ -256,6 +259,9 @@ def _solve(
             stage.step(state.iteration, most, state.energy)
 
     classifier.set_params(n_jobs=work.threads, callback=follow)
+    start = earlier
+    if earlier is not None and isinstance(classifier, ERRClassifier):
+        start = _irr_start(classifier, graph, y, weights, earlier)
     classifier.fit(graph, y, sample_weight=weights, init=start)
     classifier.set_params(callback=None)
     if calibrate:
@@ -277,6 +283,25 @@ def _solve(
     model.calibrated = calibrate
     model.seconds.update(stage.seconds)
     model.create_time.GetCurrentTime()
+
+
+def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any, earlier: Any) -> Any:
+    """ERR's own start, reached from the earlier solution: answers depend on the labels, not on how they came about.
+
+    ERR must not start from the earlier solution itself. Its relationships are the same with two classes swapped, so it
+    would stay where corrected labels no longer want it.
+    """
+    if classifier.multiclass == "one-vs-rest":
+        return None
+    power = classifier.power or (2 if classifier.relationship_neighbors is None else 1)
+    irr = IRRClassifier(
+        power=power,
+        lambda1=classifier.lambda1,
+        normalized=classifier.normalized,
+        n_jobs=classifier.n_jobs,
+        callback=classifier.callback,
+    )
+    return irr.fit(graph, y, sample_weight=weights, init=earlier).solution_
 
 
 def _sentences(told: list[warnings.WarningMessage]) -> list[str]:
