@@ -299,7 +299,6 @@ def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any,
         lambda1=classifier.lambda1,
         normalized=classifier.normalized,
         n_jobs=classifier.n_jobs,
-        callback=classifier.callback,
     )
     return irr.fit(graph, y, sample_weight=weights, init=earlier).solution_
 
