@@ -74,15 +74,16 @@ def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
     """The whole demonstration."""
     began = time.monotonic()
     try:
-        with tempfile.TemporaryDirectory(prefix="homophily-demo-") as folder:
-            with embedded_service(Path(folder)) as target, Client(target) as client:
-                rows, given, wrong, digits = _work(client)
-            say("✓ the service has stopped cleanly")
-    except ClientError as error:
-        raise DemoFailed(error.message) from error
-    except OSError as error:
+        with (
+            tempfile.TemporaryDirectory(prefix="homophily-demo-") as folder,
+            embedded_service(Path(folder)) as target,
+            Client(target) as client,
+        ):
+            rows, given, wrong, digits = _work(client)
+        say("✓ the service has stopped cleanly")
+        is_drawn = _draw(digits, given, wrong, rows, picture)
+    except (ClientError, OSError, ValueError, TypeError) as error:
         raise DemoFailed(str(error)) from error
-    is_drawn = _draw(digits, given, wrong, rows, picture)
     seconds = time.monotonic() - began
     if as_json:
         print_json({"rows": [row._asdict() for row in rows], "picture": str(picture) if is_drawn else None})
@@ -134,8 +135,7 @@ def load_and_split() -> Digits:
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     new, kept = np.sort(order[:NEW_POINTS]), np.sort(order[NEW_POINTS:])
-    # Grey levels from 0 to 16: single precision holds them exactly.
-    return Digits(X[kept].astype(np.float32), y[kept], X[new].astype(np.float32), y[new])
+    return Digits(X[kept], y[kept], X[new], y[new])
 
 
 def draw_labels(y: NDArray[Any], seed: int) -> dict[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from homophily import ERRClassifier, IRRClassifier
 from homophily.state import PointLabels
 from homophily_service._pb import model_pb2 as pb
 from homophily_service.errors import FieldViolation, InvalidRequest, LimitExceeded, ServiceError
+
+Number = TypeVar("Number", int, float)
 
 METRICS = {pb.METRIC_EUCLIDEAN: "euclidean", pb.METRIC_COSINE: "cosine"}
 WEIGHTS = {
@@ -39,6 +41,8 @@ MULTICLASS = {
 }
 # Each string takes its own length: in an array of one width, a long class would make thousands of short ones as long.
 TEXT = np.dtypes.StringDType()
+# Beyond it one term of the energy is no more than the rounding of another, and the systems to solve are singular.
+LARGEST = 1e12
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
 
 
@@ -144,11 +148,10 @@ def make_classifier(
         parameters["power"] = _between(message.power, 1, 8, f"{field}.power")
     for name in ("lambda1", "sigma_f"):
         if message.HasField(name):
-            parameters[name] = _positive(getattr(message, name), f"{field}.{name}")
-    if message.HasField("lambda2"):
-        parameters["lambda2"] = _at_least_zero(message.lambda2, f"{field}.lambda2")
-    if message.HasField("repulsion"):
-        parameters["repulsion"] = _at_least_zero(message.repulsion, f"{field}.repulsion")
+            parameters[name] = _between(getattr(message, name), 1 / LARGEST, LARGEST, f"{field}.{name}")
+    for term in ("lambda2", "repulsion"):
+        if message.HasField(term):
+            parameters[term] = _between(getattr(message, term), 0.0, LARGEST, f"{field}.{term}")
     if message.HasField("max_iter"):
         parameters["max_iter"] = _between(message.max_iter, 0, 100_000, f"{field}.max_iter")
     if message.HasField("tolerance"):
@@ -216,7 +219,7 @@ def _choice(choices: dict[Any, str], value: int, field: str) -> str:
     return choices[value]
 
 
-def _between(value: int, least: int, most: int, field: str) -> int:
+def _between(value: Number, least: Number, most: Number, field: str) -> Number:
     if not least <= value <= most:
         raise InvalidRequest(field, f"must be between {least} and {most}; got {value}")
     return value

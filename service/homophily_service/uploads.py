@@ -307,7 +307,11 @@ def publish_dataset(
 
 def _open(path: Path, mode: str) -> IO[bytes]:
     """A file, which is not a symbolic link."""
-    file: IO[bytes] = open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    file: IO[bytes] = open(path, mode, opener=opener)  # noqa: SIM115
     return file
 
 

@@ -249,7 +249,7 @@ class Calls:
 
 
 def fuzz(service: Service, count: int, seed: int = 0) -> Counter[tuple[str, str]]:
-    """Send so many calls; returns how often each ended with each code. AssertionError if one was the service's fault."""
+    """Send so many calls; returns how often each ended with each code. An AssertionError tells what went wrong."""
     project = service.project()
     fuzzer, calls = Fuzzer(project, seed), Calls(service.channel())
     methods = list(fuzzer.valid)

@@ -1,4 +1,4 @@
-"""A real server for tests: a process of its own, spoken to over gRPC, stopped by SIGTERM; and messages to send to it."""
+"""A real server for tests: a process of its own, spoken to over gRPC, stopped by SIGTERM; and messages to send it."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ def refusal(call: Callable[..., Any], *arguments: Any, **more: Any) -> Refusal:
 
 def refusal_of(error: Any) -> Refusal:
     """The same, of an error that was caught."""
-    trailer = {key: value for key, value in error.trailing_metadata() or ()}
+    trailer = dict(error.trailing_metadata() or ())
     status = rpc_status.from_call(error)
     assert status is not None, f"{error.code()} without details: {error.details()}"
     found: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from homophily_service._pb import dataset_pb2
 from homophily_service._pb import job_pb2 as pb
+from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api.server import SECONDS_BETWEEN_PINGS, _options
 from homophily_service.settings import load_settings
 
@@ -169,14 +170,11 @@ def test_a_client_that_pings_may_wait_as_long_as_it_likes(idle: Service, long: b
     metadata = [("authorization", f"Bearer {token}")]
     project = Project(idle.project(token).stub, "pings")
     job = project.stub.Fit(project.fit_request(X, LABELS)).job
-    channel = idle.channel(*pinging(1000 * every))
-    wait = channel.unary_unary(f"/{SERVICE}/WaitJob", pb.WaitJobRequest.SerializeToString, pb.WaitJobResponse.FromString)
-    request = pb.WaitJobRequest(name=job.name, timeout=seconds(waits))
-    watch = channel.unary_stream(
-        f"/{SERVICE}/WatchJob", pb.WatchJobRequest.SerializeToString, pb.WatchJobResponse.FromString
-    )(pb.WatchJobRequest(name=job.name), metadata=metadata)
+    stub = HomophilyServiceStub(idle.channel(*pinging(1000 * every)))
+    watch = stub.WatchJob(pb.WatchJobRequest(name=job.name), metadata=metadata)
     assert next(watch).event.sequence == 1
-    assert wait(request, metadata=metadata).job.state == pb.JOB_STATE_QUEUED
+    request = pb.WaitJobRequest(name=job.name, timeout=seconds(waits))
+    assert stub.WaitJob(request, metadata=metadata).job.state == pb.JOB_STATE_QUEUED
     project.stub.CancelJob(pb.CancelJobRequest(name=job.name))
     assert next(watch).event.sequence == 2
 

@@ -1,17 +1,17 @@
-"""The command line: files in every form, and commands against a real server."""
+"""The command line: commands against a real server."""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
-import pickle
 import pty
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +25,12 @@ from sklearn.datasets import dump_svmlight_file
 
 from homophily_service._pb import job_pb2
 from homophily_service.cli import main
-from homophily_service.cli.failures import WrongInput
-from homophily_service.cli.files import read_points
 from homophily_service.cli.following import Pace
-from homophily_service.cli.labels import read_labels
 from homophily_service.client import JobEvent, JobState
 
 from .serving import Project, Service, eventually
 
 COMMAND = str(Path(sys.executable).parent / "homophily")
-X = np.array([[0.0, 1.5], [2.0, 0.0], [0.25, 3.0]])
 
 
 def written(path: Path, text: str) -> Path:
@@ -42,173 +38,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-# -- points out of files -----------------------------------------------------------------------------------------------
-
-
-def test_npy_files_are_mapped_and_never_unpickled(tmp_path: Path) -> None:
-    np.save(tmp_path / "points.npy", X)
-    assert_array_equal(read_points(tmp_path / "points.npy").points, X)
-    np.save(tmp_path / "objects.npy", np.array([["a", None]], dtype=object), allow_pickle=True)
-    with pytest.raises(WrongInput, match=r"objects\.npy: holds Python objects"):
-        read_points(tmp_path / "objects.npy")
-    (tmp_path / "bomb.npy").write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(WrongInput, match=r"bomb\.npy: holds Python objects, or is no NumPy file"):
-        read_points(tmp_path / "bomb.npy")
-
-
-def test_npz_files_hold_a_table_or_a_sparse_matrix_in_either_layout(tmp_path: Path) -> None:
-    matrix = sparse.csr_array(X)
-    sparse.save_npz(tmp_path / "scipy.npz", matrix)
-    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": matrix.shape}
-    np.savez(tmp_path / "parts.npz", **parts, y=np.array([1, 0, 1]))
-    np.savez(tmp_path / "dense.npz", X=X, y=np.array([1, 0, 1]), Z=X)
-    assert_array_equal(read_points(tmp_path / "scipy.npz").points.toarray(), X)
-    table = read_points(tmp_path / "parts.npz", "y")
-    assert_array_equal(table.points.toarray(), X)
-    assert table.labels == [1, 0, 1]
-    assert_array_equal(read_points(tmp_path / "dense.npz").points, X)
-    np.savez(tmp_path / "two.npz", A=X, B=X)
-    with pytest.raises(WrongInput, match="Got A, B instead"):
-        read_points(tmp_path / "two.npz")
-    np.savez(tmp_path / "outside.npz", **(parts | {"indices": matrix.indices + 7}))
-    with pytest.raises(WrongInput, match=r"outside\.npz: cannot be read"):
-        read_points(tmp_path / "outside.npz")
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "dense.npz").read_bytes()[:200])
-    with pytest.raises(WrongInput, match=r"cut\.npz"):
-        read_points(tmp_path / "cut.npz")
-
-
-@pytest.mark.parametrize(
-    ("text", "column", "labels"),
-    [
-        ("0,1.5\n2,0\n0.25,3\n", None, None),
-        ('\ufeff"a","b"\n0,1.5\n\n2,0\n0.25,3e0\n', None, None),
-        ("a,b,kind\n0,1.5,cat\n2,0,\n0.25,3,dog\n", "kind", ["cat", "", "dog"]),
-        # No header, although labels are words; and one over numbers only.
-        ("cat,0,1.5\n?,2,0\ndog,0.25,3\n", "0", ["cat", "?", "dog"]),
-        ("0,1,label\n0,1.5,4\n2,0,5\n0.25,3,4\n", "-1", ["4", "5", "4"]),
-        # A number is a place, unless it is a name.
-        ("0,2,1.5\n2,7,0\n0.25,2,3\n", "1", ["2", "7", "2"]),
-    ],
-)
-def test_csv_files_with_and_without_header(
-    tmp_path: Path, text: str, column: str | None, labels: list[str] | None
-) -> None:
-    table = read_points(written(tmp_path / "points.csv", text), column)
-    assert_array_equal(table.points, X)
-    assert table.labels == labels
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a,b\n1,2\n3,cat\n", "column 'b' must hold numbers, but row 2 has 'cat'"),
-        ("1,2\n3,\n", "column '1' must hold numbers, but row 2 has nothing"),
-        ("1,2\n3,4,5\n", "row 2 must have 2 columns. Got 3 instead."),
-        ("", "is empty"),
-        ("a,b\n", "holds no points"),
-    ],
-)
-def test_csv_files_are_refused_by_row_and_column(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(WrongInput, match=re.escape(sentence)):
-        read_points(written(tmp_path / "points.csv", text))
-
-
-def test_parquet_files_have_numbers_in_every_column_but_that_of_labels(tmp_path: Path) -> None:
-    path = tmp_path / "points.parquet"
-    columns = {"a": pa.array(X[:, 0], pa.float32()), "kind": ["x", None, "y"], "b": pa.array(X[:, 1], pa.float32())}
-    parquet.write_table(pa.table(columns), path, row_group_size=2)
-    table = read_points(path, "kind")
-    assert table.points.dtype == np.float32
-    assert_array_equal(table.points, X)
-    assert table.labels == ["x", None, "y"]
-    with pytest.raises(WrongInput, match="column 'kind' must hold numbers, but holds string"):
-        read_points(path)
-    with pytest.raises(WrongInput, match="has no column 'sort', only a, kind, b"):
-        read_points(path, "sort")
-    parquet.write_table(pa.table({"a": [1, 2, None]}), path)
-    with pytest.raises(WrongInput, match="column 'a' must hold numbers, but row 3 is empty"):
-        read_points(path)
-
-
-def test_svmlight_files_are_sparse(tmp_path: Path) -> None:
-    dump_svmlight_file(X, [1, -1, 1], str(tmp_path / "points.svmlight"))
-    assert_array_equal(read_points(tmp_path / "points.svmlight").points.toarray(), X)
-    assert read_points(tmp_path / "points.svmlight", n_features=5).points.shape == (3, 5)
-    assert read_labels(f"{tmp_path}/points.svmlight", "?").by_point == {0: 1, 1: -1, 2: 1}
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongInput, match=r"must end in one of \.npy"):
-        read_points(written(tmp_path / "points.xls", "1"))
-    with pytest.raises(WrongInput, match="there is no such file"):
-        read_points(tmp_path / "points.npy")
-    np.save(tmp_path / "flat.npy", np.arange(3))
-    with pytest.raises(WrongInput, match="must have two dimensions"):
-        read_points(tmp_path / "flat.npy")
-    np.save(tmp_path / "words.npy", np.array([["a"]]))
-    with pytest.raises(WrongInput, match="must hold real numbers"):
-        read_points(tmp_path / "words.npy")
-
-
-# -- labels out of files -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("l.csv", "point,label\n3,1\n0,2\n", {3: 1, 0: 2}),
-        ("l.csv", "label,point,who\n-1,3,me\n2,0,you\n", {3: -1, 0: 2}),
-        ("l.csv", "3,cat\n0,dog\n", {3: "cat", 0: "dog"}),
-        ("l.csv", "cat\n\n?\ndog\nNaN\n", {0: "cat", 3: "dog"}),
-        ("l.csv", "label\n1\n-1\n2\n", {0: 1, 2: 2}),
-        ("l.csv", "kind\n1.0\n-1.0\n2\n", {0: 1, 2: 2}),
-        ("l.csv", "007\n7\n", {0: "007", 1: "7"}),
-        ("l.csv:kind", "a,kind\n1,x\n2,\n3,y\n", {0: "x", 2: "y"}),
-        ("l.csv:1", "1,4\n2,-1\n3,5\n", {0: 4, 2: 5}),
-        ("l.json", '{"3": "cat", "0": "dog"}', {3: "cat", 0: "dog"}),
-        ("l.json", '{"3": 12345678901234567, "0": -1}', {3: 12345678901234567, 0: -1}),
-    ],
-)
-def test_labels_as_people_keep_them(tmp_path: Path, name: str, text: str, expected: dict[int, Any]) -> None:
-    written(tmp_path / name.partition(":")[0], text)
-    assert read_labels(f"{tmp_path}/{name}").by_point == expected
-
-
-def test_labels_in_arrays(tmp_path: Path) -> None:
-    np.save(tmp_path / "l.npy", np.array([-1, 3, -1, 5]))
-    assert read_labels(f"{tmp_path}/l.npy") == ({1: 3, 3: 5}, 4)
-    np.save(tmp_path / "f.npy", np.array([np.nan, 3.0, 0.0]))
-    assert read_labels(f"{tmp_path}/f.npy", "0").by_point == {1: 3}
-    np.savez(tmp_path / "l.npz", y=np.array(["a", "", "b"]))
-    assert read_labels(f"{tmp_path}/l.npz:y").by_point == {0: "a", 2: "b"}
-    parquet.write_table(pa.table({"x": [1.0, 2.0], "y": ["a", None]}), tmp_path / "l.parquet")
-    assert read_labels(f"{tmp_path}/l.parquet:y").by_point == {0: "a"}
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
-        ("l.csv", "point,label\n3,1\n3,2\n", "row 2: point 3 is labelled twice"),
-        ("l.csv", "point,label\n-3,1\n", "row 1: a point must be a row number"),
-        ("l.csv", "point,label\n3,\n", "row 1 has no label"),
-        ("l.csv", "a,b,c\n1,2,3\n", "must have the columns point and label, or one column. Got 3 columns"),
-        ("l.csv:z", "a,b\n1,2\n", "has no column 'z', only a, b"),
-        ("l.json", "[1, 2]", 'must be {"point": label'),
-        ("l.json", '{"1": 2', "cannot be read"),
-        ("l.json", '{"1": 2.5}', "labels must be whole numbers or words. Got 2.5 instead."),
-        ("l.txt", "1", "must be in a file that ends in one of"),
-    ],
-)
-def test_wrong_labels_are_refused(tmp_path: Path, name: str, text: str, sentence: str) -> None:
-    written(tmp_path / name.partition(":")[0], text)
-    with pytest.raises(WrongInput, match=re.escape(sentence)):
-        read_labels(f"{tmp_path}/{name}")
-
-
 def test_time_left_follows_from_how_fast_a_phase_goes() -> None:
-    from datetime import UTC, datetime, timedelta
-
     now = datetime.now(UTC)
 
     def event(seconds: float, phase: str | None, fraction: float | None, state: JobState) -> JobEvent:

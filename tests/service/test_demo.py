@@ -59,7 +59,7 @@ def test_the_demonstration_runs_and_err_beats_irr(tmp_path: Path) -> None:
     # Fewer draws: here it shall end well, not impress.
     program = "from homophily_service import demo; demo.DRAWS = 1; from homophily_service.cli import main; main()"
     ended = subprocess.run(
-        [sys.executable, "-c", program, "demo", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program, "demo", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert ended.returncode == 0, ended.stderr
     assert "✓ the service has stopped cleanly" in ended.stderr

@@ -63,7 +63,7 @@ class Postgres:
         self._pg_ctl("-l", str(self._server.log), "restart")
 
     def close(self) -> None:
-        self.stop("fast")
+        self.stop("immediate")
         self._server.cleanup()
 
     def _pg_ctl(self, *arguments: str) -> None:

@@ -168,7 +168,7 @@ def datasets(*, limit: Limit = 20, service: Service, as_json: AsJson = False) ->
         )
         for one in found
     ]
-    print_table("", ["dataset", "points", "features", "kind", "size", "made", "description"], rows)
+    print_table("", ["dataset", "points", "features", "kind", "size", "made", "about"], rows)
 
 
 @command

@@ -50,12 +50,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
     """A table; numbers to the right."""
     table = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     # Narrow, as names are long and terminals have 80 columns.
-    table.show_edge, table.pad_edge, table.padding = False, False, (0, 1)
+    table.show_edge, table.pad_edge, table.padding = False, False, (0, 1, 0, 0)
     listed = [list(row) for row in rows]
     for place, column in enumerate(columns):
         values = [row[place] for row in listed if row[place] is not None]
         numbers = bool(values) and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        # The first is a name, which is to be copied.
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=place == 0)
     for row in listed:
         table.add_row(*(shown(value) for value in row))
     _print(out, table)

@@ -1,0 +1,111 @@
+"""Random and garbled messages, and names that try to leave the data directory."""
+
+from __future__ import annotations
+
+import os
+import random
+import string
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_service.errors import InvalidRequest
+from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, ProjectName, check_id
+
+from .fuzz import DESCRIPTOR, TEXTS, X, fuzz
+from .serving import Service, refusal, running, start
+
+ALLOWED = set(string.ascii_lowercase + string.digits + "-")
+
+
+def test_no_message_is_answered_with_a_mistake_of_the_service(service: Service, long: bool) -> None:
+    before = lasting(service)
+    found = fuzz(service, 100_000 if long else 2200, seed=4)
+    # All calls were reached, and some of each went through or were refused for what they asked.
+    assert {method for method, _ in found} == {method.name for method in DESCRIPTOR.methods}
+    assert sum(times for (_, code), times in found.items() if code == "OK") > 100
+    assert lasting(service) == before
+    assert not [line for line in service.lines() if line["level"] == "error"]
+
+
+def lasting(service: Service) -> set[int]:
+    """The server's processes but for those that compute jobs, which a time limit may end."""
+    return {pid for pid, command in service.descendants().items() if "worker.child" not in command}
+
+
+def files_below(folder: Path) -> set[Path]:
+    return {Path(where) / name for where, _, names in os.walk(folder) for name in names}
+
+
+def test_names_do_not_lead_out_of_the_data_directory(tmp_path: Path) -> None:
+    data = tmp_path / "a" / "b" / "data"
+    (tmp_path / "theirs").write_text("theirs")
+    with running(data, workers=0, predictors=0) as service:
+        project = service.project()
+        project.upload(X, dataset_id="there")
+        names = [text for text in TEXTS if not (text and ALLOWED.issuperset(text) and text[0] != "-")]
+        names += ["../" * depth + "theirs" for depth in range(1, 7)] + [str(tmp_path / "theirs"), "there/../there", "."]
+        for name in filter(lambda name: len(name) < 64, names):
+            for request in (
+                dataset_pb2.UploadDatasetRequest(
+                    start=dataset_pb2.UploadStart(parent=f"projects/{name}", shape=start("", X).start.shape)
+                ),
+                start(project.name, X, name or "."),
+                start(project.name, X, dataset_id=name or "."),
+            ):
+                assert refusal(project.stub.UploadDataset, iter([request])).reason == "INVALID_FIELD"
+            for call, message in (
+                (project.stub.GetUpload, dataset_pb2.GetUploadRequest(parent=project.name, upload_id=name)),
+                (project.stub.GetUpload, dataset_pb2.GetUploadRequest(parent=f"projects/{name}", upload_id="u")),
+                (project.stub.GetDataset, dataset_pb2.GetDatasetRequest(name=f"{project.name}/datasets/{name}")),
+                (project.stub.DeleteDataset, dataset_pb2.DeleteDatasetRequest(name=f"projects/{name}/datasets/there")),
+                (project.stub.DeleteModel, model_pb2.DeleteModelRequest(name=f"{project.name}/models/{name}")),
+                (project.stub.Fit, project.fit_request(X, {0: 1, 1: 2}, model_id=name or ".")),
+                (project.stub.GetJob, job_pb2.GetJobRequest(name=f"{project.name}/jobs/{name}")),
+            ):
+                assert refusal(call, message).reason == "INVALID_FIELD"
+    outside = {path for path in files_below(tmp_path) if not path.is_relative_to(data)}
+    assert outside == {tmp_path / "theirs"}
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    blobs = {path.relative_to(data / "blobs").parts[:3] for path in files_below(data / "blobs")}
+    assert blobs == {("datasets", project.id, "there")}
+
+
+def test_an_id_is_taken_only_if_it_is_safe_in_a_path() -> None:
+    generator = random.Random(0)
+    alphabet = "ab9-" * 8 + "./\\\0#%~ \n\tA_ж2e:*?\u202e\ud7ff\U0001f4a5"
+    taken = 0
+
+    def accepted(parse: Callable[[str], str], text: str) -> bool:
+        try:
+            return parse(text) == text
+        except InvalidRequest:
+            return False
+
+    for _ in range(100_000):
+        text = "".join(generator.choices(alphabet, k=generator.choice([0, 1, 2, 3, 5, 8, 62, 63, 64])))
+        safe = 1 <= len(text) <= 63 and ALLOWED.issuperset(text) and text[0] != "-"
+        taken += safe
+        for parse in (
+            lambda text: check_id(text, "field"),
+            lambda text: ProjectName.parse(f"projects/{text}", "field").project,
+            lambda text: DatasetName.parse(f"projects/{text}/datasets/x", "field").project,
+            lambda text: JobName.parse(f"projects/p/jobs/{text}", "field").id,
+        ):
+            assert accepted(parse, text) == safe
+    assert 1000 < taken < 99_000
+
+
+def test_a_name_is_of_its_own_collection() -> None:
+    kinds = (DatasetName, ModelName, EmbeddingName, JobName)
+    for kind in kinds:
+        name = kind("p", "x")
+        assert kind.parse(str(name), "field") == name
+        for other in set(kinds) - {kind}:
+            with pytest.raises(InvalidRequest):
+                other.parse(str(name), "field")
+        for wrong in (f"{name}/", f"/{name}", f"{name}/x", str(name).upper(), f" {name}", f"{name}\n"):
+            with pytest.raises(InvalidRequest):
+                kind.parse(wrong, "field")
