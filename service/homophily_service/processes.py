@@ -69,17 +69,24 @@ def begin(when_parent_dies: signal.Signals = signal.SIGKILL) -> tuple[Connection
 async def keep_running(module: str, settings: Settings, threads: int, stop_seconds: float) -> None:
     """Run a module as a process, and again whenever it ends, until cancelled; then it has so long to stop."""
     while True:
-        process, ours = start(module, settings, threads)
-        ours.setblocking(False)
         try:
-            # It never writes: the end of the stream is its own, or a reset if it ended before it read its settings.
-            with ours, suppress(ConnectionError):
-                await asyncio.get_running_loop().sock_recv(ours, 1)
-            _log.error("%s ended", module)
-        finally:
-            process.terminate()
-            await asyncio.shield(asyncio.to_thread(_wait_or_kill, process, stop_seconds))
+            await _run(module, settings, threads, stop_seconds)
+        except OSError:
+            _log.exception("%s cannot be started", module)
         await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _run(module: str, settings: Settings, threads: int, stop_seconds: float) -> None:
+    process, ours = start(module, settings, threads)
+    ours.setblocking(False)
+    try:
+        # It never writes: the end of the stream is its own, or a reset if it ended before it read its settings.
+        with ours, suppress(ConnectionError):
+            await asyncio.get_running_loop().sock_recv(ours, 1)
+        _log.error("%s ended", module)
+    finally:
+        process.terminate()
+        await asyncio.shield(asyncio.to_thread(_wait_or_kill, process, stop_seconds))
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -143,13 +143,21 @@ class Queue:
         with self.database.read() as connection:
             return _get(connection, name)
 
-    def position(self, job: Row[Any]) -> int:
-        """How many jobs will be started before a queued one; 0 for others."""
-        if job.state != QUEUED:
-            return 0
-        earlier = or_(jobs.c.priority > job.priority, and_(jobs.c.priority == job.priority, jobs.c.number < job.number))
+    def placed(self, name: JobName) -> tuple[Row[Any], int]:
+        """The job's row, and how many jobs will be started before it (0 unless it is queued); or NotFound."""
         with self.database.read() as connection:
-            return connection.scalar(select(func.count()).where(jobs.c.state == QUEUED, earlier)) or 0
+            job = _get(connection, name)
+            if job.state != QUEUED:
+                return job, 0
+            same = and_(jobs.c.priority == job.priority, jobs.c.number < job.number)
+            earlier = select(func.count()).where(jobs.c.state == QUEUED, or_(jobs.c.priority > job.priority, same))
+            return job, connection.scalar(earlier) or 0
+
+    def places(self) -> dict[int, int]:
+        """How many jobs will be started before each queued one, by number."""
+        in_turn = select(jobs.c.number).where(jobs.c.state == QUEUED).order_by(jobs.c.priority.desc(), jobs.c.number)
+        with self.database.read() as connection:
+            return {number: place for place, number in enumerate(connection.scalars(in_turn))}
 
     def page(
         self, project: str, *, states: Collection[str] = (), kind: str = "", before: int | None = None, limit: int = 100

@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -35,6 +36,7 @@ from homophily_service.store.blob_backends import storage_errors
 from homophily_service.stores import Stores
 
 START = "start.binpb"
+THREADS = 8
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -50,6 +52,8 @@ class Uploads:
         self.stores, self.limits = stores, limits_of(settings)
         self._open: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
+        # Of their own: the end of a large upload takes minutes, in which others' calls shall find a thread.
+        self.threads = ThreadPoolExecutor(THREADS, "upload")
 
     def received(self, project: str, upload_id: str) -> tuple[int, int]:
         """Bytes received and bytes in all, or NotFound."""

@@ -142,15 +142,16 @@ class Fuzzer:
         """What is sent in one call."""
         if self.random.random() < 0.15:
             return [self.random.randbytes(self.random.randrange(60)) for _ in range(self.random.randrange(1, 3))]
-        chosen = []
-        for message in self.random.choice(self.valid[method]):
-            copy = type(message)()
-            copy.CopyFrom(message)
-            for _ in range(self.random.choice([0, 1, 1, 2, 4])):
-                self._garble_field(copy)
-            data = copy.SerializeToString()
-            chosen.append(self._garbled(data) if self.random.random() < 0.3 else data)
-        if len(chosen) > 1 and self.random.random() < 0.3:
+        valid = self.random.choice(self.valid[method])
+        chosen = [message.SerializeToString() for message in valid]
+        place = self.random.randrange(len(valid))
+        copy = type(valid[place])()
+        copy.CopyFrom(valid[place])
+        for _ in range(self.random.choice([0, 1, 1, 2, 4])):
+            self._garble_field(copy)
+        data = copy.SerializeToString()
+        chosen[place] = self._garbled(data) if self.random.random() < 0.3 else data
+        if len(chosen) > 1 and self.random.random() < 0.1:
             self.random.shuffle(chosen)
         return chosen
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -16,6 +18,8 @@ from scipy.sparse import csr_array
 
 from homophily_service._pb import dataset_pb2 as pb
 from homophily_service._pb import points_pb2
+from homophily_service.api.access import caller
+from homophily_service.api.datasets import Datasets
 from homophily_service.errors import LimitExceeded, NotFound, ServiceError, Unavailable
 from homophily_service.names import DatasetName
 from homophily_service.settings import load_settings
@@ -419,6 +423,42 @@ def test_a_store_that_fails_at_the_end_leaves_the_upload_as_it_was(
     assert uploads.received("p", "u") == (len(data), len(data))
     with uploads.begin("p", BEGIN) as upload:
         assert upload.finish(hashlib.sha256(data).digest()).size_bytes == len(data)
+
+
+def test_a_caller_who_goes_away_at_the_end_leaves_nobody_else_in(
+    uploads: Uploads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, entered, go_on = bytes_of(DENSE), threading.Event(), threading.Event()
+    adopt = uploads.stores.blobs.adopt
+
+    def slow(*arguments: Any) -> int:
+        entered.set()
+        assert go_on.wait(PATIENCE)
+        return adopt(*arguments)
+
+    monkeypatch.setattr(uploads.stores.blobs, "adopt", slow)
+    calls = Datasets()
+    calls.stores, calls.uploads = uploads.stores, uploads
+    caller.set("p")
+
+    async def sent() -> AsyncIterator[pb.UploadDatasetRequest]:
+        for message in (pb.UploadDatasetRequest(start=BEGIN), chunk(0, data), end(data)):
+            yield message
+
+    async def broken_off() -> None:
+        call = asyncio.create_task(calls.UploadDataset(sent(), None))
+        await asyncio.to_thread(entered.wait, PATIENCE)
+        call.cancel()
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="another connection"), uploads.begin("p", BEGIN):
+            pass
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(broken_off())
+    with uploads.begin("p", BEGIN) as upload:
+        assert upload.finish(hashlib.sha256(data).digest()).name == "projects/p/datasets/u"
 
 
 def test_what_a_killed_server_left_is_taken_up(uploads: Uploads) -> None:

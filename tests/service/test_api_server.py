@@ -114,6 +114,23 @@ def test_a_line_of_json_for_every_call_with_the_callers_id(service: Service, pro
     assert logged(f"{mine}-2")["code"] == "INVALID_ARGUMENT"
 
 
+def test_a_call_that_its_caller_left_is_not_logged_as_a_success(idle: Service, idle_project: Project) -> None:
+    stub = idle_project.stub
+    job = stub.Fit(idle_project.fit_request(X, LABELS)).job
+    left, late = f"left-{idle_project.id}", f"late-{idle_project.id}"
+    watch = stub.WatchJob(pb.WatchJobRequest(name=job.name), metadata=(("x-request-id", left),))
+    next(watch)
+    watch.cancel()
+    with pytest.raises(grpc.RpcError):
+        list(stub.WatchJob(pb.WatchJobRequest(name=job.name), metadata=(("x-request-id", late),), timeout=0.1))
+    for request_id, code in ((left, "CANCELLED"), (late, "DEADLINE_EXCEEDED")):
+
+        def logged(request_id: str = request_id) -> list[str]:
+            return [line["code"] for line in idle.lines() if line.get("request_id") == request_id]
+
+        assert eventually(logged) == [code]
+
+
 # -- pings -------------------------------------------------------------------------------------------------------------
 
 

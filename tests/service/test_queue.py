@@ -434,9 +434,10 @@ def test_unknown_kinds_are_left_for_workers_that_know_them(queue: Queue) -> None
 
 def test_positions_count_the_jobs_that_go_first(queue: Queue) -> None:
     names = [submit(queue, priority=priority) for priority in (0, 0, 5, 0)]
-    assert [queue.position(queue.get(name)) for name in names] == [1, 2, 0, 3]
+    assert [queue.placed(name)[1] for name in names] == [1, 2, 0, 3]
+    assert sorted(queue.places().values()) == [0, 1, 2, 3]
     claim(queue)
-    assert [queue.position(queue.get(name)) for name in names] == [0, 1, 0, 2]
+    assert [queue.placed(name)[1] for name in names] == [0, 1, 0, 2]
 
 
 def test_a_full_queue_refuses_and_says_when_to_try_again(queue: Queue) -> None:

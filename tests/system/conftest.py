@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import logging
+import os
+import pwd
 import secrets
+import shutil
+import signal
 import subprocess
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 from urllib.request import Request, urlopen
 
+import psycopg
 import pytest
-from sqlalchemy import create_engine, make_url, text
 from werkzeug.serving import make_server
 
-from .harness import Cluster, free_port
-
-with warnings.catch_warnings():
-    # It wants XDG_RUNTIME_DIR, and says so while it is imported.
-    warnings.simplefilter("ignore")
-    import pgserver
+from .harness import PATIENCE, Cluster, eventually, free_port
 
 LOG_LINES = 30
 
@@ -38,41 +38,61 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 class Postgres:
-    """A server of our own that can be stopped and started."""
+    """A server of our own that can be stopped and started. It ends with the thread that starts it."""
 
     def __init__(self) -> None:
-        # Not below pytest's folder, which is root's alone: as root, Postgres runs as another user.
-        self._server = pgserver.get_server(mkdtemp(prefix="homophily-postgres-"), cleanup_mode="delete")
+        # A wheel that brings the programs; what it does when it is imported is not needed.
+        wheel = importlib.util.find_spec("pgserver")
+        assert wheel is not None
+        assert wheel.origin is not None
+        self._programs = Path(wheel.origin).parent / "pginstall" / "bin"
+        # Not below pytest's folder, which no other user may enter: Postgres refuses to run as root.
+        self.folder = Path(mkdtemp(prefix="homophily-postgres-"))
+        self._names = (f"test{number}" for number in itertools.count())
+        if os.geteuid() == 0:
+            os.chown(self.folder, pwd.getpwnam("nobody").pw_uid, -1)
+        initdb = self._command("initdb", "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8")
+        subprocess.run(initdb, check=True, cwd=self.folder, stdout=subprocess.DEVNULL)
+        self.start()
 
     def new_database(self) -> str:
         """The URL of an empty database."""
-        url = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
-        name = f"test_{secrets.token_hex(8)}"
-        engine = create_engine(url, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        engine.dispose()
-        return url.set(database=name).render_as_string(hide_password=False)
-
-    def stop(self, how: str) -> None:
-        """Stop: «fast» ends connections in order, «immediate» is a crash."""
-        self._pg_ctl("-m", how, "stop")
+        name = next(self._names)
+        self._execute(f"CREATE DATABASE {name}")
+        return f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
 
     def start(self) -> None:
-        """Start again; also from a standstill, this is what Postgres calls a restart with the options it had."""
-        self._pg_ctl("-l", str(self._server.log), "restart")
+        """Start, and wait until it answers."""
+        command = self._command("postgres", "-c", "listen_addresses=", "-c", f"unix_socket_directories={self.folder}")
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+        eventually("Postgres answers", self._answers)
+
+    def stop(self, how: str) -> None:
+        """Stop: «fast» ends sessions in order, «immediate» is a crash."""
+        self._process.send_signal({"fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
+        self._process.wait(PATIENCE)
 
     def close(self) -> None:
         self.stop("immediate")
-        self._server.cleanup()
+        shutil.rmtree(self.folder)
 
-    def _pg_ctl(self, *arguments: str) -> None:
-        # Not with pgserver's function: to become another user it forks, which gRPC's threads do not survive.
-        user = self._server.system_user
-        program = Path(pgserver.__file__).parent / "pginstall/bin/pg_ctl"
-        become = [] if user is None else ["runuser", "-u", user, "--"]
-        command = [*become, str(program), "-D", str(self._server.pgdata), "-w", *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        # By another program, as becoming another user by ourselves means to fork, which gRPC's threads do not survive.
+        become = ["--reuid=nobody", "--clear-groups"] if os.geteuid() == 0 else []
+        return ["setpriv", *become, "--pdeathsig=QUIT", str(self._programs / program), "-D", "data", *arguments]
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            self._execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(f"host={self.folder} user=postgres", autocommit=True) as connection:
+            connection.execute(statement.encode())
 
 
 @pytest.fixture(scope="session")

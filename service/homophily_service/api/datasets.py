@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
 
 from homophily_service._pb import dataset_pb2 as pb
 from homophily_service.api.access import allowed_name, allowed_project
@@ -13,6 +16,8 @@ from homophily_service.errors import InvalidRequest
 from homophily_service.names import DatasetName
 from homophily_service.stores import Stores
 from homophily_service.uploads import Upload, Uploads
+
+T = TypeVar("T")
 
 
 class Datasets:
@@ -28,12 +33,45 @@ class Datasets:
             raise InvalidRequest("start", "must be the first message")
         project = allowed_project(first.start.parent, "start.parent")
         opened = self.uploads.begin(project, first.start)
-        # Should the caller go away in the middle of this, Python closes what nobody holds any more.
-        upload = await asyncio.to_thread(opened.__enter__)
         try:
-            return pb.UploadDatasetResponse(dataset=await _receive(upload, requests))
+            upload = await self._in_thread(opened.__enter__)
+            return pb.UploadDatasetResponse(dataset=await self._receive(upload, requests))
         finally:
-            await asyncio.shield(asyncio.to_thread(opened.__exit__, None, None, None))
+            await self._in_thread(opened.__exit__, None, None, None)
+
+    async def _receive(self, upload: Upload, requests: AsyncIterator[pb.UploadDatasetRequest]) -> pb.Dataset:
+        writing: asyncio.Task[None] | None = None
+        try:
+            async for request in requests:
+                if writing is not None:
+                    await writing
+                    writing = None
+                part = request.WhichOneof("part")
+                if part == "chunk":
+                    chunk = request.chunk
+                    writing = asyncio.create_task(self._in_thread(upload.write, chunk.offset, chunk.data))
+                elif part == "end":
+                    return await self._in_thread(upload.finish, request.end.sha256)
+                else:
+                    raise InvalidRequest("part", "must be a chunk or the end after the start")
+            if writing is not None:
+                await writing
+            raise InvalidRequest("end", "is missing: the stream ended before it")
+        finally:
+            if writing is not None:
+                await asyncio.gather(writing, return_exceptions=True)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What a function answers; it is waited for even if the caller goes away, as nobody else may write meanwhile."""
+        run = partial(copy_context().run, function, *arguments)
+        running = asyncio.get_running_loop().run_in_executor(self.uploads.threads, run)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            raise
 
     async def GetUpload(self, request: pb.GetUploadRequest, _: Any) -> pb.GetUploadResponse:
         """How far an upload is."""
@@ -61,27 +99,3 @@ class Datasets:
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(DatasetName, request.name, "name"))
         await asyncio.to_thread(self.stores.blobs.delete, blob)
         return pb.DeleteDatasetResponse()
-
-
-async def _receive(upload: Upload, requests: AsyncIterator[pb.UploadDatasetRequest]) -> pb.Dataset:
-    writing: asyncio.Task[None] | None = None
-    try:
-        async for request in requests:
-            if writing is not None:
-                await writing
-                writing = None
-            part = request.WhichOneof("part")
-            if part == "chunk":
-                chunk = request.chunk
-                writing = asyncio.create_task(asyncio.to_thread(upload.write, chunk.offset, chunk.data))
-            elif part == "end":
-                return await asyncio.to_thread(upload.finish, request.end.sha256)
-            else:
-                raise InvalidRequest("part", "must be a chunk or the end after the start")
-        if writing is not None:
-            await writing
-        raise InvalidRequest("end", "is missing: the stream ended before it")
-    finally:
-        if writing is not None:
-            # The files must not be closed under a thread that still writes.
-            await asyncio.gather(asyncio.shield(writing), return_exceptions=True)

@@ -10,8 +10,8 @@ import inspect
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -119,6 +119,27 @@ async def _each(read: Callable[[bytes], Any], requests: AsyncIterator[bytes]) ->
         yield read(request)
 
 
+@contextmanager
+def _observed(context: Context, tell: Callable[[str, float], None]) -> Iterator[None]:
+    """Tell with which code a call has ended, and after how many seconds."""
+    began, longest, gone = time.monotonic(), context.time_remaining(), False
+    try:
+        yield
+    except (asyncio.CancelledError, GeneratorExit):
+        gone = True
+        raise
+    finally:
+        seconds = time.monotonic() - began
+        code: Any = context.code()
+        if gone:
+            # The caller did not wait for the answer; gRPC has no code for that here.
+            late = longest is not None and seconds >= longest
+            code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
+        elif not isinstance(code, grpc.StatusCode):
+            code = CODES.get(code, grpc.StatusCode.OK)
+        tell(code.name, seconds)
+
+
 class Logging(Interceptor):
     """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer."""
 
@@ -129,17 +150,14 @@ class Logging(Interceptor):
         request_id.set(given if re.fullmatch(r"[\x21-\x7e]{1,128}", given) else new_id())
         context.set_trailing_metadata((("x-request-id", request_id.get()),))
         # Now: once a cancelled call is gone, asking for its peer ends the process.
-        began, peer = time.monotonic(), context.peer()
-        try:
-            yield
-        finally:
-            fields = {
-                "method": method,
-                "code": _code(context).name,
-                "milliseconds": round(1e3 * (time.monotonic() - began), 2),
-                "peer": peer,
-            }
+        peer = context.peer()
+
+        def log(code: str, seconds: float) -> None:
+            fields = {"method": method, "code": code, "milliseconds": round(1e3 * seconds, 2), "peer": peer}
             _log.info("call", extra={"fields": fields})
+
+        with _observed(context, log):
+            yield
 
 
 class Metrics(Interceptor):
@@ -156,12 +174,13 @@ class Metrics(Interceptor):
     @asynccontextmanager
     async def around(self, method: str, context: Context) -> AsyncIterator[None]:
         """Count and time the call."""
-        began = time.monotonic()
-        try:
+
+        def count(code: str, seconds: float) -> None:
+            self.calls.labels(method, code).inc()
+            self.seconds.labels(method).observe(seconds)
+
+        with _observed(context, count):
             yield
-        finally:
-            self.calls.labels(method, _code(context).name).inc()
-            self.seconds.labels(method).observe(time.monotonic() - began)
 
 
 class Errors(Interceptor):
@@ -283,12 +302,3 @@ def _metadata(context: Context, name: str) -> str:
     """What the caller has sent under a name, if it is a text."""
     values = (value for key, value in context.invocation_metadata() or () if key == name)
     return next((value for value in values if isinstance(value, str)), "")
-
-
-def _code(context: Context) -> grpc.StatusCode:
-    code: Any = context.code()
-    if context.cancelled():
-        return grpc.StatusCode.CANCELLED
-    if isinstance(code, grpc.StatusCode):
-        return code
-    return CODES.get(code, grpc.StatusCode.OK)

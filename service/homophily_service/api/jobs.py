@@ -82,7 +82,8 @@ class Jobs:
 
         def page() -> tuple[Any, list[pb.Job]]:
             rows = self.stores.queue.page(project, states=states, kind=kind, before=before, limit=limit)
-            return rows, [job_message(row, self.stores.queue.position(row)) for row in rows]
+            places = self.stores.queue.places() if any(row.state == queue.QUEUED for row in rows) else {}
+            return rows, [job_message(row, places.get(row.number, 0)) for row in rows]
 
         rows, jobs = await asyncio.to_thread(page)
         return pb.ListJobsResponse(jobs=jobs, next_page_token=next_page(rows, limit))
@@ -216,8 +217,7 @@ class Jobs:
         return str(name)
 
     def _job(self, name: JobName) -> pb.Job:
-        row = self.stores.queue.get(name)
-        return job_message(row, self.stores.queue.position(row))
+        return job_message(*self.stores.queue.placed(name))
 
     async def _await_end(self, row: Row[Any], seconds: float) -> None:
         """Wait until a job has ended, for so long at most."""

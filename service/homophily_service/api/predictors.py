@@ -44,7 +44,7 @@ class Predictors:
         """Ask one of them."""
         if not self._pool:
             raise FailedPrecondition("this server has no predictors", reason="NO_PREDICTORS")
-        predictor = min(self._pool, key=lambda one: len(one.asked))
+        predictor = min(self._pool, key=lambda one: (not one.is_ready, len(one.asked)))
         head = json.dumps({"path": path, "graph": graph}).encode()
         body = await predictor.ask(head + b"\n" + request.SerializeToString())
         if body[:1] == ERROR:
@@ -71,9 +71,14 @@ class _Predictor:
         self._ready = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers at once."""
+        return self._ready.is_set()
+
     async def ask(self, body: bytes) -> bytes:
         """Send a question and wait for its answer."""
-        if not self._ready.is_set():
+        if not self.is_ready:
             try:
                 await asyncio.wait_for(self._ready.wait(), START_SECONDS)
             except TimeoutError:
@@ -93,17 +98,23 @@ class _Predictor:
     async def keep(self) -> None:
         """Run the process, again and again."""
         while True:
-            process, ours = processes.start("homophily_service.predictor", self.settings, 1)
             try:
-                await self._listen(ours)
-                _log.error("a predictor ended, with code %s", process.poll())
-            finally:
-                self._ready.clear()
-                _end(process)
-                for answer in self.asked.values():
-                    if not answer.done():
-                        answer.set_exception(Unavailable("the predictor was lost; try again", retry_seconds=1.0))
+                await self._run()
+            except OSError:
+                _log.exception("a predictor cannot be started")
             await asyncio.sleep(RESTART_SECONDS)
+
+    async def _run(self) -> None:
+        process, ours = processes.start("homophily_service.predictor", self.settings, 1)
+        try:
+            await self._listen(ours)
+            _log.error("a predictor ended, with code %s", process.poll())
+        finally:
+            self._ready.clear()
+            _end(process)
+            for answer in self.asked.values():
+                if not answer.done():
+                    answer.set_exception(Unavailable("the predictor was lost; try again", retry_seconds=1.0))
 
     async def _listen(self, ours: socket.socket) -> None:
         reader, self._writer = await asyncio.open_connection(sock=ours)

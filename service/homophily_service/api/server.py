@@ -37,7 +37,7 @@ from homophily_service.uploads import Uploads
 _log = logging.getLogger(__name__)
 
 SERVICE = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].full_name
-# Threads that wait for the database and write uploads.
+# Threads that wait for the database; uploads have their own.
 THREADS = 16
 SECONDS_BETWEEN_PINGS = 5
 
@@ -92,6 +92,8 @@ class Server:
             self.port = self.server.add_insecure_port(_address(settings.host, settings.port))
         except RuntimeError as error:
             raise FailedPrecondition(f"cannot listen on {settings.host} port {settings.port}: {error}") from error
+        if settings.metrics_port is not None:
+            self._start_metrics(settings.metrics_port)
         self.predictors.start()
         await self.server.start()
         self._tasks = [
@@ -99,8 +101,6 @@ class Server:
             asyncio.create_task(self._report_health()),
             asyncio.create_task(self._sweep()),
         ]
-        if settings.metrics_port is not None:
-            self._start_metrics(settings.metrics_port)
         _log.info("serves on %s port %d", settings.host, self.port)
         return self.port
 
@@ -140,9 +140,12 @@ class Server:
             await asyncio.sleep(self.settings.sweep_seconds)
 
     def _start_metrics(self, port: int) -> None:
+        try:
+            server, _ = start_http_server(port, self.settings.host)
+        except OSError as error:
+            raise FailedPrecondition(f"cannot listen on {self.settings.host} port {port}: {error}") from error
         collector = QueueDepth(self.stores.queue)
         REGISTRY.register(collector)
-        server, _ = start_http_server(port, self.settings.host)
         self._metrics = (server, collector)
         _log.info("metrics on port %d", server.server_port)
 

@@ -42,6 +42,9 @@ class Watcher:
                     await self._look()
                 except Unavailable as error:
                     _log.warning("waits for the database: %s", error.message)
+                except Exception:
+                    # Whatever it is, who waits here must not wait for ever.
+                    _log.exception("error inside the service while looking for news")
                 await asyncio.sleep(self.poll_seconds)
 
     async def _look(self) -> None:
