@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, delete, exc, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, delete, exc, exists, func, insert, or_, select, update
 
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
@@ -137,6 +137,12 @@ class Queue:
                 reason="REQUEST_ID_CONFLICT",
             )
         return found
+
+    def knows_request(self, project: str, request_id: str) -> bool:
+        """Whether a job was asked for with this request_id."""
+        mine = and_(jobs.c.project == project, jobs.c.request_id == request_id)
+        with self.database.read() as connection:
+            return bool(connection.scalar(select(exists().where(mine))))
 
     def get(self, name: JobName) -> Row[Any]:
         """The job's row, or NotFound."""

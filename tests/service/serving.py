@@ -36,7 +36,7 @@ from homophily_service.stores import Stores
 DESCRIPTOR = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"]
 SERVICE = DESCRIPTOR.full_name
 # Nothing here takes as long unless it hangs.
-PATIENCE = 60.0
+PATIENCE = 180.0
 MIB = 1 << 20
 
 _PROGRAM = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -14,11 +13,13 @@ from scipy.sparse import csr_array
 from homophily_service._pb import dataset_pb2, job_pb2, points_pb2
 from homophily_service._pb import model_pb2 as pb
 
+from .fuzz import Calls
 from .serving import (
     DESCRIPTOR,
     PATIENCE,
     SERVICE,
     Project,
+    Refusal,
     Service,
     chunk,
     inline,
@@ -279,38 +280,27 @@ def test_the_limit_of_a_message_is_exact_and_says_where_larger_data_goes(service
     assert error.value.code() is EXHAUSTED
 
 
-METHODS = {method.name: method for method in DESCRIPTOR.methods}
+METHODS = [method.name for method in DESCRIPTOR.methods]
 
 
-def call_of(channel: grpc.Channel, method: str) -> Callable[[bytes], Any]:
-    """A call of any kind, given bytes."""
-    described = METHODS[method]
-    path = f"/{SERVICE}/{method}"
-    if described.client_streaming:
-        upload = channel.stream_unary(path)
-        return lambda data: upload(iter([data]), timeout=PATIENCE)
-    if described.server_streaming:
-        watch = channel.unary_stream(path)
-        return lambda data: list(watch(data, timeout=PATIENCE))
-    unary = channel.unary_unary(path)
-    return lambda data: unary(data, timeout=PATIENCE)
+def answered(service: Service, method: str, data: bytes) -> Refusal:
+    """What a call says to some bytes that it must not take."""
+    calls = Calls(service.channel())
+    call = calls.begin(method, [data])
+    assert calls.code(method, call) is not grpc.StatusCode.OK
+    return refusal_of(call)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bytes_that_are_no_message_are_refused(service: Service, method: str) -> None:
-    call = call_of(service.channel(), method)
     for data in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x01\xff", b"\x80" * 100):
-        with pytest.raises(grpc.RpcError) as error:
-            call(data)
-        answer = refusal_of(error.value)
+        answer = answered(service, method, data)
         assert (answer.code, answer.fields) == (INVALID, ["request"])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_empty_message_names_the_name_that_is_missing(service: Service, method: str) -> None:
-    with pytest.raises(grpc.RpcError) as error:
-        call_of(service.channel(), method)(b"")
-    answer = refusal_of(error.value)
+    answer = answered(service, method, b"")
     assert answer.code is INVALID
     assert answer.fields[0] in ("start", "parent", "model", "name")
 

@@ -17,7 +17,7 @@ from homophily_service.uploads import Uploads
 
 ARRAYS = {"points": np.eye(3)}
 # Nothing is as young as that.
-AT_ONCE = {name: 1e-9 for name in ("keep_jobs_days", "keep_uploads_hours", "keep_orphans_hours")}
+AT_ONCE = dict.fromkeys(("keep_jobs_days", "keep_uploads_hours", "keep_orphans_hours"), 1e-09)
 
 
 @pytest.fixture

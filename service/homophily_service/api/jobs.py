@@ -196,7 +196,7 @@ class Jobs:
         if not model_id:
             return
         name = ModelName(project, check_id(model_id, "model_id"))
-        if not options.request_id and self.stores.catalog.has(name):
+        if self.stores.catalog.has(name) and not self.stores.queue.knows_request(project, options.request_id):
             raise AlreadyExists(f"{name} exists")
 
     def _keep_inline(self, project: str, points: Points) -> str:
