@@ -55,6 +55,7 @@ class Uploads:
         # Of their own: the end of a large upload takes minutes, in which others' calls shall find a thread.
         self.threads = ThreadPoolExecutor(THREADS, "upload")
 
+    @storage_errors("upload")
     def received(self, project: str, upload_id: str) -> tuple[int, int]:
         """Bytes received and bytes in all, or NotFound."""
         folder = self._folder(project, check_id(upload_id, "upload_id"))
