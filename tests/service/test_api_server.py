@@ -81,8 +81,10 @@ def test_metrics_count_jobs_and_calls(service: Service, project: Project) -> Non
     project.model(X, LABELS)
     refusal(project.stub.GetJob, pb.GetJobRequest(name=f"{project.name}/jobs/none"))
     after = metrics()
-    for name in (jobs, ok, wrong, timed):
+    for name in (ok, wrong, timed):
         assert after[name] - before.get(name, 0) == 1
+    # Jobs that other tests have asked for may end meanwhile.
+    assert after[jobs] - before.get(jobs, 0) >= 1
 
 
 def test_a_line_of_json_for_every_call_with_the_callers_id(service: Service, project: Project) -> None:

@@ -54,10 +54,11 @@ def test_a_server_told_to_stop_lets_jobs_finish_and_sends_waiting_clients_away(m
     cluster = make_cluster(shutdown_grace=PATIENCE)
     server = cluster.serve(workers=1, predictors=1)
     name, child = running_job(cluster)
-    waiting = cluster.client().stub.WaitJob.future(job_pb2.WaitJobRequest(name=str(name)), timeout=PATIENCE)
+    watching = cluster.client().stub.WatchJob(job_pb2.WatchJobRequest(name=str(name)), timeout=PATIENCE)
+    assert [next(watching).event.sequence for _ in range(2)] == [1, 2]
     server.terminate()
     with pytest.raises(grpc.RpcError) as sent_away:
-        waiting.result()
+        next(watching)
     assert code(sent_away.value) == grpc.StatusCode.UNAVAILABLE
     signal_to(child, signal.SIGCONT)
     assert server.exit_code() == 0
