@@ -134,7 +134,14 @@ def test_a_broken_upload_goes_on_where_it_was(project: Project) -> None:
     points = RNG.normal(size=(1000, 100))
     data = bytes_of(points)
     broken = Stream(project, start(project.name, points, "u"), *list(chunks(data, 100_000))[:5])
-    eventually(lambda: progress(project, "u") == (500_000, len(data)))
+
+    def has_arrived() -> bool:
+        try:
+            return progress(project, "u") == (500_000, len(data))
+        except grpc.RpcError as error:
+            return error.code() is not grpc.StatusCode.NOT_FOUND
+
+    eventually(has_arrived)
     broken.cancel()
 
     # The server may take a moment to see that the first connection is gone.

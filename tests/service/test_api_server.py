@@ -224,6 +224,7 @@ def test_what_a_stop_interrupts_goes_on_after_a_restart(tmp_path: Path) -> None:
         health = health_pb2_grpc.HealthStub(service.channel()).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
         assert next(health).status == SERVING
         eventually(lambda: len(project.stub.ListJobs(pb.ListJobsRequest(parent=project.name)).jobs) == 2)
+        eventually((tmp_path / "uploads" / project.id / "u" / "start.binpb").exists)
         service.process.send_signal(signal.SIGTERM)
         assert next(health).status == NOT_SERVING
         errors = {name: call.exception(timeout=PATIENCE) for name, call in calls.items()}

@@ -44,14 +44,14 @@ PATIENCE = 120.0
 T = TypeVar("T")
 
 
-def eventually(what: str, ask: Callable[[], T], seconds: float = PATIENCE, pause: float = 0.02) -> T:
+def eventually(what: str, ask: Callable[[], T], seconds: float = PATIENCE) -> T:
     """The first true answer; the test fails if there is none in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         answer = ask()
         if answer:
             return answer
-        time.sleep(pause)
+        time.sleep(0.05)
     pytest.fail(f"not within {seconds:g} s: {what}")
 
 

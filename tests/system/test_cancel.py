@@ -37,7 +37,7 @@ def test_a_fit_that_is_cancelled_or_out_of_time_stops_computing(make_cluster: Ma
     (child,) = cluster.children()
     limit = 2.0
     options = job_pb2.JobOptions(time_limit=Duration(seconds=int(limit)))
-    job = cluster.ended(client.submit("Fit", endless_fit(20_000, options=options)))
+    job = cluster.ended(client.submit("Fit", endless_fit(options=options)))
     assert job.finished - job.started <= limit + SECONDS_TO_STOP
     assert child not in cluster.running()
     error = job_pb2.JobError.FromString(job.outcome)

@@ -52,7 +52,7 @@ def test_a_worker_told_to_stop_gives_a_long_job_back_for_free_and_finishes_a_sho
 
 def test_a_server_told_to_stop_lets_jobs_finish_and_sends_waiting_clients_away(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(shutdown_grace=PATIENCE)
-    server = cluster.serve(workers=1, predictors=1)
+    server = cluster.serve(workers=1)
     name, child = running_job(cluster)
     watching = cluster.client().stub.WatchJob(job_pb2.WatchJobRequest(name=str(name)), timeout=PATIENCE)
     assert [next(watching).event.sequence for _ in range(2)] == [1, 2]
