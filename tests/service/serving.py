@@ -67,6 +67,7 @@ class Service:
     settings: Settings
     log: Path
     channels: list[grpc.Channel] = field(default_factory=list)
+    children: dict[int, str] | None = None
 
     def channel(self, *options: tuple[str, Any]) -> grpc.Channel:
         """A connection of its own."""
@@ -98,14 +99,20 @@ class Service:
         """What was logged."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
-    def stop(self) -> None:
-        """End it as an operator would; everything must be gone then, and no error be left in the log."""
-        children = self.descendants()
+    def terminate(self) -> None:
+        """Ask it to end, as an operator would."""
+        self.children = self.descendants()
         self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Have it end, unless it was asked to already; everything must be gone then."""
+        if self.children is None:
+            self.terminate()
         code = self.process.wait(PATIENCE)
         for channel in self.channels:
             channel.close()
-        assert code == 0, self.log.read_text()[-4000:]
+        assert code == 0, f"ended with {code}:\n{self.log.read_text()[-4000:]}"
+        children = self.children or {}
         eventually(lambda: not [pid for pid, command in children.items() if _command(pid) == command])
 
 
@@ -130,8 +137,7 @@ def running(data_dir: Path, **settings: Any) -> Iterator[Service]:
         service = Service(process, f"127.0.0.1:{port}", metrics_port, load_settings(**given), log)
         eventually(lambda: _is_ready(service))
         yield service
-        if process.poll() is None:
-            service.stop()
+        service.stop()
     finally:
         if process.poll() is None:
             process.kill()

@@ -445,7 +445,7 @@ def test_a_caller_who_goes_away_at_the_end_leaves_nobody_else_in(
 
     monkeypatch.setattr(uploads.stores.blobs, "adopt", slow)
     calls = Datasets()
-    calls.stores, calls.uploads = uploads.stores, uploads
+    calls.stores, calls.uploads, calls.under_way = uploads.stores, uploads, set()
     caller.set("p")
 
     async def sent() -> AsyncIterator[pb.UploadDatasetRequest]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import signal
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -225,7 +224,7 @@ def test_what_a_stop_interrupts_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert next(health).status == SERVING
         eventually(lambda: len(project.stub.ListJobs(pb.ListJobsRequest(parent=project.name)).jobs) == 2)
         eventually((tmp_path / "uploads" / project.id / "u" / "start.binpb").exists)
-        service.process.send_signal(signal.SIGTERM)
+        service.terminate()
         assert next(health).status == NOT_SERVING
         errors = {name: call.exception(timeout=PATIENCE) for name, call in calls.items()}
         with pytest.raises(grpc.RpcError) as error:
@@ -233,7 +232,6 @@ def test_what_a_stop_interrupts_goes_on_after_a_restart(tmp_path: Path) -> None:
         errors["watch"] = error.value
         assert {name: one.code() for name, one in errors.items()} == dict.fromkeys(errors, UNAVAILABLE)
         held.set()
-        service.stop()
     assert not [line for line in service.lines() if line["level"] in ("warning", "error")]
 
     with running(tmp_path, predictors=0) as service:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # A variable in the environment of every process of a test, and of all that they start.
-TAG = "HOMOPHILY_SYSTEM_TEST"
+TAG = "SYSTEM_TEST_OF_HOMOPHILY"
 
 
 def belonging(tag: str) -> dict[int, str]:

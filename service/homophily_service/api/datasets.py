@@ -25,9 +25,14 @@ class Datasets:
 
     stores: Stores
     uploads: Uploads
+    # Who stops the server waits for them: those that are broken off still have files to close.
+    under_way: set[asyncio.Task[Any]]
 
     async def UploadDataset(self, requests: AsyncIterator[pb.UploadDatasetRequest], _: Any) -> pb.UploadDatasetResponse:
         """Write chunks as they come; the next one is received while the last one is written."""
+        if (task := asyncio.current_task()) is not None:
+            self.under_way.add(task)
+            task.add_done_callback(self.under_way.discard)
         first = await anext(requests, None)
         if first is None or first.WhichOneof("part") != "start":
             raise InvalidRequest("start", "must be the first message")

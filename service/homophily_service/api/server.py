@@ -49,7 +49,7 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         super().__init__()
         self.settings, self.stores = settings, stores
         self.watcher, self.predictors = watcher, predictors
-        self.uploads = Uploads(settings, stores)
+        self.uploads, self.under_way = Uploads(settings, stores), set()
 
 
 class Server:
@@ -112,6 +112,7 @@ class Server:
         await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
         self.watcher.stop()
         await self.server.stop(self.settings.shutdown_grace)
+        await asyncio.gather(*self.servicer.under_way, return_exceptions=True)
         await self.predictors.stop()
         if self._metrics is not None:
             server, collector = self._metrics
