@@ -11,17 +11,30 @@ True
 """
 
 from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.errors import ApproximationWarning, HomophilyWarning, NeighborsWarning, UnlabelledComponentsWarning
+from homophily.errors import (
+    ApproximationWarning,
+    ContradictingLinksError,
+    ContradictingLinksWarning,
+    DisconnectedGraphWarning,
+    HomophilyWarning,
+    NeighborsWarning,
+    UnlabelledComponentsWarning,
+)
 from homophily.graph import KNNGraph
 from homophily.relationship import relationship_energy
+from homophily.spectral import SpectralEmbedding
 
 __all__ = [
     "ApproximationWarning",
+    "ContradictingLinksError",
+    "ContradictingLinksWarning",
+    "DisconnectedGraphWarning",
     "ERRClassifier",
     "HomophilyWarning",
     "IRRClassifier",
     "KNNGraph",
     "NeighborsWarning",
+    "SpectralEmbedding",
     "UnlabelledComponentsWarning",
     "relationship_energy",
 ]

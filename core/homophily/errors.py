@@ -1,10 +1,15 @@
-"""The warnings of the core; errors are Python's own ValueError and TypeError, worded as scikit-learn does.
+"""The warnings of the core; errors are Python's own ValueError and TypeError, worded as scikit-learn does, but for one.
 
 UserWarning
 └── HomophilyWarning
     ├── NeighborsWarning     fewer neighbours than asked for, or a search that misses more of them than it should
     ├── UnlabelledComponentsWarning     parts of the graph that no label reaches
+    ├── DisconnectedGraphWarning     a map of a graph in several parts
+    ├── ContradictingLinksWarning     links that cannot all be obeyed
     └── ApproximationWarning     an approximate engine is far from the exact energy
+
+ValueError
+└── ContradictingLinksError     links that cannot all be obeyed, where what follows from them is asked for
 """
 
 from __future__ import annotations
@@ -24,3 +29,15 @@ class UnlabelledComponentsWarning(HomophilyWarning):
 
 class ApproximationWarning(HomophilyWarning):
     """The relationship energy is approximated, and not well."""
+
+
+class DisconnectedGraphWarning(HomophilyWarning):
+    """The graph has several connected components, which a map can only set apart."""
+
+
+class ContradictingLinksWarning(HomophilyWarning):
+    """A cannot-link joins points that must-links tie together."""
+
+
+class ContradictingLinksError(ValueError):
+    """Everything follows from links that contradict each other, so nothing is concluded from them."""

@@ -1,0 +1,396 @@
+"""Spectral vectors: the smoothest functions on a graph, the map that they make, and new points on it.
+
+The eigenvectors of a Laplacian for its smallest eigenvalues. Those for the eigenvalue 0 are known without computing,
+one for each connected component, so only the others are searched for, by subspace iteration on a block of a few columns
+more than asked for: the spare columns carry convergence past multiple eigenvalues. What the iteration applies to the
+block depends on the graph. A Chebyshev polynomial of L, which grows fastest below the block's own eigenvalues, needs
+about as many products as the graph is deep: few for data of many dimensions. On chains and surfaces L is factorised
+instead, and the block is multiplied by its inverse.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.linalg import splu
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from homophily.errors import DisconnectedGraphWarning
+from homophily.extend import Columns, extend
+from homophily.graph import KNNGraph
+from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.linear import choose_method, sparse_product
+from homophily.threads import single_threaded_blas
+
+Floats = NDArray[np.float64]
+Filter = Callable[[Floats, Floats], Floats]
+
+DENSE_POINTS = 400  # below, LAPACK takes milliseconds
+SPARE_COLUMNS = 8
+DEGREE = 30
+MAX_ROUNDS = 300
+BLOCK = 16_384
+
+
+def smallest_eigenpairs(
+    matrix: csr_array,
+    n: int,
+    *,
+    known: csr_array | None = None,
+    semidefinite: bool = True,
+    tolerance: float = 1e-6,
+    seed: int = 0,
+    n_jobs: int | None = None,
+) -> tuple[Floats, Floats]:
+    """The ``n`` smallest eigenvalues of a symmetric sparse matrix, ascending, with orthonormal eigenvectors (u, n).
+
+    Parameters
+    ----------
+    matrix : symmetric, with sorted indices.
+    known : (u, c) orthonormal columns that span an eigenspace; what is returned is orthogonal to it.
+    semidefinite : no eigenvalue is negative; allows the factorisation that chain-like graphs need.
+    tolerance : largest residual ‖Av − λv‖, in units of the spread of the block's eigenvalues (or 1e-6 of the
+        matrix' norm times that, if this is larger). A ConvergenceWarning tells that it was not reached.
+
+    The same bits are returned for every number of threads. Each vector has its largest entry positive (the first such).
+    """
+    u = matrix.shape[0]
+    free = u - (0 if known is None else known.shape[1])
+    if not 1 <= n <= free:
+        raise ValueError(
+            f"The 'n' parameter of smallest_eigenpairs must be between 1 and the {free} eigenvectors that are not "
+            f"known yet. Got {n} instead."
+        )
+    columns = -4 * (-(n + SPARE_COLUMNS) // 4)
+    with single_threaded_blas():
+        if u <= DENSE_POINTS or columns * 3 > free:
+            values, vectors = _dense(matrix, n, known)
+        else:
+            values, vectors = _subspace(matrix, n, columns, known, semidefinite, tolerance, seed, n_jobs)
+    return values, _fix_signs(vectors)
+
+
+def spectral_vectors(
+    graph: KNNGraph | csr_array,
+    n: int,
+    *,
+    normalized: bool = True,
+    tolerance: float = 1e-6,
+    n_jobs: int | None = None,
+) -> tuple[Floats, Floats]:
+    """The ``n`` smallest eigenvalues of a graph's Laplacian and orthonormal eigenvectors (u, n), constant one first.
+
+    ``graph`` is a :class:`KNNGraph` or symmetric weights (u, u). The first vector is √degrees (or ones, without
+    ``normalized``). With c components, the following c − 1 also have the eigenvalue 0 and tell components apart: each
+    the next smaller one from all larger ones, so that large components are parted first. Isolated points count as the
+    smallest.
+
+    >>> import numpy as np
+    >>> from scipy.sparse import csr_array
+    >>> path = csr_array(np.array([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> values, vectors = spectral_vectors(path, 2, normalized=False)
+    >>> values.round(12).tolist(), np.abs(vectors[:, 1]).round(3).tolist()
+    ([0.0, 1.0], [0.707, 0.0, 0.707])
+    """
+    graph = _as_graph(graph)
+    degrees, parts = graph.degrees, graph.n_components
+    if not 1 <= n <= len(degrees):
+        raise ValueError(
+            f"The 'n' parameter of spectral_vectors must be between 1 and the number of points, {len(degrees)}. "
+            f"Got {n} instead."
+        )
+    amplitude = np.sqrt(degrees) if normalized else np.ones(len(degrees))
+    kernel, masses = _kernel(amplitude, graph.component_labels, parts)
+    known = _kernel_vectors(kernel, masses, min(n, parts))
+    values = np.zeros(known.shape[1])
+    if n > parts:
+        laplacian = graph.laplacian(normalized=normalized)
+        more, vectors = smallest_eigenpairs(laplacian, n - parts, known=kernel, tolerance=tolerance, n_jobs=n_jobs)
+        # Rounding may leave the smallest a hair below 0.
+        values, known = np.append(values, np.maximum(more, 0.0)), np.hstack([known, vectors])
+    return values, np.ascontiguousarray(known)
+
+
+def spectral_coordinates(
+    graph: KNNGraph | csr_array,
+    n: int,
+    *,
+    normalized: bool = True,
+    tolerance: float = 1e-6,
+    n_jobs: int | None = None,
+) -> tuple[Floats, Floats]:
+    """Eigenvalues (n + 1,) and the map T = √u·[e₂ … e_{n+1}], whose columns have mean square 1.
+
+    A DisconnectedGraphWarning tells that the first columns do nothing but tell components apart.
+    """
+    graph = _as_graph(graph)
+    values, vectors = spectral_vectors(graph, n + 1, normalized=normalized, tolerance=tolerance, n_jobs=n_jobs)
+    if graph.n_components > 1:
+        warnings.warn(
+            f"The graph has {graph.n_components} connected components: {min(graph.n_components - 1, n)} of the {n} "
+            "coordinates only tell them apart. Raise n_neighbors to connect them, or n_components to see more of each.",
+            DisconnectedGraphWarning,
+            stacklevel=3,
+        )
+    return values, np.ascontiguousarray(vectors[:, 1:] * np.sqrt(len(vectors)))
+
+
+def _as_graph(graph: KNNGraph | csr_array) -> KNNGraph:
+    if isinstance(graph, KNNGraph):
+        return graph
+    made: KNNGraph = KNNGraph(metric="affinity").fit(graph)
+    return made
+
+
+def _kernel(amplitude: Floats, labels: NDArray[np.int32], parts: int) -> tuple[csr_array, Floats]:
+    """Orthonormal null vectors (u, c), one a component by falling mass, and the masses Σ amplitude²."""
+    masses: Floats = np.bincount(labels, weights=amplitude**2, minlength=parts).astype(np.float64)
+    order = np.argsort(-masses, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(parts)
+    norms = np.sqrt(masses)
+    # An isolated point has no degree; its null vector is the point itself.
+    entries = np.where(norms[labels] > 0, amplitude / np.where(norms > 0, norms, 1.0)[labels], 1.0)
+    points = np.arange(len(labels))
+    kernel = csr_array((entries, (points, rank[labels])), shape=(len(labels), parts))
+    return kernel, masses[order]
+
+
+def _kernel_vectors(kernel: csr_array, masses: Floats, n: int) -> Floats:
+    """The constant vector, then each component against all larger ones."""
+    total = masses.sum()
+    constant = np.sqrt(masses / total) if total > 0 else np.full(len(masses), len(masses) ** -0.5)
+    vectors = [kernel @ constant]
+    if total == 0:
+        # Nothing but isolated points: the constant and any complement of it.
+        masses = np.ones(len(masses))
+    larger = np.cumsum(masses)
+    for j in range(1, n):
+        contrast = np.zeros(len(masses))
+        contrast[:j] = -np.sqrt(masses[:j]) * np.sqrt(masses[j] / larger[j - 1] / larger[j])
+        contrast[j] = np.sqrt(larger[j - 1] / larger[j])
+        vectors.append(kernel @ contrast)
+    return np.column_stack(vectors)
+
+
+def _fix_signs(vectors: Floats) -> Floats:
+    """Largest entry positive; among entries as large to 6 digits the first counts, so that rounding does not choose."""
+    size = np.abs(vectors)
+    first = np.argmax(size >= (1 - 1e-6) * size.max(axis=0), axis=0)
+    return np.asarray(vectors * np.where(vectors[first, np.arange(vectors.shape[1])] < 0, -1.0, 1.0))
+
+
+def _dense(matrix: csr_array, n: int, known: csr_array | None) -> tuple[Floats, Floats]:
+    full = matrix.toarray()
+    if known is not None:
+        # Moved past the largest eigenvalue, the known ones are not among the smallest.
+        full += (3.0 * abs(matrix).sum(axis=1).max() + 1.0) * (known @ known.T).toarray()
+    values, vectors = eigh(full, subset_by_index=(0, n - 1))
+    return values, vectors
+
+
+def _subspace(
+    matrix: csr_array,
+    n: int,
+    columns: int,
+    known: csr_array | None,
+    semidefinite: bool,
+    tolerance: float,
+    seed: int,
+    n_jobs: int | None,
+) -> tuple[Floats, Floats]:
+    bound = float(abs(matrix).sum(axis=1).max())
+    X = np.random.default_rng(seed).normal(size=(matrix.shape[0], columns))
+    direct = semidefinite and choose_method(matrix, 1, columns) == "direct"
+    filters = [_chebyshev(matrix, bound, n_jobs)]
+    if direct:
+        filters.insert(0, _inverse(matrix, bound))
+    residual = np.inf
+    for apply in filters:
+        values, X, residual = _iterate(matrix, apply, X, n, known, tolerance, bound, n_jobs)
+        if residual <= tolerance:
+            break
+    else:
+        warnings.warn(
+            f"The eigenvectors are accurate to {residual:.1e} of their eigenvalues' spread only; {tolerance:.1e} was "
+            "asked for. The graph may be very long, or have many equal eigenvalues.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    return values[:n], X[:, :n]
+
+
+def _iterate(
+    matrix: csr_array,
+    apply: Filter,
+    X: Floats,
+    n: int,
+    known: csr_array | None,
+    tolerance: float,
+    bound: float,
+    n_jobs: int | None,
+) -> tuple[Floats, Floats, float]:
+    """Filter, orthonormalise and rotate the block until its first ``n`` columns are eigenvectors."""
+
+    def without_known(block: Floats) -> Floats:
+        return block if known is None else block - known @ (known.T @ block)
+
+    values = np.array([0.0, bound / 2])
+    residual = np.inf
+    for _ in range(MAX_ROUNDS):
+        Q, _ = np.linalg.qr(without_known(apply(X, values)))
+        # The columns of a filtered block are nearly dependent: what rounding left of the known ones was scaled up.
+        Q, _ = np.linalg.qr(without_known(Q))
+        product = sparse_product(matrix, Q, n_jobs=n_jobs)
+        values, rotation = np.linalg.eigh(Q.T @ product)
+        X = Q @ rotation
+        errors = np.linalg.norm(product @ rotation[:, :n] - X[:, :n] * values[:n], axis=0)
+        residual = float(errors.max() / max(values[-1] - values[0], 1e-6 * bound))
+        if residual <= tolerance:
+            break
+    return values, X, residual
+
+
+def _chebyshev(matrix: csr_array, bound: float, n_jobs: int | None) -> Filter:
+    """Degree ``DEGREE`` in the matrix: below 1 between the block's largest eigenvalue and ``bound``, large below."""
+
+    def apply(X: Floats, values: Floats) -> Floats:
+        lowest, cut = float(values[0]), min(float(values[-1]), 0.99 * bound)
+        centre, radius = (cut + bound) / 2, (bound - cut) / 2
+        # The three-term recurrence, scaled to be 1 at the lowest eigenvalue so that nothing overflows.
+        scale = first = radius / (lowest - centre)
+        previous, current = X, sparse_product(matrix, X, n_jobs=n_jobs)
+        current -= centre * X
+        current *= scale / radius
+        for _ in range(DEGREE - 1):
+            following = 1.0 / (2.0 / first - scale)
+            product = sparse_product(matrix, current, n_jobs=n_jobs)
+            product -= centre * current
+            product *= 2.0 * following / radius
+            product -= (scale * following) * previous
+            previous, current, scale = current, product, following
+        return current
+
+    return apply
+
+
+def _inverse(matrix: csr_array, bound: float) -> Filter:
+    """The inverse of a semi-definite matrix, shifted by a hair so that it exists."""
+    shifted = (matrix + diags_array(np.full(matrix.shape[0], 1e-10 * bound))).tocsc()
+    factors = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+
+    def apply(X: Floats, values: Floats) -> Floats:  # noqa: ARG001
+        return np.asarray(factors.solve(X))
+
+    return apply
+
+
+class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator, BaseEstimator):
+    """The map T = √u·[e₂, e₃, …] of the smoothest eigenvectors of a neighbour graph's Laplacian.
+
+    Parameters
+    ----------
+    n_components : coordinates of the map.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
+    normalized : use the normalised Laplacian.
+    tol : accuracy of the eigenvectors, see :func:`~homophily.spectral.smallest_eigenpairs`.
+    n_jobs : threads; None means every core this process may use. The result does not depend on it.
+
+    Attributes
+    ----------
+    embedding_ : (u, n_components), each column with mean square 1. eigenvalues_ : (n_components + 1,), the first is 0.
+    graph_ : the :class:`KNNGraph`.
+
+    In a graph of several components the first coordinates tell these apart (with a warning); see
+    :func:`~homophily.spectral.spectral_vectors`.
+
+    >>> from sklearn.datasets import make_moons
+    >>> from homophily import SpectralEmbedding
+    >>> X, y = make_moons(300, noise=0.05, random_state=0)
+    >>> T = SpectralEmbedding(n_neighbors=15).fit_transform(X)
+    >>> T.shape, (T**2).mean(axis=0).round(6).tolist()
+    ((300, 2), [1.0, 1.0])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GRAPH_CONSTRAINTS,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "normalized": ["boolean"],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        n_neighbors: int = 10,
+        metric: str = "euclidean",
+        weights: str = "local",
+        sigma_x: float | None = None,
+        exponent: int = 2,
+        symmetrize: str = "mean",
+        normalized: bool = True,
+        tol: float = 1e-6,
+        n_jobs: int | None = None,
+    ):
+        self.n_components = n_components
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.weights = weights
+        self.sigma_x = sigma_x
+        self.exponent = exponent
+        self.symmetrize = symmetrize
+        self.normalized = normalized
+        self.tol = tol
+        self.n_jobs = n_jobs
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Map the rows of X, or the points of a fitted :class:`KNNGraph`; y is ignored."""
+        graph = self._graph(self._points(X))
+        if self.n_components >= graph.n_points:
+            raise ValueError(
+                "The 'n_components' parameter of SpectralEmbedding must be smaller than the number of points, "
+                f"n_samples={graph.n_points}. Got {self.n_components} instead."
+            )
+        self.eigenvalues_, self.embedding_ = spectral_coordinates(
+            graph, self.n_components, normalized=self.normalized, tolerance=self.tol, n_jobs=self.n_jobs
+        )
+        self.graph_ = graph
+        return self
+
+    def transform(self, X: Any) -> Floats:
+        """Coordinates of points: those that make the map smoothest at each of them, the stored ones held still.
+
+        A point at distance 0 from one of ``fit`` has that one's coordinates; a point without neighbours is at 0.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        columns = (Columns(self.embedding_, None),)
+        everywhere = np.ones(self.graph_.n_points, dtype=bool)
+        blocks = [
+            extend(
+                X[start : start + BLOCK],
+                self.graph_,
+                columns,
+                everywhere,
+                normalized=self.normalized,
+                lambda1=1.0,
+                n_jobs=self.n_jobs,
+            )[0]
+            for start in range(0, X.shape[0], BLOCK)
+        ]
+        return np.concatenate(blocks)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])
