@@ -105,9 +105,7 @@ def test_three_points_apart_contradict_two_classes_only():
     triangle = links(cannot=[(0, 1), (1, 2), (0, 2)])
     assert find_contradiction(triangle, 3) is None
     assert as_set(close_links(triangle, 3).cannot) == as_set(triangle.cannot)
-    with pytest.raises(
-        ContradictingLinksError, match=r"of two classes, 0 apart from . apart from . apart from 0 would"
-    ):
+    with pytest.raises(ContradictingLinksError, match=r"of two classes, 0 apart from . apart from . apart from 0"):
         close_links(triangle, 3, two_classes=True)
 
 
