@@ -142,7 +142,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         With the normalised Laplacian a score is the value divided by √(degree / mean degree): values follow that root
         (it is what the Laplacian calls constant), so offsets are added to what is left without it.
         """
-        return self._decision(*self._extend(X))
+        return self._decision(*self._extend(self._new_points(X)))
 
     @property
     def decision_scores_(self) -> Floats:
@@ -156,7 +156,7 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         A point at distance 0 from one of ``fit`` gets that one's transduced class (with ``metric="affinity"`` there are
         no distances, and every point counts as new).
         """
-        return self._decide(*self._extend(X))
+        return self._decide(*self._extend(self._new_points(X)))
 
     def predict_proba(self, X: Any) -> Floats:
         """Calibrated class probabilities (m, C); the largest is always at the predicted class.
@@ -164,11 +164,16 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         The first call (or the first use of ``label_distributions_``) calibrates: the fit is repeated on folds of the
         labels, and the slope of a logistic curve is fitted to the scores of those left out.
         """
-        return self._probabilities(*self._extend(X))
+        return self._probabilities(*self._extend(self._new_points(X)))
 
-    def answer(self, X: Any, *, probabilities: bool = False) -> Answers:
-        """What :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` say, at the cost of one of them."""
-        scores, reached = self._extend(X)
+    def answer(self, X: Any, *, probabilities: bool = False, validated: bool = False) -> Answers:
+        """What :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` say, at the cost of one of them.
+
+        An X that is ``validated`` is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or
+        two, looking at that takes as long as the answer.
+        """
+        check_is_fitted(self)
+        scores, reached = self._extend(X if validated else self._new_points(X))
         return Answers(
             self._decide(scores, reached),
             self._decision(scores, reached),
@@ -313,10 +318,12 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
         probabilities[~reached] = self.class_prior_
         return probabilities
 
+    def _new_points(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+
     def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
         """Scores of points, and which of them a label reaches; in blocks, as each point brings k edges along."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
         columns = self._columns()
         blocks = [self._extend_block(X[start : start + BLOCK], columns) for start in range(0, X.shape[0], BLOCK)]
         return np.concatenate([scores for scores, _ in blocks]), np.concatenate([reached for _, reached in blocks])

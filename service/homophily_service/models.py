@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
 from homophily_service.errors import DataLoss, FailedPrecondition
+from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES
 from homophily_service.store.blobs import Blobs
 from homophily_service.stores import Stores
 
 Classifier = IRRClassifier | ERRClassifier
-
-# Arrays for ReadSolution, beside those of the classifier's state.
-CLASS_INDICES, SCORES, PROBABILITIES = "answer.class_indices", "answer.scores", "answer.probabilities"
-VALUES = "solution"
+CLASSIFIERS: dict[str, type[Classifier]] = {"irr": IRRClassifier, "err": ERRClassifier}
 
 
 def graph_digest(dataset_sha256: bytes, parameters: dict[str, Any]) -> str:

@@ -1,16 +1,17 @@
-"""Labels and parameters: from messages to what the core's estimators take, with every field checked by its name."""
+"""Labels and parameters: from messages to what the core's estimators take, with every field checked by its name.
+
+The API checks with it and never computes, so the core itself is not imported here.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily import ERRClassifier, IRRClassifier
-from homophily.state import PointLabels
 from homophily_service._pb import model_pb2 as pb
 from homophily_service.errors import FieldViolation, InvalidRequest, LimitExceeded, ServiceError
 
@@ -29,11 +30,7 @@ SYMMETRIZATIONS = {
     pb.SYMMETRIZATION_MAX: "max",
     pb.SYMMETRIZATION_MEAN: "mean",
 }
-METHODS = {
-    pb.METHOD_UNSPECIFIED: ERRClassifier,
-    pb.METHOD_IRR: IRRClassifier,
-    pb.METHOD_ERR: ERRClassifier,
-}
+METHODS = {pb.METHOD_UNSPECIFIED: "err", pb.METHOD_IRR: "irr", pb.METHOD_ERR: "err"}
 MULTICLASS = {
     pb.MULTICLASS_UNSPECIFIED: "vector",
     pb.MULTICLASS_VECTOR: "vector",
@@ -44,6 +41,14 @@ TEXT = np.dtypes.StringDType()
 # Beyond it one term of the energy is no more than the rounding of another, and the systems to solve are singular.
 LARGEST = 1e12
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
+
+
+class PointLabels(NamedTuple):
+    """The labelled points, the class of each and the confidence in it."""
+
+    points: NDArray[np.int64]
+    classes: NDArray[Any]
+    weights: NDArray[np.float64]
 
 
 def read_labels(message: pb.Labels, n_points: int | None, field: str, *, max_classes: int) -> PointLabels:
@@ -93,9 +98,9 @@ def _weights(message: pb.Labels, count: int, field: str) -> NDArray[np.float64]:
     return weights
 
 
-def check_two_classes(labels: PointLabels, field: str) -> None:
+def check_two_classes(classes: NDArray[Any], field: str) -> None:
     """Refuse labels out of which nothing can be learned."""
-    found = np.unique(labels.classes)
+    found = np.unique(classes)
     if len(found) < 2:
         raise InvalidRequest(field, f"must be of at least two classes; got {len(found)}")
 
@@ -136,13 +141,11 @@ def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str
     return parameters
 
 
-def make_classifier(
+def solver_parameters(
     message: pb.SolverParameters, field: str, *, n_classes: int | None = None
-) -> IRRClassifier | ERRClassifier:
-    """The estimator that the parameters describe."""
-    method = METHODS.get(message.method)
-    if method is None:
-        raise InvalidRequest(f"{field}.method", f"{message.method} is not known")
+) -> tuple[str, dict[str, Any]]:
+    """The method, and the parameters of :class:`homophily.IRRClassifier` or :class:`homophily.ERRClassifier`."""
+    method = _choice(METHODS, message.method, f"{field}.method")
     parameters: dict[str, Any] = {}
     if message.HasField("power"):
         parameters["power"] = _between(message.power, 1, 8, f"{field}.power")
@@ -155,7 +158,7 @@ def make_classifier(
     if message.HasField("max_iter"):
         parameters["max_iter"] = _between(message.max_iter, 0, 100_000, f"{field}.max_iter")
     if message.HasField("tolerance"):
-        check = _positive if method is IRRClassifier else _at_least_zero
+        check = _positive if method == "irr" else _at_least_zero
         parameters["tol"] = check(message.tolerance, f"{field}.tolerance")
     if message.HasField("normalized"):
         parameters["normalized"] = message.normalized
@@ -167,15 +170,14 @@ def make_classifier(
         if parameters.get("repulsion", 1.0) != 1.0:
             raise InvalidRequest(f"{field}.repulsion", "must be 1 with relationship_neighbors")
     multiclass = _choice(MULTICLASS, message.multiclass, f"{field}.multiclass")
-    if method is IRRClassifier:
+    if method == "irr":
         for name in ERR_ONLY:
             if name in parameters:
                 raise InvalidRequest(f"{field}.{name}", "is a parameter of ERR, but the method is IRR")
     else:
         parameters["multiclass"] = multiclass
     parameters["class_prior"] = _class_prior(message.class_prior, n_classes, f"{field}.class_prior")
-    classifier: IRRClassifier | ERRClassifier = method(**parameters)
-    return classifier
+    return method, parameters
 
 
 def _class_prior(message: pb.ClassPrior, n_classes: int | None, field: str) -> Any:

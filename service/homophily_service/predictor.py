@@ -1,8 +1,4 @@
-"""The process that answers Predict: keeps the models last used, and answers those who wait for the same one together.
-
-A frame is a length (4 bytes), a call's number (4 bytes) and a body. Asked: a line of JSON (the model's path and its
-graph's digest), then a PredictRequest. Answered: S and a PredictResponse, or E and a JobError.
-"""
+"""The process that answers Predict: keeps the models last used, answers all who wait for the same one together."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ import json
 import logging
 import os
 import select
-import struct
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +16,7 @@ from scipy.sparse import csr_array, vstack
 from homophily_service._pb import model_pb2
 from homophily_service.arrays import Limits, Points, from_points, to_tensor
 from homophily_service.errors import InternalError, ServiceError
+from homophily_service.frames import ERROR, READY, SUCCESS, frame, take_frames
 from homophily_service.job_errors import job_error
 from homophily_service.logs import start_logging
 from homophily_service.models import Classifier, load_model
@@ -32,8 +29,8 @@ from homophily_service.warm import warm_up
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.predictor")
 
-HEAD = struct.Struct("<II")
-SUCCESS, ERROR = b"S", b"E"
+READ_BYTES = 1 << 20
+MOST_WAITING = 1 << 24
 # The API has checked the size of what it sends.
 NO_LIMITS = Limits(2**62, 2**62, 2**62)
 
@@ -90,7 +87,7 @@ def _answers(model: Classifier, calls: list[Call], points: list[Points]) -> dict
     if len(points) > 1:
         rows_of_all: Any = points
         together = vstack(rows_of_all, format="csr") if isinstance(together, csr_array) else np.concatenate(rows_of_all)
-    found = model.answer(together, probabilities=any(call.request.probabilities for call in calls))
+    found = model.answer(together, probabilities=any(call.request.probabilities for call in calls), validated=True)
     answers, start = {}, 0
     for call, own in zip(calls, points, strict=True):
         rows = slice(start, start + own.shape[0])
@@ -104,57 +101,34 @@ def _answers(model: Classifier, calls: list[Call], points: list[Points]) -> dict
     return answers
 
 
-class Frames:
-    """Frames out of a stream of bytes, and into it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._buffer = bytearray()
-
-    def waiting(self) -> list[tuple[int, bytes]]:
-        """Wait for a frame, and take every other that is there; none at the end of the stream."""
-        frames = self._taken()
-        while not frames:
-            data = os.read(self.descriptor, 1 << 20)
+def questions(descriptor: int) -> Iterator[list[tuple[int, bytes]]]:
+    """The frames that have come, all that are there at a time, until the stream ends."""
+    buffer = bytearray()
+    while data := os.read(descriptor, READ_BYTES):
+        buffer += data
+        while len(buffer) < MOST_WAITING and select.select([descriptor], [], [], 0)[0]:
+            data = os.read(descriptor, READ_BYTES)
             if not data:
-                return []
-            self._buffer += data
-            while select.select([self.descriptor], [], [], 0)[0] and len(self._buffer) < 1 << 24:
-                more = os.read(self.descriptor, 1 << 20)
-                if not more:
-                    break
-                self._buffer += more
-            frames = self._taken()
-        return frames
-
-    def send(self, number: int, body: bytes) -> None:
-        """Write one frame."""
-        data = memoryview(HEAD.pack(len(body), number) + body)
-        while data:
-            data = data[os.write(self.descriptor, data) :]
-
-    def _taken(self) -> list[tuple[int, bytes]]:
-        frames = []
-        place = 0
-        while len(self._buffer) - place >= HEAD.size:
-            length, number = HEAD.unpack_from(self._buffer, place)
-            if len(self._buffer) - place - HEAD.size < length:
                 break
-            place += HEAD.size
-            frames.append((number, bytes(self._buffer[place : place + length])))
-            place += length
-        del self._buffer[:place]
-        return frames
+            buffer += data
+        if frames := take_frames(buffer):
+            yield frames
+
+
+def send(descriptor: int, frames: bytes) -> None:
+    """Write all of them."""
+    rest = memoryview(frames)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def serve(descriptor: int, settings: Settings) -> None:
     """Answer until the API goes away."""
     models = ModelCache(Stores.open(settings), settings.predictor_models, 1)
-    frames = Frames(descriptor)
-    frames.send(0, b"")
-    while waiting := frames.waiting():
+    send(descriptor, frame(READY, b""))
+    for asked in questions(descriptor):
         by_model: dict[tuple[str, bool], list[Call]] = {}
-        for number, body in waiting:
+        for number, body in asked:
             line, _, request = body.partition(b"\n")
             head = json.loads(line)
             call = Call(number, head["path"], head["graph"], model_pb2.PredictRequest.FromString(request))
@@ -162,8 +136,7 @@ def serve(descriptor: int, settings: Settings) -> None:
             key = (call.path, call.request.points.WhichOneof("layout") == "csr")
             by_model.setdefault(key, []).append(call)
         for calls in by_model.values():
-            for number, body in answer(calls, models).items():
-                frames.send(number, body)
+            send(descriptor, b"".join(frame(number, body) for number, body in answer(calls, models).items()))
 
 
 def main() -> None:

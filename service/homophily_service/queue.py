@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, delete, exc, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, delete, exc, exists, func, insert, or_, select, tuple_, update
 
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
@@ -25,6 +25,8 @@ from homophily_service.store.tables import events, jobs
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 WORKER_LOST = "cancelled after its worker was lost"
+# What is asked for again and again comes without the request, which may be large.
+_SHOWN = [column for column in jobs.c if column is not jobs.c.request]
 # Few enough for other writers not to wait long.
 FORGET_AT_ONCE = 500
 
@@ -149,27 +151,20 @@ class Queue:
         with self.database.read() as connection:
             return _get(connection, name)
 
-    def placed(self, name: JobName) -> tuple[Row[Any], int]:
-        """The job's row, and how many jobs will be started before it (0 unless it is queued); or NotFound."""
+    def placed(self, names: Collection[JobName]) -> dict[JobName, tuple[Row[Any], int]]:
+        """The rows of those that exist, and how many jobs will be started before each (0 unless it is queued)."""
+        keys = [(name.project, name.id) for name in names]
+        query = select(*_SHOWN).where(tuple_(jobs.c.project, jobs.c.id).in_(keys))
         with self.database.read() as connection:
-            job = _get(connection, name)
-            if job.state != QUEUED:
-                return job, 0
-            same = and_(jobs.c.priority == job.priority, jobs.c.number < job.number)
-            earlier = select(func.count()).where(jobs.c.state == QUEUED, or_(jobs.c.priority > job.priority, same))
-            return job, connection.scalar(earlier) or 0
-
-    def places(self) -> dict[int, int]:
-        """How many jobs will be started before each queued one, by number."""
-        in_turn = select(jobs.c.number).where(jobs.c.state == QUEUED).order_by(jobs.c.priority.desc(), jobs.c.number)
-        with self.database.read() as connection:
-            return {number: place for place, number in enumerate(connection.scalars(in_turn))}
+            rows = connection.execute(query).all()
+            places = _places(connection, rows)
+        return {JobName(row.project, row.id): (row, places.get(row.number, 0)) for row in rows}
 
     def page(
         self, project: str, *, states: Collection[str] = (), kind: str = "", before: int | None = None, limit: int = 100
-    ) -> Sequence[Row[Any]]:
-        """Jobs of a project, newest first, with a number below ``before``."""
-        query = select(jobs).where(jobs.c.project == project).order_by(jobs.c.number.desc()).limit(limit)
+    ) -> list[tuple[Row[Any], int]]:
+        """Jobs of a project, newest first, with a number below ``before``; with their places, as in :meth:`placed`."""
+        query = select(*_SHOWN).where(jobs.c.project == project).order_by(jobs.c.number.desc()).limit(limit)
         if states:
             query = query.where(jobs.c.state.in_(states))
         if kind:
@@ -177,7 +172,9 @@ class Queue:
         if before is not None:
             query = query.where(jobs.c.number < before)
         with self.database.read() as connection:
-            return connection.execute(query).all()
+            rows = connection.execute(query).all()
+            places = _places(connection, rows)
+        return [(row, places.get(row.number, 0)) for row in rows]
 
     def events_after(self, number: int, sequence: int) -> list[Event]:
         """The events of a job that come after one of them."""
@@ -332,6 +329,17 @@ def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[An
     if found is None:
         raise NotFound(f"{name} does not exist")
     return found
+
+
+def _places(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
+    """How many jobs will be started before each of those that are queued, by number."""
+    queued = [row.number for row in rows if row.state == QUEUED]
+    if not queued:
+        return {}
+    place = func.row_number().over(order_by=(jobs.c.priority.desc(), jobs.c.number)) - 1
+    in_turn = select(jobs.c.number, place.label("place")).where(jobs.c.state == QUEUED).subquery()
+    found = connection.execute(select(in_turn).where(in_turn.c.number.in_(queued)))
+    return dict(found.tuples().all())
 
 
 def _first(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:

@@ -434,10 +434,10 @@ def test_unknown_kinds_are_left_for_workers_that_know_them(queue: Queue) -> None
 
 def test_positions_count_the_jobs_that_go_first(queue: Queue) -> None:
     names = [submit(queue, priority=priority) for priority in (0, 0, 5, 0)]
-    assert [queue.placed(name)[1] for name in names] == [1, 2, 0, 3]
-    assert sorted(queue.places().values()) == [0, 1, 2, 3]
+    assert [queue.placed(names)[name][1] for name in names] == [1, 2, 0, 3]
+    assert sorted(place for _, place in queue.page("default")) == [0, 1, 2, 3]
     claim(queue)
-    assert [queue.placed(name)[1] for name in names] == [0, 1, 0, 2]
+    assert [queue.placed(names)[name][1] for name in names] == [0, 1, 0, 2]
 
 
 def test_a_full_queue_refuses_and_says_when_to_try_again(queue: Queue) -> None:
@@ -467,7 +467,7 @@ def test_pages_are_newest_first_and_complete(queue: Queue) -> None:
     seen: list[Row[Any]] = []
     while page := queue.page("default", before=seen[-1].number if seen else None, limit=2):
         assert len(page) <= 2
-        seen += page
+        seen += [row for row, _ in page]
     assert [row.id for row in seen] == [name.id for name in reversed(names)]
 
 
@@ -476,7 +476,7 @@ def test_pages_can_be_of_some_states_or_a_kind(queue: Queue) -> None:
     queue.finish(claim(queue), b"")
 
     def ids(**filters: Any) -> list[str]:
-        return [row.id for row in queue.page("default", **filters)]
+        return [row.id for row, _ in queue.page("default", **filters)]
 
     assert ids(states=[SUCCEEDED]) == [done.id]
     assert ids(states=[QUEUED, SUCCEEDED]) == [other.id, waiting.id, done.id]
@@ -571,7 +571,7 @@ def test_jobs_that_ended_long_ago_are_forgotten(queue: Queue, monkeypatch: pytes
     claim(queue)
     assert queue.forget_ended(3600.0) == 0
     assert queue.forget_ended(LOST) == 5
-    assert [row.id for row in queue.page("default")] == [names[6].id, names[5].id]
+    assert [row.id for row, _ in queue.page("default")] == [names[6].id, names[5].id]
     with queue.database.read() as connection:
         assert connection.scalar(text("SELECT count(*) FROM events")) == 3
 

@@ -128,4 +128,4 @@ def check_each(cluster: Cluster, acknowledged: list[Acknowledged]) -> None:
     stored = cluster.queue.page("default", limit=10**6)
     last_look = 1
     assert len(stored) == len(acknowledged) + last_look
-    assert {name for name, _, _ in acknowledged} <= {str(JobName(row.project, row.id)) for row in stored}
+    assert {name for name, _, _ in acknowledged} <= {str(JobName(row.project, row.id)) for row, _ in stored}

@@ -10,8 +10,8 @@ import inspect
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ DOMAIN = "homophily"
 LONGEST_FIELD, LONGEST_TEXT = 100, 400
 MOST_VIOLATIONS = 3
 
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -119,35 +120,34 @@ async def _each(read: Callable[[bytes], Any], requests: AsyncIterator[bytes]) ->
         yield read(request)
 
 
-@contextmanager
-def _observed(context: Context, tell: Callable[[str, float], None]) -> Iterator[None]:
-    """Tell with which code a call has ended, and after how many seconds."""
-    began, longest, gone = time.monotonic(), context.time_remaining(), False
-    try:
-        yield
-    except (asyncio.CancelledError, GeneratorExit):
-        gone = True
-        raise
-    finally:
-        seconds = time.monotonic() - began
-        code: Any = context.code()
-        if gone:
+class _Observed:
+    """Tells with which code a call has ended, and after how many seconds."""
+
+    def __init__(self, context: Context, tell: Callable[[str, float], None]) -> None:
+        self.context, self.tell = context, tell
+
+    async def __aenter__(self) -> None:
+        self.began, self.longest = time.monotonic(), self.context.time_remaining()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        seconds = time.monotonic() - self.began
+        code: Any = self.context.code()
+        if kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit):
             # The caller did not wait for the answer; gRPC has no code for that here.
-            late = longest is not None and seconds >= longest
+            late = self.longest is not None and seconds >= self.longest
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
         elif not isinstance(code, grpc.StatusCode):
             code = CODES.get(code, grpc.StatusCode.OK)
-        tell(code.name, seconds)
+        self.tell(code.name, seconds)
 
 
 class Logging(Interceptor):
     """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer."""
 
-    @asynccontextmanager
-    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
+    def around(self, method: str, context: Context) -> _Observed:
         """Log the call's end."""
         given = _metadata(context, "x-request-id")
-        request_id.set(given if re.fullmatch(r"[\x21-\x7e]{1,128}", given) else new_id())
+        request_id.set(given if given and REQUEST_ID.fullmatch(given) else new_id())
         context.set_trailing_metadata((("x-request-id", request_id.get()),))
         # Now: once a cancelled call is gone, asking for its peer ends the process.
         peer = context.peer()
@@ -156,8 +156,7 @@ class Logging(Interceptor):
             fields = {"method": method, "code": code, "milliseconds": round(1e3 * seconds, 2), "peer": peer}
             _log.info("call", extra={"fields": fields})
 
-        with _observed(context, log):
-            yield
+        return _Observed(context, log)
 
 
 class Metrics(Interceptor):
@@ -171,33 +170,37 @@ class Metrics(Interceptor):
         buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
     )
 
-    @asynccontextmanager
-    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
+    def around(self, method: str, context: Context) -> _Observed:
         """Count and time the call."""
 
         def count(code: str, seconds: float) -> None:
             self.calls.labels(method, code).inc()
             self.seconds.labels(method).observe(seconds)
 
-        with _observed(context, count):
-            yield
+        return _Observed(context, count)
 
 
 class Errors(Interceptor):
     """The one place where exceptions become codes."""
 
-    @asynccontextmanager
-    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
+    def around(self, method: str, context: Context) -> _Told:
         """Turn what is raised into a status."""
-        try:
-            yield
-        except ServiceError as error:
-            await _abort(context, error)
-        except (asyncio.CancelledError, grpc.aio.AbortError, GeneratorExit):
-            raise
-        except Exception:
-            _log.exception("error inside the service in %s", method)
-            await _abort(context, InternalError("an error inside the service; its log tells more"))
+        return _Told(method, context)
+
+
+class _Told:
+    def __init__(self, method: str, context: Context) -> None:
+        self.method, self.context = method, context
+
+    async def __aenter__(self) -> None:
+        return
+
+    async def __aexit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ServiceError):
+            await _abort(self.context, error)
+        elif isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+            _log.error("error inside the service in %s", self.method, exc_info=error)
+            await _abort(self.context, InternalError("an error inside the service; its log tells more"))
 
 
 class Authentication(Interceptor):

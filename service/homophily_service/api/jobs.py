@@ -26,11 +26,12 @@ from homophily_service.api.messages import (
     page_limit,
     page_start,
 )
+from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
 from homophily_service.errors import AlreadyExists, InvalidRequest, NotFound, NotImplementedYet
 from homophily_service.names import DatasetName, JobName, ModelName, check_id, new_id
-from homophily_service.parameters import check_two_classes, graph_parameters, make_classifier, read_labels
+from homophily_service.parameters import check_two_classes, graph_parameters, read_labels, solver_parameters
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
@@ -45,6 +46,7 @@ class Jobs:
     stores: Stores
     settings: Settings
     watcher: Watcher
+    looks: Together[JobName, tuple[Row[Any], int]]
 
     async def Fit(self, request: pb.FitRequest, _: Any) -> pb.FitResponse:
         """Check what can be checked without computing, and queue."""
@@ -65,7 +67,7 @@ class Jobs:
 
     async def GetJob(self, request: pb.GetJobRequest, _: Any) -> pb.GetJobResponse:
         """A job."""
-        return pb.GetJobResponse(job=await asyncio.to_thread(self._job, allowed_name(JobName, request.name, "name")))
+        return pb.GetJobResponse(job=await self._job(allowed_name(JobName, request.name, "name")))
 
     async def ListJobs(self, request: pb.ListJobsRequest, _: Any) -> pb.ListJobsResponse:
         """A page of jobs."""
@@ -80,13 +82,11 @@ class Jobs:
         if request.kind and not kind:
             raise InvalidRequest("kind", f"{request.kind} is not known")
 
-        def page() -> tuple[Any, list[pb.Job]]:
-            rows = self.stores.queue.page(project, states=states, kind=kind, before=before, limit=limit)
-            places = self.stores.queue.places() if any(row.state == queue.QUEUED for row in rows) else {}
-            return rows, [job_message(row, places.get(row.number, 0)) for row in rows]
-
-        rows, jobs = await asyncio.to_thread(page)
-        return pb.ListJobsResponse(jobs=jobs, next_page_token=next_page(rows, limit))
+        placed = await asyncio.to_thread(
+            self.stores.queue.page, project, states=states, kind=kind, before=before, limit=limit
+        )
+        token = next_page([row for row, _ in placed], limit)
+        return pb.ListJobsResponse(jobs=[job_message(row, place) for row, place in placed], next_page_token=token)
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
         """The job when it has ended, or when the time is up."""
@@ -98,7 +98,7 @@ class Jobs:
             longest = min(longest, max(0.0, remaining - 0.2))
         row = await asyncio.to_thread(self.stores.queue.get, name)
         await self._await_end(row, longest)
-        return pb.WaitJobResponse(job=await asyncio.to_thread(self._job, name))
+        return pb.WaitJobResponse(job=await self._job(name))
 
     async def WatchJob(self, request: pb.WatchJobRequest, _: Any) -> AsyncIterator[pb.WatchJobResponse]:
         """Events from the database, from where the caller wants them, until the job has ended."""
@@ -115,11 +115,11 @@ class Jobs:
                 if event.state not in queue.FINAL:
                     yield pb.WatchJobResponse(event=event_message(event))
             if events and events[-1].state in queue.FINAL:
-                job = await asyncio.to_thread(self._job, name)
+                job = await self._job(name)
                 yield pb.WatchJobResponse(event=event_message(events[-1]), job=job)
                 return
             if not events:
-                job = await asyncio.to_thread(self._job, name)
+                job = await self._job(name)
                 if job.last_sequence <= sequence and job.HasField("finish_time"):
                     yield pb.WatchJobResponse(job=job)
                     return
@@ -153,10 +153,10 @@ class Jobs:
         is_sparse = shape.WhichOneof("layout") == "csr"
         rows = shape.csr.rows if is_sparse else shape.dense.rows
         labels = read_labels(request.labels, rows, "labels", max_classes=self.settings.max_classes)
-        check_two_classes(labels, "labels")
+        check_two_classes(labels.classes, "labels")
         read_labels(request.validation, rows, "validation", max_classes=self.settings.max_classes)
         graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
-        make_classifier(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+        solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
         self._check_new_model(project, request.model_id, request.options)
         if points is not None:
             request.dataset = self._keep_inline(project, points)
@@ -189,7 +189,7 @@ class Jobs:
         row = await asyncio.to_thread(self.stores.queue.submit, job, self.settings.max_queued_jobs)
         if wait:
             await self._await_end(row, wait)
-        return await asyncio.to_thread(self._job, JobName(project, row.id))
+        return await self._job(JobName(project, row.id))
 
     def _check_new_model(self, project: str, model_id: str, options: pb.JobOptions) -> None:
         """Refuse an id that is taken, unless the request may be one that was sent before."""
@@ -216,8 +216,11 @@ class Jobs:
                 publish_dataset(self.stores, name, start, digest.digest(), size, arrays=arrays)
         return str(name)
 
-    def _job(self, name: JobName) -> pb.Job:
-        return job_message(*self.stores.queue.placed(name))
+    async def _job(self, name: JobName) -> pb.Job:
+        found = await self.looks.get(name)
+        if found is None:
+            raise NotFound(f"{name} does not exist")
+        return job_message(*found)
 
     async def _await_end(self, row: Row[Any], seconds: float) -> None:
         """Wait until a job has ended, for so long at most."""

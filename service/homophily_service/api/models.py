@@ -13,9 +13,9 @@ from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.api.predictors import Predictors
 from homophily_service.arrays import from_points, to_tensor
 from homophily_service.errors import FailedPrecondition, InvalidRequest
-from homophily_service.models import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
 from homophily_service.names import EmbeddingName, ModelName
 from homophily_service.settings import Settings
+from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
 from homophily_service.stores import Stores
 from homophily_service.uploads import limits_of
 

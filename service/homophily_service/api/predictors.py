@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 from homophily_service import processes
 from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
-from homophily_service.predictor import ERROR, HEAD
+from homophily_service.frames import ERROR, MOST_CALLS, READY, frame, take_frames
 from homophily_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class _Predictor:
         self.asked: dict[int, asyncio.Future[bytes]] = {}
         self._number = 0
         self._ready = asyncio.Event()
-        self._writer: asyncio.StreamWriter | None = None
+        self._questions: _Questions | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -83,17 +83,24 @@ class _Predictor:
                 await asyncio.wait_for(self._ready.wait(), START_SECONDS)
             except TimeoutError:
                 raise Unavailable("no predictor is ready; try again", retry_seconds=5.0) from None
-        writer = self._writer
-        assert writer is not None
-        self._number = self._number % 0xFFFFFFFE + 1
+        assert self._questions is not None
+        self._number = self._number % MOST_CALLS + 1
         number = self._number
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.asked[number] = answer
         try:
-            writer.write(HEAD.pack(len(body), number) + body)
+            self._questions.send(number, body)
             return await answer
         finally:
             self.asked.pop(number, None)
+
+    def answered(self, number: int, body: bytes) -> None:
+        """Give an answer to who waits for it."""
+        if number == READY:
+            self._ready.set()
+        answer = self.asked.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(body)
 
     async def keep(self) -> None:
         """Run the process, again and again."""
@@ -107,7 +114,9 @@ class _Predictor:
     async def _run(self) -> None:
         process, ours = processes.start("homophily_service.predictor", self.settings, 1)
         try:
-            await self._listen(ours)
+            loop = asyncio.get_running_loop()
+            _, self._questions = await loop.create_connection(lambda: _Questions(self.answered), sock=ours)
+            await self._questions.ended.wait()
             _log.error("a predictor ended, with code %s", process.poll())
         finally:
             self._ready.clear()
@@ -116,21 +125,48 @@ class _Predictor:
                 if not answer.done():
                     answer.set_exception(Unavailable("the predictor was lost; try again", retry_seconds=1.0))
 
-    async def _listen(self, ours: socket.socket) -> None:
-        reader, self._writer = await asyncio.open_connection(sock=ours)
-        try:
-            while True:
-                length, number = HEAD.unpack(await reader.readexactly(HEAD.size))
-                body = await reader.readexactly(length)
-                if number == 0:
-                    self._ready.set()
-                answer = self.asked.get(number)
-                if answer is not None and not answer.done():
-                    answer.set_result(body)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
-        finally:
-            self._writer.close()
+
+class _Questions(asyncio.Protocol):
+    """Frames to and from the process. Who asks while it is busy goes into its next packet, together with others."""
+
+    def __init__(self, answered: Callable[[int, bytes], None]) -> None:
+        self.ended = asyncio.Event()
+        self._answered = answered
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._waiting: list[bytes] = []
+        self._sent = 0
+
+    def send(self, number: int, body: bytes) -> None:
+        """Ask, now or together with the next."""
+        self._waiting.append(frame(number, body))
+        if self._sent == 0:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting and self._transport is not None:
+            self._sent = len(self._waiting)
+            self._transport.write(b"".join(self._waiting))
+            self._waiting.clear()
+
+    def connection_made(self, transport: Any) -> None:
+        """Know where to write."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on answers; when all have come, ask what has been waiting."""
+        self._buffer += data
+        for number, body in take_frames(self._buffer):
+            self._answered(number, body)
+            if number != READY:
+                self._sent -= 1
+        if self._sent == 0:
+            self._flush()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Say that it is over."""
+        self._transport = None
+        self.ended.set()
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

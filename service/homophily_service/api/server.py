@@ -25,6 +25,7 @@ from homophily_service.api.interceptors import Authentication, Errors, Logging, 
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.models import Embeddings, Models
 from homophily_service.api.predictors import Predictors
+from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable
 from homophily_service.janitor import sweep
@@ -49,6 +50,7 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         super().__init__()
         self.settings, self.stores = settings, stores
         self.watcher, self.predictors = watcher, predictors
+        self.looks = Together(stores.queue.placed)
         self.uploads, self.under_way = Uploads(settings, stores), set()
 
 

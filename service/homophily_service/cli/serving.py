@@ -58,7 +58,7 @@ def serve(
 ) -> None:
     """Run the API and its workers until Ctrl-C or SIGTERM."""
     # Only here: a client's commands need not load the server.
-    import asyncio
+    import uvloop
 
     from homophily_service.api import server
     from homophily_service.logs import start_logging
@@ -80,7 +80,7 @@ def serve(
         tell(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
         tell(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
 
-    asyncio.run(server.serve(settings, started))
+    uvloop.run(server.serve(settings, started))
 
 
 def worker(

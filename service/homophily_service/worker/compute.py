@@ -17,6 +17,7 @@ from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
 from homophily_service.errors import DataLoss, InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.models import (
+    CLASSIFIERS,
     Classifier,
     graph_digest,
     graph_path,
@@ -31,9 +32,9 @@ from homophily_service.parameters import (
     class_values,
     classes_of,
     graph_parameters,
-    make_classifier,
     read_labels,
     refusal,
+    solver_parameters,
 )
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
@@ -96,7 +97,7 @@ class Work(NamedTuple):
 
     def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
         """Labels out of the request."""
-        return read_labels(message, n_points, field, max_classes=self.settings.max_classes)
+        return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
 
 
 def compute(task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell) -> bytes:
@@ -123,9 +124,9 @@ def _fit(work: Work) -> bytes:
     dataset = dataset_pb2.Dataset.FromString(row.message)
     shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
     labels = work.labels(request.labels, shape.rows, "labels")
-    check_two_classes(labels, "labels")
+    check_two_classes(labels.classes, "labels")
     validation = work.labels(request.validation, shape.rows, "validation")
-    classifier = make_classifier(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+    classifier = _classifier(request.solver, len(np.unique(labels.classes)))
     model = model_pb2.Model(
         name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
         dataset=request.dataset,
@@ -151,9 +152,9 @@ def _transduce(work: Work) -> bytes:
     changed = work.labels(request.labels, parent.points, "labels")
     validation = work.labels(request.validation, parent.points, "validation")
     labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
-    check_two_classes(labels, "labels")
+    check_two_classes(labels.classes, "labels")
     classes = np.unique(labels.classes)
-    classifier = make_classifier(parent.solver_parameters, "solver", n_classes=len(classes))
+    classifier = _classifier(parent.solver_parameters, len(classes))
     model = model_pb2.Model(
         name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
         dataset=parent.dataset,
@@ -172,6 +173,11 @@ def _transduce(work: Work) -> bytes:
     model.warnings.extend(_sentences(told))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
     return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
+
+
+def _classifier(message: model_pb2.SolverParameters, n_classes: int) -> Classifier:
+    method, parameters = solver_parameters(message, "solver", n_classes=n_classes)
+    return CLASSIFIERS[method](**parameters)
 
 
 def _changed_labels(before: Classifier, known: Any, changed: PointLabels, withdrawn: Any) -> PointLabels:

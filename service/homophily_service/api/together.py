@@ -1,0 +1,52 @@
+"""One look at the database for all who ask at a time: with many callers, a thread and a statement each cost most."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+# SQLite takes some ten thousand values in a statement.
+MOST_AT_ONCE = 1000
+
+
+class Together(Generic[Key, Value]):
+    """Who asks while a look is under way is in the next one, so that everybody sees what was there when he asked."""
+
+    def __init__(self, look: Callable[[Collection[Key]], Mapping[Key, Value]]) -> None:
+        self.look = look
+        self._asked: dict[Key, list[asyncio.Future[Value | None]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def get(self, key: Key) -> Value | None:
+        """What is found under a key, None for nothing."""
+        answer: asyncio.Future[Value | None] = asyncio.get_running_loop().create_future()
+        self._asked.setdefault(key, []).append(answer)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        return await answer
+
+    async def _look(self) -> None:
+        try:
+            while self._asked:
+                keys = list(self._asked)[:MOST_AT_ONCE]
+                asked = [(key, answer) for key in keys for answer in self._asked.pop(key)]
+                found: Mapping[Key, Value] = {}
+                failure: Exception | None = None
+                try:
+                    found = await asyncio.to_thread(self.look, keys)
+                except Exception as error:
+                    failure = error
+                for key, answer in asked:
+                    # One that is done belongs to a caller who is gone.
+                    if answer.done():
+                        continue
+                    if failure is not None:
+                        answer.set_exception(failure)
+                    else:
+                        answer.set_result(found.get(key))
+        finally:
+            self._looking = None

@@ -1,0 +1,34 @@
+"""Frames on a stream between the API and a predictor: a length (4 bytes), a call's number (4 bytes) and a body.
+
+Asked: a line of JSON (the model's path and its graph's digest), then a PredictRequest. Answered: S and a
+PredictResponse, or E and a JobError. Number 0 says that the predictor is ready.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_HEAD = struct.Struct("<II")
+READY = 0
+MOST_CALLS = 0xFFFFFFFF
+SUCCESS, ERROR = b"S", b"E"
+
+
+def frame(number: int, body: bytes) -> bytes:
+    """One frame."""
+    return _HEAD.pack(len(body), number) + body
+
+
+def take_frames(buffer: bytearray) -> list[tuple[int, bytes]]:
+    """Numbers and bodies of the whole frames at the buffer's start, which are taken out of it."""
+    frames = []
+    place = 0
+    while len(buffer) - place >= _HEAD.size:
+        length, number = _HEAD.unpack_from(buffer, place)
+        begin = place + _HEAD.size
+        if len(buffer) - begin < length:
+            break
+        place = begin + length
+        frames.append((number, bytes(buffer[begin:place])))
+    del buffer[:place]
+    return frames
