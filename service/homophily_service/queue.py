@@ -339,7 +339,7 @@ def _places(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
     place = func.row_number().over(order_by=(jobs.c.priority.desc(), jobs.c.number)) - 1
     in_turn = select(jobs.c.number, place.label("place")).where(jobs.c.state == QUEUED).subquery()
     found = connection.execute(select(in_turn).where(in_turn.c.number.in_(queued)))
-    return dict(found.tuples().all())
+    return {row.number: row.place for row in found}
 
 
 def _first(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
