@@ -11,6 +11,8 @@ True
 """
 
 from homophily.classify import ERRClassifier, IRRClassifier
+from homophily.cluster import ERRClustering
+from homophily.embed import ERREmbedding
 from homophily.errors import (
     ApproximationWarning,
     ContradictingLinksError,
@@ -30,6 +32,8 @@ __all__ = [
     "ContradictingLinksWarning",
     "DisconnectedGraphWarning",
     "ERRClassifier",
+    "ERRClustering",
+    "ERREmbedding",
     "HomophilyWarning",
     "IRRClassifier",
     "KNNGraph",

@@ -64,6 +64,8 @@ class NonlinearCG:
     precondition: Callable[[Array], Array] | None = None
     gradient_scale: float | None = None
     """The gradient norm that ``tolerance`` is a share of; None takes that at the start."""
+    curvature: float = CURVATURE
+    """How flat the slope must be where a line search may stop, as a share of the slope at its start."""
 
     def init(self, x: Array) -> State:
         """The state before the first step."""
@@ -144,7 +146,7 @@ class NonlinearCG:
                 high = point
             else:
                 best = point
-                if abs(point.slope) <= -CURVATURE * slope:
+                if abs(point.slope) <= -self.curvature * slope:
                     return point, trial
                 if point.slope * ((high.step if high else math.inf) - low.step) >= 0:
                     high = low

@@ -1,0 +1,319 @@
+"""Maps that obey links: ERR embedding, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_consistent_length
+
+from homophily.energy import row_sums
+from homophily.errors import ContradictingLinksError
+from homophily.graph import KNNGraph
+from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.lbfgs import LBFGS
+from homophily.links import Links, check_links, close_links, links_from_labels
+from homophily.map_energy import MapEnergy, violated_links
+from homophily.optimize import State
+from homophily.relationship import ENGINE_NAMES, EngineName, make_engine
+from homophily.spectral import smallest_eigenpairs, spectral_coordinates
+
+Floats = NDArray[np.float64]
+
+# One width of the relationship function is at most this factor from the next.
+STEP_OF_WIDTHS = 2.0
+
+
+class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator, BaseEstimator):
+    """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
+
+    Minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with the relationships
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²), R = tr(KᵀLK) − (1 − ρ) Σ_j (L 1)_j ‖k_j‖² and T the spectral map √u·[e₂, e₃, …] of
+    the graph with the links in it, from which the search starts.
+
+    Parameters
+    ----------
+    n_components : n, the coordinates of the map.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
+    data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
+        one; it is α that keeps the map together, however long it is optimised.
+    lambda2 : λ2, weight of the smoothness of relationships.
+    lambda3 : λ3, weight of a link.
+    sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1.
+    continuation : the search begins with a relationship function this many times wider, which sees the whole map, and
+        narrows it to ``sigma_f`` step by step. 1 means no such steps.
+    repulsion : ρ, see :class:`ERRClassifier`.
+    closure : also obey the links that follow from the given ones: together with together is together, together with
+        apart is apart. "two-class": also apart with apart is together, which is right for two classes.
+    link_edges : γ, the weight of a link as an edge of the graph that T is the spectral map of, positive for must-links
+        and negative for cannot-links, in units of the mean degree.
+    link_loss : "log" as above, or "squared": (1 − K_ij)² for must-links.
+    max_iter, tol : the optimiser stops after so many steps with each width, or when the gradient's norm has fallen to
+        the share ``tol``.
+    engine : how R is computed, see :mod:`homophily.relationship`.
+    normalized : use the normalised Laplacian.
+    callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and
+        the map ``x``) before the first step and after each. Raise to cancel.
+    n_jobs : threads; None means every core this process may use.
+
+    The paper's form, with its unit-norm eigenvectors, its λ2, λ3 and σ_f, is ``data_weight=1/u``, ``sigma_f=σ_f √u``,
+    ``lambda2=λ2``, ``lambda3=λ3``, ``continuation=1``, ``repulsion=1``, ``closure=False``, ``link_edges=0``,
+    ``link_loss="squared"``, ``max_iter=50``, ``tol=0``; ``embedding_ / √u`` is its map.
+
+    Attributes
+    ----------
+    embedding_ : (u, n) the map F. target_ : (u, n) the map T.
+    links_ : the :class:`~homophily.links.Links` that were given. violated_must_, violated_cannot_ : (·, 2) those of
+        them that the map does not obey: must-links with K_ij < ½, cannot-links with K_ij ≥ ½.
+    energy_, n_iter_, n_evaluations_ : of the optimiser; the energy is that of the last width.
+    sigma_f_, graph_, engine_ : the last width, the :class:`KNNGraph`, the engine used.
+
+    >>> from sklearn.datasets import make_moons
+    >>> from homophily import ERREmbedding
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> embedding = ERREmbedding().fit(X, must_link=[(0, 4), (1, 2)], cannot_link=[(0, 1)])
+    >>> embedding.embedding_.shape, len(embedding.violated_must_), len(embedding.violated_cannot_)
+    ((200, 2), 0, 0)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GRAPH_CONSTRAINTS,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "data_weight": [Interval(Real, 0, None, closed="left")],
+        "lambda2": [Interval(Real, 0, None, closed="left")],
+        "lambda3": [Interval(Real, 0, None, closed="left")],
+        "sigma_f": [Interval(Real, 0, None, closed="neither")],
+        "continuation": [Interval(Real, 1, None, closed="left")],
+        "repulsion": [Interval(Real, 0, None, closed="left")],
+        "closure": ["boolean", StrOptions({"two-class"})],
+        "link_edges": [Interval(Real, 0, None, closed="left")],
+        "link_loss": [StrOptions({"log", "squared"})],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "engine": [StrOptions(set(ENGINE_NAMES))],
+        "normalized": ["boolean"],
+        "callback": [callable, None],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        n_neighbors: int = 10,
+        data_weight: float = 1.0,
+        lambda2: float = 0.5,
+        lambda3: float = 100.0,
+        sigma_f: float = 0.3,
+        continuation: float = 3.0,
+        repulsion: float = 0.65,
+        closure: bool | Literal["two-class"] = True,
+        link_edges: float = 1.0,
+        link_loss: Literal["log", "squared"] = "log",
+        max_iter: int = 60,
+        tol: float = 1e-2,
+        engine: EngineName = "auto",
+        metric: str = "euclidean",
+        weights: str = "local",
+        sigma_x: float | None = None,
+        exponent: int = 2,
+        symmetrize: str = "max",
+        normalized: bool = True,
+        callback: Callable[[State], object] | None = None,
+        n_jobs: int | None = None,
+    ):
+        self.n_components = n_components
+        self.n_neighbors = n_neighbors
+        self.data_weight = data_weight
+        self.lambda2 = lambda2
+        self.lambda3 = lambda3
+        self.sigma_f = sigma_f
+        self.continuation = continuation
+        self.repulsion = repulsion
+        self.closure = closure
+        self.link_edges = link_edges
+        self.link_loss = link_loss
+        self.max_iter = max_iter
+        self.tol = tol
+        self.engine = engine
+        self.metric = metric
+        self.weights = weights
+        self.sigma_x = sigma_x
+        self.exponent = exponent
+        self.symmetrize = symmetrize
+        self.normalized = normalized
+        self.callback = callback
+        self.n_jobs = n_jobs
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
+        """Map the rows of X.
+
+        Parameters
+        ----------
+        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by ``metric``, distances or weights (u, u).
+        y : (u,) classes of some points, where −1, NaN, None or "" means unlabelled: links between all labelled points.
+        must_link, cannot_link : pairs (i, j) of positions in X that belong together, or apart.
+        init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
+            wider first steps, and T is turned to fit it: what no link concerns stays where it was.
+        """
+        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        self.__dict__.pop("embedding_", None)
+        graph = self._graph(self._points(X))
+        u = graph.n_points
+        if self.n_components >= u:
+            raise ValueError(
+                f"The 'n_components' parameter of {type(self).__name__} must be smaller than the number of points, "
+                f"n_samples={u}. Got {self.n_components} instead."
+            )
+        self.links_ = self._read_links(y, must_link, cannot_link, u)
+        start = None if init is None else self._read_init(init, u)
+        self.target_ = linked_coordinates(
+            graph,
+            self.links_,
+            self.link_edges,
+            self.n_components,
+            normalized=self.normalized,
+            n_jobs=self.n_jobs,
+        )
+        widths = self._widths()
+        if start is None:
+            start = self.target_
+        else:
+            self.target_, widths = _turned(self.target_, start), widths[-1:]
+        state = self._descend(graph, start, widths)
+        self.graph_, self.sigma_f_ = graph, widths[-1]
+        self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
+        violated = violated_links(state.x, self.links_, self.sigma_f_)
+        self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
+        self.embedding_ = state.x
+        return self
+
+    def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:
+        owner = f"{type(self).__name__}.fit"
+        if y is None:
+            return check_links(must_link, cannot_link, points, owner=owner)
+        labelled = links_from_labels(y)
+        check_consistent_length(y, np.empty(points))
+        given = [np.asarray(pairs).reshape(-1, 2) for pairs in (must_link or [], cannot_link or [])]
+        return check_links(
+            np.vstack([given[0], labelled.must]).astype(np.int64),
+            np.vstack([given[1], labelled.cannot]).astype(np.int64),
+            points,
+            owner=owner,
+        )
+
+    def _read_init(self, init: Any, points: int) -> Floats:
+        values = np.array(init, dtype=np.float64, order="C")
+        shape = points, self.n_components
+        if values.shape != shape or not np.isfinite(values).all():
+            raise ValueError(
+                f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
+                f"Got one of shape {values.shape} instead."
+            )
+        return values
+
+    def _widths(self) -> list[float]:
+        """σ_f of each part of the search, falling."""
+        steps = int(np.ceil(np.log(self.continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
+        return [float(width) for width in self.sigma_f * np.geomspace(self.continuation, 1.0, steps + 1)]
+
+    def _obeyed_links(self, points: int) -> Links:
+        """The links in the energy. From links that contradict each other nothing is concluded."""
+        if self.closure is False:
+            return self.links_
+        try:
+            return close_links(self.links_, points, two_classes=self.closure == "two-class")
+        except ContradictingLinksError:
+            return self.links_
+
+    def _descend(self, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
+        laplacian = graph.laplacian(normalized=self.normalized)
+        diagonal = (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
+        links = self._obeyed_links(graph.n_points)
+        iterations = evaluations = 0
+        for sigma_f in widths:
+            self.engine_, relationships = make_engine(
+                laplacian, F, sigma_f, engine=self.engine, diagonal=diagonal, tolerance=1e-6, n_jobs=self.n_jobs
+            )
+            energy = MapEnergy(
+                self.target_,
+                self.data_weight,
+                relationships,
+                self.lambda2,
+                links,
+                self.lambda3,
+                sigma_f,
+                self.link_loss,
+            )
+
+            before = iterations, evaluations
+            state = _after(before, LBFGS(energy, self.max_iter, self.tol).run(F, self._show(before)))
+            F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
+        return state
+
+    def _show(self, before: tuple[int, int]) -> Callable[[State], object] | None:
+        callback = self.callback
+        return None if callback is None else lambda state: callback(_after(before, state))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])
+
+
+def linked_coordinates(
+    graph: KNNGraph,
+    links: Links,
+    strength: float,
+    n: int,
+    *,
+    normalized: bool = True,
+    n_jobs: int | None = None,
+) -> Floats:
+    """The spectral map √u·[e₂, …] of a graph whose links are edges: W + γ d̄ (must − cannot), d̄ the mean degree.
+
+    Degrees are sums of absolute weights, so that no eigenvalue is negative.
+    """
+    if strength == 0.0 or len(links) == 0:
+        return spectral_coordinates(graph, n, normalized=normalized, n_jobs=n_jobs)[1]
+    u = graph.n_points
+    weight = strength * graph.degrees.mean()
+    i, j = links.pairs.T
+    signs = weight * np.where(links.targets > 0, 1.0, -1.0)
+    edges = coo_array((np.concatenate([signs, signs]), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(u, u))
+    W = csr_array(graph.W + csr_array(edges))
+    parts, _ = connected_components(W, directed=False)
+    if parts > 1:
+        # Only without negative weights is it known what tells components apart.
+        return spectral_coordinates(csr_array(graph.W + csr_array(edges).maximum(0.0)), n, n_jobs=n_jobs)[1]
+    degrees = np.asarray(abs(W).sum(axis=1))
+    if normalized:
+        roots = diags_array(degrees**-0.5)
+        matrix = csr_array(diags_array(np.ones(u)) - roots @ W @ roots)
+        constant = np.sqrt(degrees / degrees.sum())
+    else:
+        matrix = csr_array(diags_array(degrees) - W)
+        constant = np.full(u, u**-0.5)
+    matrix.sort_indices()
+    _, vectors = smallest_eigenpairs(matrix, n + 1, n_jobs=n_jobs)
+    # Cannot-links may make the constant vector rougher than the others: then it is not among them.
+    overlap = (constant @ vectors) ** 2
+    constant_at = int(overlap.argmax()) if overlap.max() > 0.5 else n
+    return np.ascontiguousarray(np.sqrt(u) * np.delete(vectors, constant_at, axis=1))
+
+
+def _after(before: tuple[int, int], state: State) -> State:
+    """The state with the iterations and evaluations of earlier widths counted in."""
+    return replace(state, iteration=state.iteration + before[0], n_evaluations=state.n_evaluations + before[1])
+
+
+def _turned(T: Floats, F: Floats) -> Floats:
+    """T rotated and mirrored to lie on F as well as it can."""
+    left, _, right = np.linalg.svd(T.T @ F)
+    return np.ascontiguousarray(T @ (left @ right))
