@@ -52,7 +52,7 @@ def kmeans_by_cut(
     return in_order_of_appearance(labels)
 
 
-def in_order_of_appearance(labels: NDArray[np.integer]) -> NDArray[np.int32]:
+def in_order_of_appearance(labels: NDArray[np.integer] | NDArray[np.bool_]) -> NDArray[np.int32]:
     """The same clusters, numbered 0, 1, … by the first point of each."""
     _, first, index = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int32)

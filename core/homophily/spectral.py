@@ -103,14 +103,13 @@ def spectral_vectors(
     ([0.0, 1.0], [0.707, 0.0, 0.707])
     """
     graph = _as_graph(graph)
-    degrees, parts = graph.degrees, graph.n_components
-    if not 1 <= n <= len(degrees):
+    parts = graph.n_components
+    if not 1 <= n <= graph.n_points:
         raise ValueError(
-            f"The 'n' parameter of spectral_vectors must be between 1 and the number of points, {len(degrees)}. "
+            f"The 'n' parameter of spectral_vectors must be between 1 and the number of points, {graph.n_points}. "
             f"Got {n} instead."
         )
-    amplitude = np.sqrt(degrees) if normalized else np.ones(len(degrees))
-    kernel, masses = _kernel(amplitude, graph.component_labels, parts)
+    kernel, masses = _kernel(graph, normalized)
     known = _kernel_vectors(kernel, masses, min(n, parts))
     values = np.zeros(known.shape[1])
     if n > parts:
@@ -152,8 +151,15 @@ def _as_graph(graph: KNNGraph | csr_array) -> KNNGraph:
     return made
 
 
-def _kernel(amplitude: Floats, labels: NDArray[np.int32], parts: int) -> tuple[csr_array, Floats]:
-    """Orthonormal null vectors (u, c), one a component by falling mass, and the masses Σ amplitude²."""
+def null_vectors(graph: KNNGraph, *, normalized: bool = True) -> csr_array:
+    """Orthonormal vectors (u, c) that span the null space of the Laplacian, one a component, large ones first."""
+    return _kernel(graph, normalized)[0]
+
+
+def _kernel(graph: KNNGraph, normalized: bool) -> tuple[csr_array, Floats]:
+    """The null vectors, by falling mass of their component: its degrees' sum, or its size."""
+    labels, parts = graph.component_labels, graph.n_components
+    amplitude = np.sqrt(graph.degrees) if normalized else np.ones(graph.n_points)
     masses: Floats = np.bincount(labels, weights=amplitude**2, minlength=parts).astype(np.float64)
     order = np.argsort(-masses, kind="stable")
     rank = np.empty_like(order)

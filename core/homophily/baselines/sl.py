@@ -1,0 +1,54 @@
+"""Spectral learning: links are written into the weights of the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+
+from homophily.baselines.base import LinkClustering
+from homophily.graph import KNNGraph
+from homophily.links import Links
+from homophily.spectral import spectral_vectors
+
+
+class SL(LinkClustering):
+    """Spectral learning (Kamvar, Klein and Manning 2003).
+
+    W_ij is 1 for a must-link and 0 for a cannot-link. The leading eigenvectors of (W + d_max I − D)/d_max, as many as
+    clusters, have their rows scaled to unit length and go through k-means. They are the smoothest eigenvectors of
+    D − W, which is how they are found. Parameters and attributes are those of
+    :class:`~homophily.baselines.base.LinkClustering`.
+
+    >>> from sklearn.datasets import make_moons
+    >>> from homophily.baselines import SL
+    >>> X, y = make_moons(100, noise=0.05, random_state=0)
+    >>> model = SL().fit(X, must_link=[(0, 1)], cannot_link=[(0, 2)])
+    >>> model.labels_.shape, model.embedding_.shape
+    ((100,), (100, 2))
+    """
+
+    def _cluster(self, graph: KNNGraph, links: Links) -> NDArray[np.int32]:
+        _, vectors = spectral_vectors(
+            linked_weights(graph.W, links), self.n_clusters, normalized=False, n_jobs=self.n_jobs
+        )
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        self.embedding_ = vectors / np.where(lengths > 0, lengths, 1.0)
+        return self._kmeans(graph)
+
+
+def linked_weights(W: csr_array, links: Links) -> csr_array:
+    """W with 1 for must-links and without the edges of cannot-links."""
+    u = W.shape[0]
+
+    def pattern(pairs: NDArray[np.int64]) -> csr_array:
+        i, j = pairs.T
+        both = np.concatenate([i, j]), np.concatenate([j, i])
+        return csr_array(coo_array((np.ones(2 * len(pairs)), both), shape=(u, u)))
+
+    must, cannot = pattern(links.must), pattern(links.cannot)
+    changed = csr_array(must + cannot)
+    changed.data[:] = 1.0
+    linked = csr_array(W - W.multiply(changed) + must)
+    linked.eliminate_zeros()
+    return linked
