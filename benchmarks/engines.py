@@ -10,7 +10,7 @@ from benchmarks.data import Floats
 from benchmarks.measure import typical_seconds
 from benchmarks.report import Options, Report, Row
 from homophily import KNNGraph
-from homophily.relationship import TILES_BEAT_NUFFT, TILES_BEAT_NYSTROM, EngineName, make_engine
+from homophily.relationship import TILES_BEAT_CELLS, TILES_BEAT_NYSTROM, EngineName, cells, make_engine
 
 SIZES = (300, 600, 1_000, 2_000, 4_000, 8_000, 16_000)
 DENSE_POINTS = 2_000
@@ -19,10 +19,13 @@ SIGMA_F = 1.0
 SPREADS = {1: (1.0,), 2: (1.0, 10.0), 3: (1.0, 5.0), 10: (1.0,)}
 RIVALS: dict[int, tuple[EngineName, ...]] = {
     1: ("chebyshev", "nufft"),
-    2: ("nufft",),
-    3: ("nufft",),
+    2: ("cells", "nufft"),
+    3: ("cells", "nufft"),
     10: ("nystrom",),
 }
+
+# Points, and widths in σ_f over which they are strewn.
+CROWDS = {2: (20_000, (25.0, 50.0, 100.0, 200.0, 400.0)), 3: (20_000, (5.0, 10.0, 15.0, 20.0, 30.0))}
 
 
 def run(options: Options, report: Report) -> None:
@@ -34,7 +37,35 @@ def run(options: Options, report: Report) -> None:
             report.table(f"n = {dimensions}, values spread over {spread:g} σ_f: ms an evaluation, k = 10, G = L", rows)
             for engine in RIVALS[dimensions]:
                 report.note(f"{engine} overtakes tiles at {crossover(rows, engine)}.")
-    report.note(f"In use: TILES_BEAT_NUFFT = {TILES_BEAT_NUFFT}, TILES_BEAT_NYSTROM = {TILES_BEAT_NYSTROM:,}.")
+    for dimensions, (points, widths) in CROWDS.items():
+        report.progress(f"crowds in {dimensions} dimensions")
+        rows = [crowd(points // 10 if options.quick else points, dimensions, width) for width in widths]
+        way = {2: "grid", 3: "Fourier modes"}[dimensions]
+        report.table(f"n = {dimensions}, {way} against near pairs in the 'cells' engine: ms an evaluation", rows)
+    report.note(
+        f"In use: TILES_BEAT_CELLS = {TILES_BEAT_CELLS}, TILES_BEAT_NYSTROM = {TILES_BEAT_NYSTROM:,}, "
+        f"CROWD = {cells.CROWD}."
+    )
+
+
+def crowd(points: int, dimensions: int, width: float) -> Row:
+    """Values evenly over a cube of that width in σ_f, neighbours side by side."""
+    F = width * np.random.default_rng(0).uniform(size=(points, dimensions))
+    engine = cells.CellEngine(KNNGraph().fit(F).laplacian(), SIGMA_F)
+    in_use = cells.CROWD
+    try:
+        cells.CROWD = dict.fromkeys(in_use, 0.0)
+        together = typical_seconds(lambda: engine(F), budget=0.3)
+        cells.CROWD = dict.fromkeys(in_use, np.inf)
+        apart = typical_seconds(lambda: engine(F), budget=0.3)
+    finally:
+        cells.CROWD = in_use
+    return {
+        "width in σ_f": width,
+        "points a cell": engine.crowding(F),
+        "together": 1e3 * together,
+        "pairs": 1e3 * apart,
+    }
 
 
 def compare(points: int, dimensions: int, spread: float) -> Row:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.data import draw_labels, helices
+import numpy as np
+
+from benchmarks.data import Floats, draw_labels, helices
 from benchmarks.measure import (
     forget_peak,
     growth,
@@ -13,14 +15,17 @@ from benchmarks.measure import (
     peak_memory,
     timed,
     traced_fit,
+    typical_seconds,
     warm_up,
 )
 from benchmarks.report import Options, Report
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily.relationship import make_engine
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 QUICK_SIZES = (2_000, 5_000, 10_000)
 STEPS = 50
+CROWDED = 20.0
 
 
 class Cost(NamedTuple):
@@ -36,6 +41,9 @@ class Cost(NamedTuple):
     memory: float
     steps_memory: float
     peak: float
+    crowded_map: float
+    spread_map: float
+    map_memory: float
 
 
 def run(options: Options, report: Report) -> None:
@@ -73,6 +81,27 @@ def run(options: Options, report: Report) -> None:
             f"IRR {growth(points, [cost.irr for cost in costs]):.2f}."
         )
         plot(costs, report.picture("scaling.png"))
+    report.table(
+        f"One energy and gradient of a map in the plane, over {CROWDED:g} σ_f and over √points σ_f",
+        [
+            {
+                "points": cost.points,
+                "edges": cost.edges,
+                "crowded ms": 1e3 * cost.crowded_map,
+                "crowded: ns an edge": 1e9 * cost.crowded_map / cost.edges,
+                "spread ms": 1e3 * cost.spread_map,
+                "spread: ns an edge": 1e9 * cost.spread_map / cost.edges,
+                "above start MiB": cost.map_memory,
+            }
+            for cost in costs
+        ],
+    )
+    if len(costs) > 1:
+        edges = [float(cost.edges) for cost in costs]
+        report.note(
+            f"Exponents by edges: crowded {growth(edges, [cost.crowded_map for cost in costs]):.2f}, "
+            f"spread {growth(edges, [cost.spread_map for cost in costs]):.2f}."
+        )
 
 
 def measure(points: int) -> Cost:
@@ -93,6 +122,10 @@ def measure(points: int) -> Cost:
     steps_memory = peak_memory() - own
     better = traced_fit(ERRClassifier(power=1), graph, few, init=start)
     peak = max(start_peak, peak_memory())
+    del irr, start
+    forget_peak()
+    before = peak_memory()
+    crowded, spread = (map_seconds(X, graph, across) for across in (CROWDED, points**0.5))
     return Cost(
         points=points,
         edges=(graph.laplacian().nnz - points) // 2,
@@ -104,7 +137,19 @@ def measure(points: int) -> Cost:
         memory=peak - own,
         steps_memory=steps_memory,
         peak=peak,
+        crowded_map=crowded,
+        spread_map=spread,
+        map_memory=peak_memory() - before,
     )
+
+
+def map_seconds(X: Floats, graph: KNNGraph, across: float) -> float:
+    """Seconds of an evaluation where the curves lie flat, ``across`` σ_f wide and noisy by one σ_f."""
+    F = X[:, :2] * (across / np.ptp(X[:, :2]))
+    F += np.random.default_rng(0).normal(size=F.shape)
+    F = np.ascontiguousarray(F)
+    _, engine = make_engine(graph.laplacian(), F, 1.0)
+    return typical_seconds(lambda: engine(F))
 
 
 def plot(costs: list[Cost], path: Path) -> None:

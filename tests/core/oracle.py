@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
+FUNCTIONS = {"gaussian": lambda x: np.exp(-x), "cauchy": lambda x: 1 / (1 + x)}
 
-def relationship_energy(G, F, sigma_f):
+
+def relationship_energy(G, F, sigma_f, relationship="gaussian"):
     """``Σ_i Σ_jk K_ij G_jk K_ik``, one triple at a time."""
-    G, u = G.toarray(), len(F)
-    K = [[np.exp(-np.sum((F[i] - F[j]) ** 2) / sigma_f**2) for j in range(u)] for i in range(u)]
+    G, u, function = G.toarray(), len(F), FUNCTIONS[relationship]
+    K = [[function(np.sum((F[i] - F[j]) ** 2) / sigma_f**2) for j in range(u)] for i in range(u)]
     return sum(K[i][j] * G[j, k] * K[i][k] for i in range(u) for j in range(u) for k in range(u))
 
 
-def masked_energy(W, degrees, mask, F, sigma_f):
+def masked_energy(W, degrees, mask, F, sigma_f, relationship="gaussian"):
     """``½ Σ_i Σ_jk W_jk (K_ij/√d_j − K_ik/√d_k)² g_ij g_ik``, one triple at a time; without degrees, d ≡ 1."""
     W, g, u = W.toarray(), mask.toarray() != 0, len(F)
     root = np.ones(u) if degrees is None else np.sqrt(degrees)
@@ -22,7 +24,7 @@ def masked_energy(W, degrees, mask, F, sigma_f):
         for j in range(u):
             for k in range(u):
                 if g[i, j] and g[i, k] and W[j, k]:
-                    K_ij, K_ik = (np.exp(-np.sum((F[i] - F[x]) ** 2) / sigma_f**2) for x in (j, k))
+                    K_ij, K_ik = (FUNCTIONS[relationship](np.sum((F[i] - F[x]) ** 2) / sigma_f**2) for x in (j, k))
                     energy += W[j, k] * (K_ij / root[j] - K_ik / root[k]) ** 2 / 2
     return energy
 

@@ -7,13 +7,15 @@ import pytest
 from scipy.sparse import coo_array, csc_array, csr_array
 
 from homophily import ApproximationWarning, relationship, relationship_energy
-from homophily.relationship import ENGINE_NAMES, choose_engine, make_engine
+from homophily.relationship import ENGINE_NAMES, choose_engine, make_engine, make_parts
+from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine
 from homophily.relationship.tiles import TileEngine
 
+from . import oracle
 from .oracle import knn_weights, laplacian, relative_error
 
 
@@ -26,12 +28,12 @@ def values(u, n, seed=0):
     [
         (10, 1, 1.0, "chebyshev"),
         (9_000, 1, 0.01, "chebyshev"),
-        (10, 1, 1e-9, "tiles"),
+        (10, 1, 1e-9, "cells"),
         (500, 2, 1.0, "tiles"),
-        (2_000, 2, 1.0, "nufft"),
+        (2_000, 2, 1.0, "cells"),
         (2_000, 3, 1.0, "tiles"),
-        (6_000, 3, 1.0, "nufft"),
-        (6_000, 3, 1e-3, "tiles"),
+        (6_000, 3, 1.0, "cells"),
+        (6_000, 3, 1e-3, "cells"),
         (2_000, 4, 1.0, "tiles"),
         (6_000, 4, 1.0, "nystrom"),
         (6_000, 10, 1.0, "nystrom"),
@@ -48,6 +50,7 @@ def test_engine_follows_points_columns_and_range(points, columns, sigma_f, name)
         ("dense", DenseEngine),
         ("tiles", TileEngine),
         ("chebyshev", ChebyshevEngine),
+        ("cells", CellEngine),
         ("nufft", NufftEngine),
         ("nystrom", NystromEngine),
     ],
@@ -57,13 +60,13 @@ def test_an_engine_is_made_by_name(name, kind):
 
 
 def test_every_name_is_offered_once():
-    assert len(set(ENGINE_NAMES)) == len(ENGINE_NAMES) == 6
+    assert len(set(ENGINE_NAMES)) == len(ENGINE_NAMES) == 7
 
 
 @pytest.mark.parametrize("columns", [1, 2, 5])
 @pytest.mark.parametrize("name", ENGINE_NAMES)
 def test_engines_agree_through_the_function(name, columns):
-    if (name, columns) in {("chebyshev", 2), ("chebyshev", 5), ("nufft", 5)}:
+    if (name, columns) in {("chebyshev", 2), ("chebyshev", 5), ("cells", 5), ("nufft", 5)}:
         pytest.skip("too many columns for this engine")
     G, F = laplacian(knn_weights(100)), values(100, columns)
     energy, gradient = relationship_energy(F, G, sigma_f=0.9, engine=name)
@@ -79,9 +82,9 @@ def test_engines_agree_through_the_function(name, columns):
 @pytest.mark.parametrize("threshold", [0, 10**9])
 @pytest.mark.parametrize("columns", [2, 3])
 def test_either_side_of_the_threshold_gives_the_same_answer(monkeypatch, threshold, columns):
-    monkeypatch.setattr(relationship, "TILES_BEAT_NUFFT", {2: threshold, 3: threshold})
+    monkeypatch.setattr(relationship, "TILES_BEAT_CELLS", {2: threshold, 3: threshold})
     G, F = laplacian(knn_weights(100)), values(100, columns)
-    assert choose_engine(F, 0.9) == ("nufft" if threshold == 0 else "tiles")
+    assert choose_engine(F, 0.9) == ("cells" if threshold == 0 else "tiles")
     energy, gradient = relationship_energy(F, G, sigma_f=0.9)
     reference, slope = relationship_energy(F, G, sigma_f=0.9, engine="dense")
     assert relative_error(energy, reference) <= 1e-9
@@ -121,7 +124,7 @@ def test_lists_and_single_precision_are_values_too():
 def test_arguments_are_left_as_they_were():
     G, F = laplacian(knn_weights(30)), values(30, 2)
     G_before, F_before = G.copy(), F.copy()
-    for name in ("dense", "tiles", "nufft", "nystrom"):
+    for name in ("dense", "tiles", "cells", "nufft", "nystrom"):
         relationship_energy(F, G, sigma_f=0.5, engine=name)
     assert (F_before == F).all()
     assert (G_before != G).nnz == 0
@@ -148,6 +151,8 @@ def test_arguments_are_left_as_they_were():
         ({"engine": "fast"}, "The 'engine' parameter .*'fast'"),
         ({"engine": None}, "The 'engine' parameter"),
         ({"F": np.ones((10, 2)), "engine": "chebyshev"}, "'chebyshev' engine works on F of at most 1 column"),
+        ({"F": np.ones((10, 4)), "engine": "cells"}, "'cells' engine works on F of at most 3 columns"),
+        ({"relationship": "student"}, "The 'relationship' parameter .*'student'"),
         ({"F": np.ones((10, 4)), "engine": "nufft"}, "'nufft' engine works on F of at most 3 columns"),
     ],
 )
@@ -187,3 +192,67 @@ def test_auto_checks_the_low_rank_that_it_proposes(monkeypatch):
     G, F = laplacian(knn_weights(300)), values(300, 5, seed=3)
     assert choose_engine(F, 0.1) == "nystrom"
     assert relationship.make_engine(G, F, 0.1, engine="auto")[0] == "tiles"
+
+
+def test_auto_takes_tiles_for_a_heavy_tail():
+    F = values(6_000, 2)
+    assert choose_engine(F, 1.0, "cauchy") == "tiles"
+    assert choose_engine(values(10, 1), 1.0, "cauchy") == "tiles"
+
+
+@pytest.mark.parametrize("name", ["chebyshev", "cells", "nufft", "nystrom"])
+def test_engines_of_gaussians_refuse_another_function(name):
+    with pytest.raises(ValueError, match=f"'{name}' engine works on Gaussian relationships only.*engine='tiles'"):
+        relationship_energy(values(10, 1), np.eye(10), sigma_f=1.0, engine=name, relationship="cauchy")
+
+
+@pytest.mark.parametrize("name", ["auto", "dense", "tiles"])
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_a_heavy_tail_is_the_triple_sum_and_its_slope(name, columns):
+    G, F = laplacian(knn_weights(12)), values(12, columns)
+
+    def energy(moved):
+        return relationship_energy(moved, G, sigma_f=0.7, engine=name, relationship="cauchy")[0]
+
+    assert relative_error(energy(F), oracle.relationship_energy(G, F, 0.7, "cauchy")) <= 1e-12
+    gradient = relationship_energy(F, G, sigma_f=0.7, engine=name, relationship="cauchy")[1]
+    assert relative_error(gradient, oracle.central_differences(energy, F, step=1e-3)) <= 1e-6
+
+
+def test_a_heavy_tail_still_joins_points_far_apart():
+    G = laplacian(knn_weights(300))
+    F = values(300, 2) * 30
+    energy, gradient = relationship_energy(F, G, sigma_f=1.0, relationship="cauchy", engine="tiles")
+    reference, slope = relationship_energy(F, G, sigma_f=1.0, relationship="cauchy", engine="dense")
+    assert relative_error(energy, reference) <= 1e-12
+    assert relative_error(gradient, slope) <= 1e-10
+    # The Gaussian's gradient has long gone out there.
+    assert np.abs(gradient).min(axis=0).max() > 1e-7
+
+
+# What is left of each engine's error: relative to the energy of the part, and to its gradient's largest entry.
+PARTS = {"dense": 1e-12, "tiles": 1e-11, "chebyshev": 1e-9, "cells": 1e-8, "nufft": 1e-8, "nystrom": 5e-2}
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_the_entries_off_and_on_the_diagonal(name, columns):
+    if name == "chebyshev" and columns > 1:
+        pytest.skip("too many columns for this engine")
+    G, F = laplacian(knn_weights(200, isolated=3)), values(200, columns)
+    made, parts = make_parts(G, F, 0.9, engine=name)
+    assert made == name
+    diagonal = csr_array(np.diag(G.diagonal()))
+    for (energy, gradient), part in zip(parts(F), (csr_array(G - diagonal), diagonal), strict=True):
+        reference, slope = DenseEngine(part, 0.9)(F)
+        assert relative_error(energy, reference) <= PARTS[name]
+        assert relative_error(gradient, slope) <= PARTS[name]
+
+
+@pytest.mark.parametrize("name", ["dense", "tiles", "chebyshev", "cells", "nufft"])
+def test_a_matrix_of_a_diagonal_alone_gives_the_repulsion(name):
+    D, F = csr_array(np.diag(np.linspace(0.5, 2, 150))), values(150, 1)
+    energy, gradient = make_engine(D, F, 0.9, engine=name)[1](F)
+    reference, slope = DenseEngine(D, 0.9)(F)
+    assert relative_error(energy, reference) <= 1e-9
+    assert relative_error(gradient, slope) <= 1e-8

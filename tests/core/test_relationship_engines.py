@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import homophily
+from homophily.relationship.cells import CellEngine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine, choose_landmarks
@@ -17,9 +18,16 @@ from homophily.relationship.tiles import WIDTH, TileEngine, exp_negative
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
 
 SIGMA = 0.8
-DIMENSIONS = {"dense": (1, 2, 3, 5, 10), "tiles": (1, 2, 3, 5, 10), "nufft": (1, 2, 3), "nystrom": (1, 2, 3, 5, 10)}
+ANY = (1, 2, 3, 5, 10)
+DIMENSIONS = {"dense": ANY, "tiles": ANY, "cells": (1, 2, 3), "nufft": (1, 2, 3), "nystrom": ANY}
 # Relative to the energy, and to the gradient's largest entry.
-TOLERANCES = {"dense": (1e-12, 1e-12), "tiles": (1e-12, 1e-11), "nufft": (1e-9, 1e-8), "nystrom": (1e-7, 1e-6)}
+TOLERANCES = {
+    "dense": (1e-12, 1e-12),
+    "tiles": (1e-12, 1e-11),
+    "cells": (1e-9, 1e-8),
+    "nufft": (1e-9, 1e-8),
+    "nystrom": (1e-7, 1e-6),
+}
 ENGINES = list(DIMENSIONS)
 CASES = [(name, n) for name, dimensions in DIMENSIONS.items() for n in dimensions]
 
@@ -34,7 +42,7 @@ def engine_for(name, G, F, sigma_f=SIGMA, n_jobs=2):
         return NystromEngine(G, sigma_f, landmarks=choose_landmarks(F, sigma_f, tolerance=1e-10), n_jobs=n_jobs)
     if name == "dense":
         return DenseEngine(G, sigma_f)
-    return {"tiles": TileEngine, "nufft": NufftEngine}[name](G, sigma_f, n_jobs=n_jobs)
+    return {"tiles": TileEngine, "cells": CellEngine, "nufft": NufftEngine}[name](G, sigma_f, n_jobs=n_jobs)
 
 
 def assert_matches_dense(name, G, F, sigma_f=SIGMA):

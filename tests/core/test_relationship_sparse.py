@@ -120,3 +120,12 @@ def test_moving_all_values_together_changes_nothing(shift):
     moved_energy, moved_gradient = engine(F + shift)
     assert relative_error(moved_energy, energy) <= 1e-10
     assert relative_error(moved_gradient, gradient) <= 1e-10
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_heavy_tail_within_a_mask_is_the_triple_sum_and_its_slope(n):
+    W, F, mask = knn_weights(14), values(14, n), random_mask(14, 8)
+    engine = SparseEngine(W, W.sum(axis=1), mask, SIGMA, relationship="cauchy")
+    energy, gradient = engine(F)
+    assert relative_error(energy, masked_energy(W, W.sum(axis=1), mask, F, SIGMA, "cauchy")) <= 1e-12
+    assert relative_error(gradient, central_differences(lambda moved: engine(moved)[0], F, step=1e-3)) <= 1e-6

@@ -30,10 +30,20 @@ TOLERANCES = {
     "dense": (1e-12, 1e-12),
     "tiles": (1e-12, 1e-11),
     "chebyshev": (1e-12, 1e-9),
+    "cells": (1e-9, 1e-8),
     "nufft": (1e-9, 1e-8),
     "nystrom": (1e-7, 1e-6),
 }
-CASES = [("dense", 3), ("tiles", 1), ("tiles", 4), ("chebyshev", 1), ("nufft", 1), ("nufft", 2), ("nystrom", 4)]
+CASES = [
+    ("dense", 3),
+    ("tiles", 1),
+    ("tiles", 4),
+    ("chebyshev", 1),
+    ("cells", 2),
+    ("cells", 3),
+    ("nufft", 2),
+    ("nystrom", 4),
+]
 engines = pytest.mark.parametrize(("name", "n"), CASES)
 powers = pytest.mark.parametrize("power", [1, 2])
 repulsions = pytest.mark.parametrize("repulsion", [0.0, 0.65, 1.7])

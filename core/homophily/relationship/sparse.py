@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.relationship.tiles import exp_negative
+from homophily.relationship.tiles import Relationship, relate, slope
 from homophily.threads import balanced_rows, run_chunks, thread_count
 
 
@@ -40,7 +40,7 @@ def _masked_degrees(first, last, mask_indptr, mask_indices, indptr, indices, dat
 
 # No "reassoc": it turns the short sums over a row of Ŵ into vector gathers, which are slower (by a quarter).
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _masked_sums(first, last, F, inverse, mask_indptr, mask_indices, indptr, indices, data, delta, gradient):  # type: ignore[no-untyped-def]
+def _masked_sums(first, last, F, inverse, cauchy, mask_indptr, mask_indices, indptr, indices, data, delta, gradient):  # type: ignore[no-untyped-def]
     """Energy of the rows first … last of the mask; their part of the gradient is added to ``gradient``."""
     n = F.shape[1]
     k = np.zeros(F.shape[0])
@@ -55,8 +55,7 @@ def _masked_sums(first, last, F, inverse, mask_indptr, mask_indices, indptr, ind
             for d in range(n):
                 squared += (F[i, d] - F[j, d]) * (F[i, d] - F[j, d])
             values[a] = squared * inverse
-        for a in range(size):
-            values[a] = exp_negative(values[a])
+        relate(values, cauchy, size)
         for a in range(size):
             k[np.uint64(mask_indices[start + a])] = values[a]
         for a in range(size):
@@ -64,10 +63,10 @@ def _masked_sums(first, last, F, inverse, mask_indptr, mask_indices, indptr, ind
             product = 0.0
             for e in range(indptr[j], indptr[j + 1]):
                 product += data[e] * k[np.uint64(indices[e])]
-            # Half of ∂E/∂K_ij = 2(K_ij δ_ij − (K_S Ŵ)_ij); then dK_ij/df_i = −2/σ² K_ij (f_i − f_j) = −dK_ij/df_j.
+            # Half of ∂E/∂K_ij = 2(K_ij δ_ij − (K_S Ŵ)_ij); then dK_ij/df_i = 2/σ² k'(x) (f_i − f_j) = −dK_ij/df_j.
             half = values[a] * delta[start + a] - product
             energy += values[a] * half
-            pull = -4.0 * inverse * half * values[a]
+            pull = 4.0 * inverse * half * slope(values[a], cauchy)
             for d in range(n):
                 gradient[i, d] += pull * (F[i, d] - F[j, d])
                 gradient[j, d] -= pull * (F[i, d] - F[j, d])
@@ -89,9 +88,11 @@ class SparseEngine:
         mask: csr_array,
         sigma_f: float,
         *,
+        relationship: Relationship = "gaussian",
         n_jobs: int | None = None,
     ) -> None:
         self.sigma_f = sigma_f
+        self.relationship = relationship
         # Neighbours side by side keep what a row asks for in the cache.
         self.order = reverse_cuthill_mckee(W, symmetric_mode=True)
         self.mask_indptr, self.mask_indices = _permuted_pattern(mask, self.order)
@@ -126,6 +127,7 @@ class SparseEngine:
                 last,
                 F,
                 self.sigma_f**-2,
+                self.relationship == "cauchy",
                 self.mask_indptr,
                 self.mask_indices,
                 self.indptr,

@@ -3,11 +3,15 @@
 A tile is K[:, block] for a block of ``WIDTH`` columns, u × WIDTH numbers a thread, so memory grows with u while time
 grows with u². Points are put into blocks of near neighbours, and rows too far from a block to count are left out.
 
-The relationship function enters through :func:`exp_negative` and :func:`_slope` alone: another radial function needs
-its value ``k(x)`` for ``x = r²/σ²``, its slope ``dk/dx`` as a function of k, and the x beyond which it is nothing.
+The relationship function enters through :func:`relate`, :func:`slope` and :data:`FARTHEST` alone: another radial
+function needs its value ``k(x)`` for ``x = r²/σ²``, its slope ``dk/dx`` as a function of k, and the x beyond which it
+is nothing.
 """
 
 from __future__ import annotations
+
+from math import inf
+from typing import Literal
 
 import numpy as np
 from numba import njit
@@ -18,8 +22,10 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from homophily.threads import run_chunks, thread_count
 
 WIDTH = 32
-# exp(−45) ≈ 3e-20: beside the 1 on K's diagonal, anything smaller is lost in rounding.
-FARTHEST = 45.0
+Relationship = Literal["gaussian", "cauchy"]
+RELATIONSHIPS: tuple[Relationship, ...] = ("gaussian", "cauchy")
+# exp(−45) ≈ 3e-20: beside the 1 on K's diagonal, anything smaller is lost in rounding. 1/(1 + x) never is.
+FARTHEST: dict[Relationship, float] = {"gaussian": 45.0, "cauchy": inf}
 
 _SHIFT = 6755399441055744.0  # 1.5·2^52: adding it rounds to an integer, held in the low bits
 _LOG2_E = 1.4426950408889634
@@ -44,13 +50,25 @@ def exp_negative(x):  # type: ignore[no-untyped-def]
     return p * np.int64((bits + np.int64(1023)) << np.int64(52)).view(np.float64)
 
 
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def relate(x, cauchy, size):  # type: ignore[no-untyped-def]
+    """Turn the first ``size`` x = r²/σ² into relationships: exp(−x), or 1/(1 + x)."""
+    if cauchy:
+        for a in range(size):
+            x[a] = 1.0 / (1.0 + x[a])
+    else:
+        for a in range(size):
+            x[a] = exp_negative(x[a])
+
+
 @njit(cache=True, nogil=True, inline="always")
-def _slope(k):  # type: ignore[no-untyped-def]
-    return -k
+def slope(k, cauchy):  # type: ignore[no-untyped-def]
+    """Derivative of the relationship function by x, where it is k."""
+    return -k * k if cauchy else -k
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _fill_tile(F, sources, width, inverse, tile, near):  # type: ignore[no-untyped-def]
+def _fill_tile(F, sources, width, inverse, cauchy, farthest, tile, near):  # type: ignore[no-untyped-def]
     """K[:, block] row by row; ``near[j]`` says whether row j has any entry that counts."""
     u, n = F.shape
     low = np.empty(n)
@@ -64,7 +82,7 @@ def _fill_tile(F, sources, width, inverse, tile, near):  # type: ignore[no-untyp
         for d in range(n):
             outside = max(low[d] - F[j, d], F[j, d] - high[d], 0.0)
             gap += outside * outside
-        near[j] = gap * inverse < FARTHEST
+        near[j] = gap * inverse < farthest
         if near[j]:
             x[:] = 0.0
             for d in range(n):
@@ -72,7 +90,8 @@ def _fill_tile(F, sources, width, inverse, tile, near):  # type: ignore[no-untyp
                 for c in range(WIDTH):
                     x[c] += (f - sources[d, c]) * (f - sources[d, c])
             for c in range(WIDTH):
-                tile[j, c] = exp_negative(x[c] * inverse)
+                tile[j, c] = x[c] * inverse
+            relate(tile[j], cauchy, WIDTH)
             for c in range(width, WIDTH):
                 tile[j, c] = 0.0
 
@@ -111,7 +130,7 @@ def _times_tile(indptr, indices, data, tile, near, product, reached):  # type: i
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
 def _tile_sums(  # type: ignore[no-untyped-def]
-    F, order, indptr, indices, data, power, diagonal, inverse, chunk, chunks, gradient
+    F, order, indptr, indices, data, power, diagonal, inverse, cauchy, farthest, chunk, chunks, gradient
 ):
     """Energy of the chunk's blocks of columns; their part of the gradient is added to ``gradient``."""
     u, n = F.shape
@@ -130,7 +149,7 @@ def _tile_sums(  # type: ignore[no-untyped-def]
         for c in range(WIDTH):
             for d in range(n):
                 sources[d, c] = F[block[min(c, width - 1)], d]
-        _fill_tile(F, sources, width, inverse, tile, near)
+        _fill_tile(F, sources, width, inverse, cauchy, farthest, tile, near)
         factor, counted = tile, near
         for step in range(power - 1):
             _times_tile(indptr, indices, data, factor, counted, factors[step % 2], reached[step % 2])
@@ -145,7 +164,7 @@ def _tile_sums(  # type: ignore[no-untyped-def]
                 product[c] += diagonal[j] * tile[j, c]
                 part += product[c] * tile[j, c]
                 # dE/dr² at (j, c), times the 2 of dr²/df = 2(f_j − f_c).
-                product[c] *= 4.0 * inverse * _slope(tile[j, c])
+                product[c] *= 4.0 * inverse * slope(tile[j, c], cauchy)
             energy += part
             for d in range(n):
                 f = F[j, d]
@@ -171,6 +190,7 @@ class TileEngine:
         *,
         power: int = 1,
         diagonal: NDArray[np.float64] | None = None,
+        relationship: Relationship = "gaussian",
         n_jobs: int | None = None,
     ) -> None:
         # Neighbours side by side keep the rows of K that a row of L asks for in the cache.
@@ -179,20 +199,23 @@ class TileEngine:
         self.power = power
         self.diagonal = np.zeros(L.shape[0]) if diagonal is None else diagonal[self.order]
         self.sigma_f = sigma_f
+        self.relationship = relationship
         self.n_jobs = n_jobs
 
     def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         chunks = min(thread_count(self.n_jobs), -(-len(F) // WIDTH))
         F = F[self.order]
-        columns = near_blocks(F, self.sigma_f * FARTHEST**0.5)
+        farthest = FARTHEST[self.relationship]
+        columns = near_blocks(F, self.sigma_f * farthest**0.5)
         gradients = np.zeros((chunks, *F.shape))
         energies = np.zeros(chunks)
 
         def kernel(chunk: int) -> None:
-            L, inverse = self.L, self.sigma_f**-2
+            L = self.L
             matrix = L.indptr, L.indices, L.data, self.power, self.diagonal
-            energies[chunk] = _tile_sums(F, columns, *matrix, inverse, chunk, chunks, gradients[chunk])
+            function = self.sigma_f**-2, self.relationship == "cauchy", farthest
+            energies[chunk] = _tile_sums(F, columns, *matrix, *function, chunk, chunks, gradients[chunk])
 
         run_chunks(kernel, chunks)
         gradient = np.empty_like(F)
