@@ -8,6 +8,9 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from homophily_service._pb import model_pb2 as _model_pb2
+from homophily_service._pb import points_pb2 as _points_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +21,74 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _LinkClosure:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LinkClosureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkClosure.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LINK_CLOSURE_UNSPECIFIED: _LinkClosure.ValueType  # 0
+    """The default: transitive; nothing, with a warning, if the links contradict each other."""
+    LINK_CLOSURE_NONE: _LinkClosure.ValueType  # 1
+    """Nothing: only the given links count."""
+    LINK_CLOSURE_TRANSITIVE: _LinkClosure.ValueType  # 2
+    """Together with together is together, together with apart is apart. Links that contradict each other are refused."""
+    LINK_CLOSURE_TWO_CLASS: _LinkClosure.ValueType  # 3
+    """Also apart with apart is together, which is right for two classes. Links that contradict each other are refused."""
+
+class LinkClosure(_LinkClosure, metaclass=_LinkClosureEnumTypeWrapper):
+    """What is concluded from links."""
+
+LINK_CLOSURE_UNSPECIFIED: LinkClosure.ValueType  # 0
+"""The default: transitive; nothing, with a warning, if the links contradict each other."""
+LINK_CLOSURE_NONE: LinkClosure.ValueType  # 1
+"""Nothing: only the given links count."""
+LINK_CLOSURE_TRANSITIVE: LinkClosure.ValueType  # 2
+"""Together with together is together, together with apart is apart. Links that contradict each other are refused."""
+LINK_CLOSURE_TWO_CLASS: LinkClosure.ValueType  # 3
+"""Also apart with apart is together, which is right for two classes. Links that contradict each other are refused."""
+Global___LinkClosure: _TypeAlias = LinkClosure  # noqa: Y015
+
+class _EmbeddingField:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EmbeddingFieldEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EmbeddingField.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EMBEDDING_FIELD_UNSPECIFIED: _EmbeddingField.ValueType  # 0
+    """Not set: the coordinates."""
+    EMBEDDING_FIELD_COORDINATES: _EmbeddingField.ValueType  # 1
+    """The map, FLOAT64, a row for each point, a column for each dimension."""
+    EMBEDDING_FIELD_CLUSTERS: _EmbeddingField.ValueType  # 2
+    """The cluster of each point, INT32, counted from 0; only if clusters were asked for."""
+    EMBEDDING_FIELD_MUST_LINKS: _EmbeddingField.ValueType  # 3
+    """The must-links, INT64, two points in each row."""
+    EMBEDDING_FIELD_CANNOT_LINKS: _EmbeddingField.ValueType  # 4
+    """The cannot-links, INT64, two points in each row."""
+    EMBEDDING_FIELD_VIOLATED_MUST_LINKS: _EmbeddingField.ValueType  # 5
+    """The must-links that the map does not obey, INT64, two points in each row."""
+    EMBEDDING_FIELD_VIOLATED_CANNOT_LINKS: _EmbeddingField.ValueType  # 6
+    """The cannot-links that the map does not obey, INT64, two points in each row."""
+
+class EmbeddingField(_EmbeddingField, metaclass=_EmbeddingFieldEnumTypeWrapper):
+    """An array of an embedding."""
+
+EMBEDDING_FIELD_UNSPECIFIED: EmbeddingField.ValueType  # 0
+"""Not set: the coordinates."""
+EMBEDDING_FIELD_COORDINATES: EmbeddingField.ValueType  # 1
+"""The map, FLOAT64, a row for each point, a column for each dimension."""
+EMBEDDING_FIELD_CLUSTERS: EmbeddingField.ValueType  # 2
+"""The cluster of each point, INT32, counted from 0; only if clusters were asked for."""
+EMBEDDING_FIELD_MUST_LINKS: EmbeddingField.ValueType  # 3
+"""The must-links, INT64, two points in each row."""
+EMBEDDING_FIELD_CANNOT_LINKS: EmbeddingField.ValueType  # 4
+"""The cannot-links, INT64, two points in each row."""
+EMBEDDING_FIELD_VIOLATED_MUST_LINKS: EmbeddingField.ValueType  # 5
+"""The must-links that the map does not obey, INT64, two points in each row."""
+EMBEDDING_FIELD_VIOLATED_CANNOT_LINKS: EmbeddingField.ValueType  # 6
+"""The cannot-links that the map does not obey, INT64, two points in each row."""
+Global___EmbeddingField: _TypeAlias = EmbeddingField  # noqa: Y015
 
 @_typing.final
 class Link(_message.Message):
@@ -76,10 +147,171 @@ class Links(_message.Message):
 Global___Links: _TypeAlias = Links  # noqa: Y015
 
 @_typing.final
+class EmbeddingParameters(_message.Message):
+    """How a map is made. Every field has a default, which is that of the core's ERREmbedding."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_WEIGHT_FIELD_NUMBER: _builtins.int
+    LAMBDA2_FIELD_NUMBER: _builtins.int
+    LAMBDA3_FIELD_NUMBER: _builtins.int
+    SIGMA_F_FIELD_NUMBER: _builtins.int
+    CONTINUATION_FIELD_NUMBER: _builtins.int
+    REPULSION_FIELD_NUMBER: _builtins.int
+    CLOSURE_FIELD_NUMBER: _builtins.int
+    MAX_ITER_FIELD_NUMBER: _builtins.int
+    TOLERANCE_FIELD_NUMBER: _builtins.int
+    NORMALIZED_FIELD_NUMBER: _builtins.int
+    data_weight: _builtins.float
+    """The weight α of staying near the spectral map."""
+    lambda2: _builtins.float
+    """The weight λ2 of the smoothness of relationships."""
+    lambda3: _builtins.float
+    """The weight λ3 of a link."""
+    sigma_f: _builtins.float
+    """The width σ_f (not squared) of the relationship function."""
+    continuation: _builtins.float
+    """The search begins with a relationship function this many times wider; 1 means no such steps."""
+    repulsion: _builtins.float
+    """How much of the push that drives points apart counts; 1 in the paper."""
+    closure: Global___LinkClosure.ValueType
+    """What is concluded from the links."""
+    max_iter: _builtins.int
+    """Steps at most."""
+    tolerance: _builtins.float
+    """Where the optimiser stops; see the core's documentation."""
+    normalized: _builtins.bool
+    """False: the Laplacian that is not normalised. True if not given."""
+    def __init__(
+        self,
+        *,
+        data_weight: _builtins.float | None = ...,
+        lambda2: _builtins.float | None = ...,
+        lambda3: _builtins.float | None = ...,
+        sigma_f: _builtins.float | None = ...,
+        continuation: _builtins.float | None = ...,
+        repulsion: _builtins.float | None = ...,
+        closure: Global___LinkClosure.ValueType = ...,
+        max_iter: _builtins.int | None = ...,
+        tolerance: _builtins.float | None = ...,
+        normalized: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda3", b"_lambda3", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda3", b"lambda3", "max_iter", b"max_iter", "normalized", b"normalized", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda3", b"_lambda3", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "closure", b"closure", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda3", b"lambda3", "max_iter", b"max_iter", "normalized", b"normalized", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__continuation: _TypeAlias = _typing.Literal["continuation"]  # noqa: Y015
+    _WhichOneofArgType__continuation: _TypeAlias = _typing.Literal["_continuation", b"_continuation"]  # noqa: Y015
+    _WhichOneofReturnType__data_weight: _TypeAlias = _typing.Literal["data_weight"]  # noqa: Y015
+    _WhichOneofArgType__data_weight: _TypeAlias = _typing.Literal["_data_weight", b"_data_weight"]  # noqa: Y015
+    _WhichOneofReturnType__lambda2: _TypeAlias = _typing.Literal["lambda2"]  # noqa: Y015
+    _WhichOneofArgType__lambda2: _TypeAlias = _typing.Literal["_lambda2", b"_lambda2"]  # noqa: Y015
+    _WhichOneofReturnType__lambda3: _TypeAlias = _typing.Literal["lambda3"]  # noqa: Y015
+    _WhichOneofArgType__lambda3: _TypeAlias = _typing.Literal["_lambda3", b"_lambda3"]  # noqa: Y015
+    _WhichOneofReturnType__max_iter: _TypeAlias = _typing.Literal["max_iter"]  # noqa: Y015
+    _WhichOneofArgType__max_iter: _TypeAlias = _typing.Literal["_max_iter", b"_max_iter"]  # noqa: Y015
+    _WhichOneofReturnType__normalized: _TypeAlias = _typing.Literal["normalized"]  # noqa: Y015
+    _WhichOneofArgType__normalized: _TypeAlias = _typing.Literal["_normalized", b"_normalized"]  # noqa: Y015
+    _WhichOneofReturnType__repulsion: _TypeAlias = _typing.Literal["repulsion"]  # noqa: Y015
+    _WhichOneofArgType__repulsion: _TypeAlias = _typing.Literal["_repulsion", b"_repulsion"]  # noqa: Y015
+    _WhichOneofReturnType__sigma_f: _TypeAlias = _typing.Literal["sigma_f"]  # noqa: Y015
+    _WhichOneofArgType__sigma_f: _TypeAlias = _typing.Literal["_sigma_f", b"_sigma_f"]  # noqa: Y015
+    _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
+    _WhichOneofArgType__tolerance: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__continuation) -> _WhichOneofReturnType__continuation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__data_weight) -> _WhichOneofReturnType__data_weight | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lambda2) -> _WhichOneofReturnType__lambda2 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lambda3) -> _WhichOneofReturnType__lambda3 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_iter) -> _WhichOneofReturnType__max_iter | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__normalized) -> _WhichOneofReturnType__normalized | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repulsion) -> _WhichOneofReturnType__repulsion | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sigma_f) -> _WhichOneofReturnType__sigma_f | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tolerance) -> _WhichOneofReturnType__tolerance | None: ...
+
+Global___EmbeddingParameters: _TypeAlias = EmbeddingParameters  # noqa: Y015
+
+@_typing.final
+class LinkSummary(_message.Message):
+    """How many links there were, and which are not obeyed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MUST_FIELD_NUMBER: _builtins.int
+    CANNOT_FIELD_NUMBER: _builtins.int
+    VIOLATED_MUST_FIELD_NUMBER: _builtins.int
+    VIOLATED_CANNOT_FIELD_NUMBER: _builtins.int
+    VIOLATED_FIELD_NUMBER: _builtins.int
+    DIVIDED_MUST_FIELD_NUMBER: _builtins.int
+    JOINED_CANNOT_FIELD_NUMBER: _builtins.int
+    must: _builtins.int
+    """Must-links, those that stand for labels and those of earlier embeddings among them."""
+    cannot: _builtins.int
+    """Cannot-links, counted in the same way."""
+    violated_must: _builtins.int
+    """Must-links whose points are apart on the map: their relationship is below 1/2."""
+    violated_cannot: _builtins.int
+    """Cannot-links whose points are together on the map: their relationship is at least 1/2."""
+    divided_must: _builtins.int
+    """Must-links between two clusters."""
+    joined_cannot: _builtins.int
+    """Cannot-links within a cluster."""
+    @_builtins.property
+    def violated(self) -> Global___Links:
+        """The first 100 violated links of each kind; ReadEmbedding sends all."""
+
+    def __init__(
+        self,
+        *,
+        must: _builtins.int = ...,
+        cannot: _builtins.int = ...,
+        violated_must: _builtins.int = ...,
+        violated_cannot: _builtins.int = ...,
+        violated: Global___Links | None = ...,
+        divided_must: _builtins.int = ...,
+        joined_cannot: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["violated", b"violated"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot", b"cannot", "divided_must", b"divided_must", "joined_cannot", b"joined_cannot", "must", b"must", "violated", b"violated", "violated_cannot", b"violated_cannot", "violated_must", b"violated_must"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkSummary: _TypeAlias = LinkSummary  # noqa: Y015
+
+@_typing.final
 class Embedding(_message.Message):
     """A map of points that obeys links, with clusters."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SecondsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NAME_FIELD_NUMBER: _builtins.int
     DATASET_FIELD_NUMBER: _builtins.int
@@ -88,6 +320,21 @@ class Embedding(_message.Message):
     COMPONENTS_FIELD_NUMBER: _builtins.int
     CLUSTERS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    PARENT_EMBEDDING_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    LABELLED_FIELD_NUMBER: _builtins.int
+    GRAPH_PARAMETERS_FIELD_NUMBER: _builtins.int
+    SOLVER_PARAMETERS_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    ENERGY_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """projects/{project}/embeddings/{embedding}."""
     dataset: _builtins.str
@@ -100,9 +347,51 @@ class Embedding(_message.Message):
     """The number of dimensions of the map."""
     clusters: _builtins.int
     """The number of clusters; 0 if none were asked for."""
+    parent_embedding: _builtins.str
+    """The embedding that this one went on from; empty if it began anew."""
+    model: _builtins.str
+    """The model whose points and graph were taken (which may be deleted since); empty if it was none."""
+    dimensions: _builtins.int
+    """The number of features of a point."""
+    labelled: _builtins.int
+    """The number of labelled points."""
+    energy: _builtins.float
+    """The energy of the map."""
+    iterations: _builtins.int
+    """The steps that were taken."""
+    evaluations: _builtins.int
+    """The energy evaluations among them."""
+    engine: _builtins.str
+    """The engine that computed the relationships."""
+    size_bytes: _builtins.int
+    """What the stored embedding takes, without its graph."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When the embedding was complete."""
+
+    @_builtins.property
+    def graph_parameters(self) -> _model_pb2.GraphParameters:
+        """The graph's parameters."""
+
+    @_builtins.property
+    def solver_parameters(self) -> Global___EmbeddingParameters:
+        """The map's parameters."""
+
+    @_builtins.property
+    def graph(self) -> _model_pb2.GraphSummary:
+        """The graph."""
+
+    @_builtins.property
+    def links(self) -> Global___LinkSummary:
+        """The links."""
+
+    @_builtins.property
+    def seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Seconds by phase: load, graph, solve, save."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was worth telling, such as links that contradict each other."""
 
     def __init__(
         self,
@@ -114,10 +403,25 @@ class Embedding(_message.Message):
         components: _builtins.int = ...,
         clusters: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        parent_embedding: _builtins.str = ...,
+        model: _builtins.str = ...,
+        dimensions: _builtins.int = ...,
+        labelled: _builtins.int = ...,
+        graph_parameters: _model_pb2.GraphParameters | None = ...,
+        solver_parameters: Global___EmbeddingParameters | None = ...,
+        graph: _model_pb2.GraphSummary | None = ...,
+        links: Global___LinkSummary | None = ...,
+        energy: _builtins.float = ...,
+        iterations: _builtins.int = ...,
+        evaluations: _builtins.int = ...,
+        engine: _builtins.str = ...,
+        seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+        size_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "graph", b"graph", "graph_parameters", b"graph_parameters", "links", b"links", "solver_parameters", b"solver_parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters", "components", b"components", "create_time", b"create_time", "dataset", b"dataset", "job", b"job", "name", b"name", "points", b"points"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters", "components", b"components", "create_time", b"create_time", "dataset", b"dataset", "dimensions", b"dimensions", "energy", b"energy", "engine", b"engine", "evaluations", b"evaluations", "graph", b"graph", "graph_parameters", b"graph_parameters", "iterations", b"iterations", "job", b"job", "labelled", b"labelled", "links", b"links", "model", b"model", "name", b"name", "parent_embedding", b"parent_embedding", "points", b"points", "seconds", b"seconds", "size_bytes", b"size_bytes", "solver_parameters", b"solver_parameters", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,3 +569,73 @@ class DeleteEmbeddingResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteEmbeddingResponse: _TypeAlias = DeleteEmbeddingResponse  # noqa: Y015
+
+@_typing.final
+class ReadEmbeddingRequest(_message.Message):
+    """Asks for an array of an embedding."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """projects/{project}/embeddings/{embedding}."""
+    field: Global___EmbeddingField.ValueType
+    """The array; the coordinates if not set."""
+    start: _builtins.int
+    """The first row."""
+    count: _builtins.int
+    """The number of rows; 0 means all that follow."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        field: Global___EmbeddingField.ValueType = ...,
+        start: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "field", b"field", "name", b"name", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadEmbeddingRequest: _TypeAlias = ReadEmbeddingRequest  # noqa: Y015
+
+@_typing.final
+class ReadEmbeddingResponse(_message.Message):
+    """A range of rows of an array. Ranges come in order, at least one, which is empty if there is no row."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """The first row of this range."""
+    count: _builtins.int
+    """The number of rows in this range."""
+    total: _builtins.int
+    """The number of rows of the whole array."""
+    @_builtins.property
+    def rows(self) -> _points_pb2.Tensor:
+        """The rows."""
+
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        count: _builtins.int = ...,
+        total: _builtins.int = ...,
+        rows: _points_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "rows", b"rows", "start", b"start", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadEmbeddingResponse: _TypeAlias = ReadEmbeddingResponse  # noqa: Y015

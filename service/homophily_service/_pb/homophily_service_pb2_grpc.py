@@ -152,6 +152,11 @@ class HomophilyServiceStub:
                 request_serializer=homophily_dot_v1_dot_embedding__pb2.DeleteEmbeddingRequest.SerializeToString,
                 response_deserializer=homophily_dot_v1_dot_embedding__pb2.DeleteEmbeddingResponse.FromString,
                 _registered_method=True)
+        self.ReadEmbedding = channel.unary_stream(
+                '/homophily.v1.HomophilyService/ReadEmbedding',
+                request_serializer=homophily_dot_v1_dot_embedding__pb2.ReadEmbeddingRequest.SerializeToString,
+                response_deserializer=homophily_dot_v1_dot_embedding__pb2.ReadEmbeddingResponse.FromString,
+                _registered_method=True)
 
 
 class HomophilyServiceServicer:
@@ -316,6 +321,13 @@ class HomophilyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadEmbedding(self, request, context):
+        """Streams an array of an embedding: coordinates, clusters, links.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HomophilyServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -428,6 +440,11 @@ def add_HomophilyServiceServicer_to_server(servicer, server):
                     servicer.DeleteEmbedding,
                     request_deserializer=homophily_dot_v1_dot_embedding__pb2.DeleteEmbeddingRequest.FromString,
                     response_serializer=homophily_dot_v1_dot_embedding__pb2.DeleteEmbeddingResponse.SerializeToString,
+            ),
+            'ReadEmbedding': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadEmbedding,
+                    request_deserializer=homophily_dot_v1_dot_embedding__pb2.ReadEmbeddingRequest.FromString,
+                    response_serializer=homophily_dot_v1_dot_embedding__pb2.ReadEmbeddingResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1029,6 +1046,33 @@ class HomophilyService:
             '/homophily.v1.HomophilyService/DeleteEmbedding',
             homophily_dot_v1_dot_embedding__pb2.DeleteEmbeddingRequest.SerializeToString,
             homophily_dot_v1_dot_embedding__pb2.DeleteEmbeddingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadEmbedding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/homophily.v1.HomophilyService/ReadEmbedding',
+            homophily_dot_v1_dot_embedding__pb2.ReadEmbeddingRequest.SerializeToString,
+            homophily_dot_v1_dot_embedding__pb2.ReadEmbeddingResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -85,6 +85,8 @@ class HomophilyServiceStub:
     """Lists embeddings."""
     DeleteEmbedding: _grpc.UnaryUnaryMultiCallable[_embedding_pb2.DeleteEmbeddingRequest, _embedding_pb2.DeleteEmbeddingResponse]
     """Deletes an embedding."""
+    ReadEmbedding: _grpc.UnaryStreamMultiCallable[_embedding_pb2.ReadEmbeddingRequest, _embedding_pb2.ReadEmbeddingResponse]
+    """Streams an array of an embedding: coordinates, clusters, links."""
 
 @_typing.type_check_only
 class HomophilyServiceAsyncStub(HomophilyServiceStub):
@@ -140,6 +142,8 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     """Lists embeddings."""
     DeleteEmbedding: _aio.UnaryUnaryMultiCallable[_embedding_pb2.DeleteEmbeddingRequest, _embedding_pb2.DeleteEmbeddingResponse]  # type: ignore[assignment]
     """Deletes an embedding."""
+    ReadEmbedding: _aio.UnaryStreamMultiCallable[_embedding_pb2.ReadEmbeddingRequest, _embedding_pb2.ReadEmbeddingResponse]  # type: ignore[assignment]
+    """Streams an array of an embedding: coordinates, clusters, links."""
 
 class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
     """Labels and maps data of which only a little is labelled.
@@ -324,5 +328,13 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_embedding_pb2.DeleteEmbeddingResponse, _abc.Awaitable[_embedding_pb2.DeleteEmbeddingResponse]]:
         """Deletes an embedding."""
+
+    @_abc_1.abstractmethod
+    def ReadEmbedding(
+        self,
+        request: _embedding_pb2.ReadEmbeddingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_embedding_pb2.ReadEmbeddingResponse], _abc.AsyncIterator[_embedding_pb2.ReadEmbeddingResponse]]:
+        """Streams an array of an embedding: coordinates, clusters, links."""
 
 def add_HomophilyServiceServicer_to_server(servicer: HomophilyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

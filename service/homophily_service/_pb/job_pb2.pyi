@@ -675,6 +675,8 @@ class EmbedRequest(_message.Message):
     N_CLUSTERS_FIELD_NUMBER: _builtins.int
     EMBEDDING_ID_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    SOLVER_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """projects/{project}."""
     dataset: _builtins.str
@@ -682,11 +684,13 @@ class EmbedRequest(_message.Message):
     model: _builtins.str
     """projects/{project}/models/{model}: the points and the graph of a model."""
     embedding: _builtins.str
-    """projects/{project}/embeddings/{embedding}: goes on from there with more links."""
+    """projects/{project}/embeddings/{embedding}: goes on from that map with more links. Its graph, links and labels
+    count, and its parameters where no others are given.
+    """
     n_components: _builtins.int
-    """The dimensions of the map; 2 if not given."""
+    """The dimensions of the map; 2 if not given. That of an embedding stays what it is."""
     n_clusters: _builtins.int
-    """The number of clusters; none if not given."""
+    """The number of clusters; none if not given, 0 for as many as the graph suggests."""
     embedding_id: _builtins.str
     """The id of the embedding; the job's id if empty."""
     @_builtins.property
@@ -699,15 +703,23 @@ class EmbedRequest(_message.Message):
 
     @_builtins.property
     def labels(self) -> _model_pb2.Labels:
-        """Labels, each pair of which is a link."""
+        """Labels, each pair of which is a link. Weights are not used."""
 
     @_builtins.property
     def graph(self) -> _model_pb2.GraphParameters:
-        """The graph."""
+        """The graph; only for points and datasets, as models and embeddings have theirs."""
 
     @_builtins.property
     def options(self) -> Global___JobOptions:
         """How the job is run."""
+
+    @_builtins.property
+    def solver(self) -> _embedding_pb2.EmbeddingParameters:
+        """How the map is made."""
+
+    @_builtins.property
+    def withdrawn(self) -> _embedding_pb2.Links:
+        """Links of the earlier embedding that do not count any more."""
 
     def __init__(
         self,
@@ -724,10 +736,12 @@ class EmbedRequest(_message.Message):
         n_clusters: _builtins.int | None = ...,
         embedding_id: _builtins.str = ...,
         options: Global___JobOptions | None = ...,
+        solver: _embedding_pb2.EmbeddingParameters | None = ...,
+        withdrawn: _embedding_pb2.Links | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "dataset", b"dataset", "embedding", b"embedding", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "points", b"points"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "dataset", b"dataset", "embedding", b"embedding", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "dataset", b"dataset", "embedding", b"embedding", "embedding_id", b"embedding_id", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "parent", b"parent", "points", b"points"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "dataset", b"dataset", "embedding", b"embedding", "embedding_id", b"embedding_id", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "parent", b"parent", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n_clusters: _TypeAlias = _typing.Literal["n_clusters"]  # noqa: Y015
     _WhichOneofArgType__n_clusters: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters"]  # noqa: Y015
