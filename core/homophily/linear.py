@@ -259,7 +259,15 @@ def _solve_directly(system: _System, b: Floats) -> Floats:
     """Factorise A, scaled to a unit diagonal, and refine the solution once."""
     root = np.sqrt(system.scale)
     scaled = diags_array(root) @ system.matrix() @ diags_array(root)
-    factors = splu(scaled.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    try:
+        factors = splu(
+            scaled.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            "The 'lambda1' parameter of the linear solve must leave room for the labels beside the graph in float64. "
+            f"Got {system.lambda1} instead, for which the system is singular."
+        ) from error
     x = root[:, None] * factors.solve(root[:, None] * b)
     r, _ = system.residual(x, b)
     x += root[:, None] * factors.solve(root[:, None] * r)

@@ -9,6 +9,11 @@ from homophily_service.errors import ServiceError
 LONGEST_MESSAGE = 2000
 
 
+def lost_too_often() -> bytes:
+    """The error of a job whose workers do not survive it."""
+    return job_error(ServiceError("the process that computed it was lost too often", reason="TOO_MANY_ATTEMPTS"))
+
+
 def job_error(error: ServiceError) -> bytes:
     """A serialised JobError."""
     code: int = error.code.value[0]

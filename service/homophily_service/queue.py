@@ -15,7 +15,22 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, delete, exc, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    and_,
+    delete,
+    exc,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
@@ -27,6 +42,7 @@ FINAL = (SUCCEEDED, FAILED, CANCELLED)
 WORKER_LOST = "cancelled after its worker was lost"
 # What is asked for again and again comes without the request, which may be large.
 _SHOWN = [column for column in jobs.c if column is not jobs.c.request]
+_UNCLAIMED: dict[str, None] = {"token": None, "worker": None, "lease_until": None, "progress": None}
 # Few enough for other writers not to wait long.
 FORGET_AT_ONCE = 500
 
@@ -89,6 +105,7 @@ class Queue:
                 found = self._by_request_id(connection, job, digest)
                 if found is not None:
                     return found
+                _count_alone(connection, job.name.project)
                 waiting = connection.scalar(
                     select(func.count()).where(jobs.c.project == job.name.project, jobs.c.state == QUEUED)
                 )
@@ -215,6 +232,23 @@ class Queue:
         with self.database.read() as connection:
             return [(state, kind, count) for state, kind, count in connection.execute(query)]
 
+    def take_back(self, late_seconds: float, poison: bytes) -> int:
+        """Queue jobs again whose lease ran out so long ago, or end them as in :meth:`claim`; returns how many.
+
+        Where every worker is busy, nobody claims, and they would be shown as running.
+        """
+        lost = select(jobs).where(jobs.c.state == RUNNING, jobs.c.lease_until < now() - late_seconds)
+        with self.database.read() as connection:
+            if not connection.scalar(select(lost.exists())):
+                return 0
+        taken = 0
+        with self.database.write() as connection:
+            while (job := _first(connection, lost)) is not None:
+                if not _has_ended(connection, job, poison):
+                    _change(connection, job.number, QUEUED, "waits again: its worker was lost", **_UNCLAIMED)
+                taken += 1
+        return taken
+
     def forget_ended(self, older_than_seconds: float) -> int:
         """Delete records of jobs that ended so long ago; returns how many."""
         old = select(jobs.c.number).where(jobs.c.finished < now() - older_than_seconds).limit(FORGET_AT_ONCE)
@@ -246,12 +280,7 @@ class Queue:
                 job = _first(connection, lost) or _first(connection, waiting)
                 if job is None:
                     return None
-                if job.cancel_requested:
-                    _change(connection, job.number, CANCELLED, WORKER_LOST)
-                elif job.attempt >= job.max_attempts:
-                    message = f"failed: its worker was lost {job.attempt} times"
-                    _change(connection, job.number, FAILED, message, outcome=poison)
-                else:
+                if not _has_ended(connection, job, poison):
                     break
             token = secrets.token_hex(16)
             _change(
@@ -316,11 +345,14 @@ class Queue:
                 QUEUED,
                 message,
                 attempt=lease.attempt if charged else lease.attempt - 1,
-                token=None,
-                worker=None,
-                lease_until=None,
-                progress=None,
+                **_UNCLAIMED,
             )
+
+
+def _count_alone(connection: Connection, project: str) -> None:
+    """Let nobody else queue for the project until this transaction ends; on SQLite, nobody writes anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:project, 0))"), {"project": project})
 
 
 def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[Any]:
@@ -346,6 +378,17 @@ def _first(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
     """The one whose turn it is, locked; others that claim at the same time get the next ones."""
     in_turn = candidates.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1)
     return connection.execute(in_turn.with_for_update(skip_locked=True)).one_or_none()
+
+
+def _has_ended(connection: Connection, job: Row[Any], poison: bytes) -> bool:
+    """End a job that must not be started once more."""
+    if job.cancel_requested:
+        _change(connection, job.number, CANCELLED, WORKER_LOST)
+    elif job.attempt >= job.max_attempts:
+        _change(connection, job.number, FAILED, f"failed: its worker was lost {job.attempt} times", outcome=poison)
+    else:
+        return False
+    return True
 
 
 def _mine(lease: Lease) -> Any:

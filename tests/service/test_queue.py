@@ -250,6 +250,23 @@ def test_progress_of_a_lost_attempt_is_not_shown_in_the_next(queue: Queue) -> No
     assert queue.get(name).progress is None
 
 
+def test_lost_jobs_wait_again_or_end_though_nobody_claims(queue: Queue) -> None:
+    lost, unwanted, poison, alive = submit(queue), submit(queue), submit(queue, max_attempts=1), submit(queue)
+    leases = [claim(queue) for _ in range(4)]
+    queue.cancel(unwanted)
+    for lease in leases[:3]:
+        queue.renew(lease, -5.0)
+    assert queue.take_back(20.0, POISON) == 0
+    assert queue.take_back(1.0, POISON) == 3
+    assert [queue.get(name).state for name in (lost, unwanted, poison, alive)] == [QUEUED, CANCELLED, FAILED, RUNNING]
+    assert queue.get(poison).outcome == POISON
+    assert history(queue, lost)[-1].message == "waits again: its worker was lost"
+    with pytest.raises(LeaseLost):
+        queue.finish(leases[0], b"too late")
+    assert (claim(queue).name, queue.get(lost).attempt) == (lost, 2)
+    assert queue.take_back(1.0, POISON) == 0
+
+
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
 
@@ -438,6 +455,17 @@ def test_positions_count_the_jobs_that_go_first(queue: Queue) -> None:
     assert sorted(place for _, place in queue.page("default")) == [0, 1, 2, 3]
     claim(queue)
     assert [queue.placed(names)[name][1] for name in names] == [0, 1, 0, 2]
+
+
+def test_many_at_once_do_not_overfill_a_queue(queue: Queue) -> None:
+    def is_taken(_: int) -> bool:
+        try:
+            queue.submit(NewJob(JobName("default", new_id()), "fit", b"r"), 3)
+        except LimitExceeded:
+            return False
+        return True
+
+    assert sum(in_threads(12, is_taken)) == 3
 
 
 def test_a_full_queue_refuses_and_says_when_to_try_again(queue: Queue) -> None:

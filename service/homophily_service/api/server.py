@@ -29,6 +29,7 @@ from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable
 from homophily_service.janitor import sweep
+from homophily_service.job_errors import lost_too_often
 from homophily_service.processes import fair_threads, keep_running
 from homophily_service.queue import Queue
 from homophily_service.settings import MIB, Settings
@@ -41,6 +42,8 @@ SERVICE = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].
 # Threads that wait for the database; uploads have their own.
 THREADS = 16
 SECONDS_BETWEEN_PINGS = 5
+# How long a worker may be late with its lease before its job waits for others again.
+SECONDS_LATE = 5.0
 
 
 class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.HomophilyServiceServicer):
@@ -101,6 +104,7 @@ class Server:
         self._tasks = [
             asyncio.create_task(self.watcher.run()),
             asyncio.create_task(self._report_health()),
+            asyncio.create_task(self._take_back()),
             asyncio.create_task(self._sweep()),
         ]
         _log.info("serves on %s port %d", settings.host, self.port)
@@ -133,6 +137,15 @@ class Server:
             except Unavailable:
                 await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
             await asyncio.sleep(1.0)
+
+    async def _take_back(self) -> None:
+        """Nobody but the API looks while all workers are busy."""
+        while True:
+            try:
+                await asyncio.to_thread(self.stores.queue.take_back, SECONDS_LATE, lost_too_often())
+            except ServiceError as error:
+                _log.warning("lost jobs are not looked for: %s", error.message)
+            await asyncio.sleep(SECONDS_LATE / 2)
 
     async def _sweep(self) -> None:
         while True:
@@ -202,6 +215,8 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
         # Beyond this gRPC itself refuses; up to it, the Messages interceptor does, with a better sentence.
         ("grpc.max_receive_message_length", settings.max_message_bytes + 16 * MIB),
         ("grpc.max_send_message_length", -1),
+        # Chunks of uploads come in one frame instead of in 64.
+        ("grpc.http2.max_frame_size", MIB),
         # A second server on the port shall fail, not share.
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),

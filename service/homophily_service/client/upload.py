@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc
 
@@ -85,16 +86,30 @@ class Upload:
             # The channel asks for the next message when it has sent the last one.
             self.connection.is_reached = True
             self._hash_skipped(received)
-            for start in range(received, self.points.bytes, CHUNK_BYTES):
-                data = self.points.read(start, min(start + CHUNK_BYTES, self.points.bytes))
-                self._hash(start, data)
-                yield pb.UploadDatasetRequest(chunk=pb.UploadChunk(offset=start, data=data))
+            for chunk in self._chunks(received):
+                yield pb.UploadDatasetRequest(chunk=chunk)
                 if self.progress is not None:
-                    self.progress(start + len(data), self.points.bytes)
+                    self.progress(chunk.offset + len(chunk.data), self.points.bytes)
             yield pb.UploadDatasetRequest(end=pb.UploadEnd(sha256=self._digest.digest()))
         except Exception as error:
             # gRPC would log it and answer UNKNOWN; the caller wants the error itself.
             self._broken = error
+
+    def _chunks(self, received: int) -> Iterator[pb.UploadChunk]:
+        """The chunks; each is read and hashed while the channel sends the one before."""
+        with ThreadPoolExecutor(1, "chunks") as ahead:
+            current: Future[pb.UploadChunk] | None = None
+            for start in range(received, self.points.bytes, CHUNK_BYTES):
+                current, last = ahead.submit(self._chunk, start), current
+                if last is not None:
+                    yield last.result()
+            if current is not None:
+                yield current.result()
+
+    def _chunk(self, start: int) -> pb.UploadChunk:
+        data = self.points.read(start, min(start + CHUNK_BYTES, self.points.bytes))
+        self._hash(start, data)
+        return pb.UploadChunk(offset=start, data=bytes(data))
 
     def _hash(self, start: int, data: bytes) -> None:
         with self._hashing:

@@ -108,6 +108,8 @@ def compute(task: Task, stores: Stores, settings: Settings, threads: int, tell: 
         raise
     except ValueError as error:
         raise refusal(error) from error
+    except ArithmeticError as error:
+        raise InvalidRequest("solver", f"its numbers are too far apart for these points: {error}") from error
     except MemoryError as error:
         raise LimitExceeded("the job needs more memory than this worker has", reason="OUT_OF_MEMORY") from error
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from homophily_service import processes
 from homophily_service._pb import job_pb2
 from homophily_service.errors import ServiceError, TimeLimit, Unavailable
-from homophily_service.job_errors import job_error
+from homophily_service.job_errors import job_error, lost_too_often
 from homophily_service.logs import job_name, start_logging
 from homophily_service.names import ModelName
 from homophily_service.queue import Lease, LeaseLost
@@ -46,9 +46,6 @@ class Worker:
         self.settings = settings
         self.stores = Stores.open(settings)
         self.name = f"{socket.gethostname()}-{os.getpid()}"
-        self.poison = job_error(
-            ServiceError("the process that computed it was lost too often", reason="TOO_MANY_ATTEMPTS")
-        )
         # Plain values rather than an Event: a signal's handler must not wait for a lock that its own thread holds.
         self.stopping = False
         self.stop_at = float("inf")
@@ -81,7 +78,7 @@ class Worker:
         # An outage may have lasted until after we were told to stop.
         if self.stopping:
             return None
-        return self.stores.queue.claim(self.name, kinds, self.settings.lease_seconds, self.poison)
+        return self.stores.queue.claim(self.name, kinds, self.settings.lease_seconds, lost_too_often())
 
     def _ready_child(self) -> _Child | None:
         """The warm child; None if the worker is stopped before there is one."""
