@@ -194,6 +194,20 @@ def test_the_same_key_and_request_are_the_same_job(project: Project, service: Se
     assert project.stub.Fit(request).job.name != project.stub.Fit(request).job.name
 
 
+def test_a_repeated_request_is_answered_though_what_it_names_was_deleted(project: Project) -> None:
+    dataset, options = project.upload(X).name, pb.JobOptions(request_id="key 2")
+    request = project.fit_request(dataset, LABELS, solver=IRR, options=options)
+    first = project.ended(project.stub.Fit(request).job)
+    again = pb.TransduceRequest(model=first.fit.model.name, options=pb.JobOptions(request_id="key 3"))
+    second = project.ended(project.stub.Transduce(again).job)
+    project.stub.DeleteDataset(dataset_pb2.DeleteDatasetRequest(name=dataset))
+    project.stub.DeleteModel(model_pb2.DeleteModelRequest(name=first.fit.model.name))
+    assert project.stub.Fit(request).job == first
+    assert project.stub.Transduce(again).job == second
+    request.options.request_id = "key 4"
+    assert refusal(project.stub.Fit, request).code == grpc.StatusCode.NOT_FOUND
+
+
 def test_a_request_may_wait_for_its_job(project: Project) -> None:
     request = project.fit_request(X, LABELS, solver=IRR, options=pb.JobOptions(wait=seconds(50)))
     job = project.stub.Fit(request, timeout=PATIENCE).job

@@ -149,7 +149,12 @@ class Jobs:
             name = allowed_name(DatasetName, request.dataset, "dataset")
             if name.project != project:
                 raise InvalidRequest("dataset", f"must be of {request.parent}")
-            shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+            try:
+                shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+            except NotFound:
+                if self._is_repeated(project, request.options):
+                    return
+                raise
         is_sparse = shape.WhichOneof("layout") == "csr"
         rows = shape.csr.rows if is_sparse else shape.dense.rows
         labels = read_labels(request.labels, rows, "labels", max_classes=self.settings.max_classes)
@@ -163,7 +168,12 @@ class Jobs:
 
     def _check_transduce(self, name: ModelName, request: pb.TransduceRequest) -> None:
         """Refuse what is wrong."""
-        model = model_pb2.Model.FromString(self.stores.catalog.get(name).message)
+        try:
+            model = model_pb2.Model.FromString(self.stores.catalog.get(name).message)
+        except NotFound:
+            if self._is_repeated(name.project, request.options):
+                return
+            raise
         labels = read_labels(request.labels, model.points, "labels", max_classes=self.settings.max_classes)
         read_labels(request.validation, model.points, "validation", max_classes=self.settings.max_classes)
         if labels.points.size and request.labels.classes.WhichOneof("kind") != model.classes.WhichOneof("kind"):
@@ -196,8 +206,12 @@ class Jobs:
         if not model_id:
             return
         name = ModelName(project, check_id(model_id, "model_id"))
-        if self.stores.catalog.has(name) and not self.stores.queue.knows_request(project, options.request_id):
+        if self.stores.catalog.has(name) and not self._is_repeated(project, options):
             raise AlreadyExists(f"{name} exists")
+
+    def _is_repeated(self, project: str, options: pb.JobOptions) -> bool:
+        """Whether a job was asked for with this request_id: then it is the answer, whatever has changed since."""
+        return bool(options.request_id) and self.stores.queue.knows_request(project, options.request_id)
 
     def _keep_inline(self, project: str, points: Points) -> str:
         """Store points that came inside a request, under the name of their bytes, once."""

@@ -14,7 +14,8 @@ from homophily_service.warm import warm_up
 from homophily_service.worker.compute import KINDS, compute
 from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, Task
 
-_log = logging.getLogger(__name__)
+# Not __name__, which is __main__ in the process.
+_log = logging.getLogger("homophily_service.worker.child")
 
 
 def main() -> None:

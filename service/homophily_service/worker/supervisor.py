@@ -26,7 +26,8 @@ from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.worker.protocol import ERROR, READY, SUCCESS, Task
 
-_log = logging.getLogger(__name__)
+# Not __name__, which is __main__ in the process.
+_log = logging.getLogger("homophily_service.worker.supervisor")
 
 # How often a running job's lease is renewed and its cancellation looked for.
 HEARTBEAT_SECONDS = 0.5
