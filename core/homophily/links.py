@@ -70,7 +70,8 @@ def check_links(must_link: Any, cannot_link: Any, points: int, *, owner: str = "
         warnings.warn(
             f"The links contradict each other: {contradiction}. They cannot all be obeyed; remove one of these.",
             ContradictingLinksWarning,
-            stacklevel=3,
+            # Whoever called the ``fit`` that asked, past scikit-learn's wrapper.
+            stacklevel=4,
         )
     return links
 

@@ -139,7 +139,8 @@ def spectral_coordinates(
             f"The graph has {graph.n_components} connected components: {min(graph.n_components - 1, n)} of the {n} "
             "coordinates only tell them apart. Raise n_neighbors to connect them, or n_components to see more of each.",
             DisconnectedGraphWarning,
-            stacklevel=3,
+            # Whoever called the ``fit`` that asked, past scikit-learn's wrapper.
+            stacklevel=4,
         )
     return values, np.ascontiguousarray(vectors[:, 1:] * np.sqrt(len(vectors)))
 

@@ -224,8 +224,9 @@ def test_a_graph_may_stand_for_its_points():
 
 def test_components_are_told_with_their_number():
     X = np.vstack([moons(), moons() + 100])
-    with pytest.warns(DisconnectedGraphWarning, match="2 connected components: 1 of the 2 coordinates"):
+    with pytest.warns(DisconnectedGraphWarning, match="2 connected components: 1 of the 2 coordinates") as told:
         model = SpectralEmbedding().fit(X)
+    assert told[0].filename == __file__
     side = model.embedding_[:, 0] > 0
     assert side[:200].all() != side[200:].all()
     assert (side[:200] == side[0]).all()
