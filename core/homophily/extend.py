@@ -24,7 +24,7 @@ from homophily.graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.nystrom import choose_landmarks
 from homophily.relationship.tiles import exp_negative
-from homophily.threads import run_chunks, thread_count
+from homophily.threads import even_rows, run_chunks, thread_count
 
 Floats = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ def _minimise(
     # The first step takes the curvature that the optimiser's preconditioner assumes.
     first_step = 0.5 / (lambda1 + weight / (2.0 * sigma_f**2))
     chunks = min(thread_count(n_jobs), max(1, len(linear) // 64))
-    cuts = np.linspace(0, len(linear), chunks + 1).astype(np.int64)
+    cuts = even_rows(len(linear), chunks)
     positions = np.ascontiguousarray(sums.landmarks.T)
 
     def run(chunk: int) -> None:

@@ -38,7 +38,7 @@ from scipy.spatial import KDTree
 from sparse_dot_topn import sp_matmul_topn
 
 from homophily.errors import NeighborsWarning
-from homophily.threads import run_chunks, thread_count
+from homophily.threads import even_rows, run_chunks, thread_count
 
 Metric = Literal["euclidean", "cosine"]
 Method = Literal["auto", "kd-tree", "exact", "hnsw"]
@@ -430,7 +430,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def _run_rows(kernel: Any, n_jobs: int | None, rows: Any, points: Any, candidates: Any, scale: float, out: Any) -> None:
     chunks = thread_count(n_jobs)
-    bounds = np.linspace(0, len(candidates), chunks + 1).astype(np.int64)
+    bounds = even_rows(len(candidates), chunks)
     run_chunks(lambda c: kernel(rows, points, candidates, scale, out, bounds[c], bounds[c + 1]), chunks)
 
 

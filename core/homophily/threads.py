@@ -48,6 +48,11 @@ def run_chunks(kernel: Callable[[int], object], chunks: int) -> None:
         other.result()
 
 
+def even_rows(rows: int, chunks: int) -> list[int]:
+    """Boundaries that split so many rows into ``chunks`` ranges of nearly equal length."""
+    return [rows * chunk // chunks for chunk in range(chunks + 1)]
+
+
 def balanced_rows(indptr: NDArray[np.integer], chunks: int) -> NDArray[np.int64]:
     """Row boundaries that split a CSR matrix into ``chunks`` ranges of nearly equal work (non-zeros plus rows)."""
     work = indptr.astype(np.int64) + np.arange(indptr.size)

@@ -177,6 +177,7 @@ def test_one_call_gives_classes_scores_and_probabilities(estimator, data):
     assert (answers.scores == model.decision_function(new)).all()
     assert (answers.probabilities == model.predict_proba(new)).all()
     assert model.answer(new).probabilities is None
+    assert (model.answer(new, validated=True).scores == answers.scores).all()
 
 
 @pytest.mark.parametrize("multiclass", ["vector", "one-vs-rest"])
