@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
@@ -87,8 +88,8 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
     def _cluster(self, graph: KNNGraph, links: Links) -> NDArray[np.int32]:
         raise NotImplementedError
 
-    def _kmeans(self, graph: KNNGraph) -> NDArray[np.int32]:
+    def _kmeans(self, W: csr_array) -> NDArray[np.int32]:
         """Clusters of the embedding."""
-        return kmeans_by_cut(self.embedding_, self.n_clusters, graph.W, self.n_init, self.random_state)
+        return kmeans_by_cut(self.embedding_, self.n_clusters, W, self.n_init, self.random_state)
 
     embedding_: Floats

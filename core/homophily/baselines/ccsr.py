@@ -72,7 +72,7 @@ class CCSR(LinkClustering):
             self.metric_ = fit_metric(F, links)
             values, rotation = np.linalg.eigh(self.metric_)
             self.embedding_ = F @ (rotation * np.sqrt(np.maximum(values, 0.0))) @ rotation.T
-        return self._kmeans(graph)
+        return self._kmeans(graph.W)
 
 
 def fit_metric(F: Floats, links: Links) -> Floats:

@@ -28,4 +28,4 @@ class Original(LinkClustering):
         columns = min(max(2, self.n_clusters - 1), graph.n_points - 1)
         _, vectors = spectral_vectors(graph, columns + 1, n_jobs=self.n_jobs)
         self.embedding_ = np.ascontiguousarray(vectors[:, 1:] * np.sqrt(graph.n_points))
-        return self._kmeans(graph)
+        return self._kmeans(graph.W)

@@ -29,12 +29,11 @@ class SL(LinkClustering):
     """
 
     def _cluster(self, graph: KNNGraph, links: Links) -> NDArray[np.int32]:
-        _, vectors = spectral_vectors(
-            linked_weights(graph.W, links), self.n_clusters, normalized=False, n_jobs=self.n_jobs
-        )
+        linked = linked_weights(graph.W, links)
+        _, vectors = spectral_vectors(linked, self.n_clusters, normalized=False, n_jobs=self.n_jobs)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         self.embedding_ = vectors / np.where(lengths > 0, lengths, 1.0)
-        return self._kmeans(graph)
+        return self._kmeans(linked)
 
 
 def linked_weights(W: csr_array, links: Links) -> csr_array:
