@@ -13,7 +13,7 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from homophily.energy import row_sums
 from homophily.errors import ContradictingLinksError
@@ -22,6 +22,7 @@ from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.lbfgs import LBFGS
 from homophily.links import Links, check_links, close_links, links_from_labels
 from homophily.map_energy import MapEnergy, violated_links
+from homophily.map_points import Surroundings, place_points
 from homophily.optimize import State
 from homophily.relationship import ENGINE_NAMES, EngineName, make_engine
 from homophily.spectral import smallest_eigenpairs, spectral_coordinates
@@ -30,6 +31,7 @@ Floats = NDArray[np.float64]
 
 # One width of the relationship function is at most this factor from the next.
 STEP_OF_WIDTHS = 2.0
+BLOCK = 16_384
 
 
 class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator, BaseEstimator):
@@ -163,25 +165,22 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
             wider first steps, and T is turned to fit it: what no link concerns stays where it was.
         """
+        self._map(X, y, must_link, cannot_link, init)
+        return self
+
+    def _map(self, X: Any, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
         self.__dict__.pop("embedding_", None)
         graph = self._graph(self._points(X))
-        u = graph.n_points
-        if self.n_components >= u:
+        u, n = graph.n_points, self._dimensions(graph)
+        if n >= u:
             raise ValueError(
                 f"The 'n_components' parameter of {type(self).__name__} must be smaller than the number of points, "
-                f"n_samples={u}. Got {self.n_components} instead."
+                f"n_samples={u}. Got {n} instead."
             )
         self.links_ = self._read_links(y, must_link, cannot_link, u)
-        start = None if init is None else self._read_init(init, u)
-        self.target_ = linked_coordinates(
-            graph,
-            self.links_,
-            self.link_edges,
-            self.n_components,
-            normalized=self.normalized,
-            n_jobs=self.n_jobs,
-        )
+        start = None if init is None else self._read_init(init, (u, n))
+        self.target_ = self._target(graph, self.links_, n)
         widths = self._widths()
         if start is None:
             start = self.target_
@@ -192,8 +191,59 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
         violated = violated_links(state.x, self.links_, self.sigma_f_)
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
+        # What is made when first asked for: the surroundings that new points are placed in.
+        self._lazy: dict[str, Any] = {}
         self.embedding_ = state.x
-        return self
+
+    def transform(self, X: Any) -> Floats:
+        """Places of points on the map: where the energy of each is least, near most of its neighbours, the rest fixed.
+
+        A point at distance 0 from one of ``fit`` has that one's place. The energy of new points has no links.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        if "surroundings" not in self._lazy:
+            laplacian = self.graph_.laplacian(normalized=self.normalized)
+            G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
+            self._lazy["surroundings"] = Surroundings.of(self.embedding_, G, self.sigma_f_)
+        blocks = [self._place(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+        return np.concatenate(blocks)
+
+    def _place(self, X: Any) -> Floats:
+        indices, distances, weights = self.graph_.attach_validated(X)
+        degree = weights.sum(axis=1, keepdims=True)
+        degree[degree == 0.0] = 1.0
+        if self.normalized:
+            stored = self.graph_.degrees[indices]
+            shares = weights / np.sqrt(degree) / np.sqrt(np.where(stored > 0.0, stored, 1.0))
+            own = 1.0 - (1.0 - self.repulsion) * (1.0 - shares.sum(axis=1))
+            smooth = shares
+        else:
+            shares, own, smooth = weights, degree[:, 0], weights / degree
+        values = place_points(
+            self._lazy["surroundings"],
+            np.einsum("mk,mkn->mn", smooth, self.target_[indices]),
+            shares,
+            indices,
+            own,
+            self.data_weight,
+            self.lambda2,
+        )
+        if distances.shape[1]:
+            copies = np.flatnonzero(distances[:, 0] == 0.0)
+            values[copies] = self.embedding_[indices[copies, 0]]
+        return values
+
+    def _dimensions(self, graph: KNNGraph) -> int:  # noqa: ARG002
+        return self.n_components
+
+    def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
+        """T, where the search starts and what it stays near to."""
+        return linked_coordinates(graph, links, self.link_edges, n, normalized=self.normalized, n_jobs=self.n_jobs)
+
+    def _left_out(self, laplacian: csr_array) -> Floats:
+        """What the diagonal of L loses to the repulsion that does not count."""
+        return (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
 
     def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:
         owner = f"{type(self).__name__}.fit"
@@ -209,9 +259,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             owner=owner,
         )
 
-    def _read_init(self, init: Any, points: int) -> Floats:
+    def _read_init(self, init: Any, shape: tuple[int, int]) -> Floats:
         values = np.array(init, dtype=np.float64, order="C")
-        shape = points, self.n_components
         if values.shape != shape or not np.isfinite(values).all():
             raise ValueError(
                 f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
@@ -235,7 +284,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
     def _descend(self, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
         laplacian = graph.laplacian(normalized=self.normalized)
-        diagonal = (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
+        diagonal = self._left_out(laplacian)
         links = self._obeyed_links(graph.n_points)
         iterations = evaluations = 0
         for sigma_f in widths:
