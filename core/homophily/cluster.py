@@ -17,6 +17,7 @@ from homophily.links import Links
 from homophily.optimize import State
 from homophily.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.relationship import EngineName
+from homophily.relationship.tiles import Relationship
 from homophily.spectral import spectral_vectors
 
 # As many eigenvalues are looked at when the number of clusters is not given.
@@ -68,13 +69,14 @@ class ERRClustering(ClusterMixin, ERREmbedding):
         n_neighbors: int = 10,
         data_weight: float = 1.0,
         lambda2: float = 0.05,
-        lambda3: float = 100.0,
+        lambda3: float = 30.0,
         sigma_f: float = 0.9,
         continuation: float = 1.0,
         repulsion: float = 0.65,
         closure: bool | Literal["two-class"] = True,
         link_edges: float = 3.0,
         link_loss: Literal["log", "squared"] = "log",
+        relationship: Relationship = "gaussian",
         max_iter: int = 60,
         tol: float = 1e-2,
         n_init: int = 10,
@@ -101,6 +103,7 @@ class ERRClustering(ClusterMixin, ERREmbedding):
             closure=closure,
             link_edges=link_edges,
             link_loss=link_loss,
+            relationship=relationship,
             max_iter=max_iter,
             tol=tol,
             engine=engine,

@@ -25,6 +25,7 @@ from homophily.map_energy import MapEnergy, violated_links
 from homophily.map_points import Surroundings, place_points
 from homophily.optimize import State
 from homophily.relationship import ENGINE_NAMES, EngineName, make_engine
+from homophily.relationship.tiles import RELATIONSHIPS, Relationship
 from homophily.spectral import smallest_eigenpairs, spectral_coordinates
 
 Floats = NDArray[np.float64]
@@ -58,6 +59,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     link_edges : γ, the weight of a link as an edge of the graph that T is the spectral map of, positive for must-links
         and negative for cannot-links, in units of the mean degree.
     link_loss : "log" as above, or "squared": (1 − K_ij)² for must-links.
+    relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u².
     max_iter, tol : the optimiser stops after so many steps with each width, or when the gradient's norm has fallen to
         the share ``tol``.
     engine : how R is computed, see :mod:`homophily.relationship`.
@@ -98,6 +100,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "closure": ["boolean", StrOptions({"two-class"})],
         "link_edges": [Interval(Real, 0, None, closed="left")],
         "link_loss": [StrOptions({"log", "squared"})],
+        "relationship": [StrOptions(set(RELATIONSHIPS))],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "engine": [StrOptions(set(ENGINE_NAMES))],
@@ -111,13 +114,14 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         n_neighbors: int = 10,
         data_weight: float = 1.0,
         lambda2: float = 0.5,
-        lambda3: float = 100.0,
+        lambda3: float = 30.0,
         sigma_f: float = 0.3,
         continuation: float = 3.0,
         repulsion: float = 0.65,
         closure: bool | Literal["two-class"] = True,
         link_edges: float = 1.0,
         link_loss: Literal["log", "squared"] = "log",
+        relationship: Relationship = "gaussian",
         max_iter: int = 60,
         tol: float = 1e-2,
         engine: EngineName = "auto",
@@ -141,6 +145,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.closure = closure
         self.link_edges = link_edges
         self.link_loss = link_loss
+        self.relationship = relationship
         self.max_iter = max_iter
         self.tol = tol
         self.engine = engine
@@ -189,7 +194,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         state = self._descend(graph, start, widths)
         self.graph_, self.sigma_f_ = graph, widths[-1]
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
-        violated = violated_links(state.x, self.links_, self.sigma_f_)
+        violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
         # What is made when first asked for: the surroundings that new points are placed in.
         self._lazy: dict[str, Any] = {}
@@ -198,7 +203,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def transform(self, X: Any) -> Floats:
         """Places of points on the map: where the energy of each is least, near most of its neighbours, the rest fixed.
 
-        A point at distance 0 from one of ``fit`` has that one's place. The energy of new points has no links.
+        A point at distance 0 from one of ``fit`` has that one's place. The energy of new points has no links, and its
+        relationships are Gaussian.
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
@@ -289,7 +295,14 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         iterations = evaluations = 0
         for sigma_f in widths:
             self.engine_, relationships = make_engine(
-                laplacian, F, sigma_f, engine=self.engine, diagonal=diagonal, tolerance=1e-6, n_jobs=self.n_jobs
+                laplacian,
+                F,
+                sigma_f,
+                engine=self.engine,
+                diagonal=diagonal,
+                relationship=self.relationship,
+                tolerance=1e-6,
+                n_jobs=self.n_jobs,
             )
             energy = MapEnergy(
                 self.target_,
@@ -299,7 +312,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
                 links,
                 self.lambda3,
                 sigma_f,
-                self.link_loss,
+                link_loss=self.link_loss,
+                relationship=self.relationship,
             )
 
             before = iterations, evaluations

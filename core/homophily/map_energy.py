@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from homophily.links import Links, Pairs
 from homophily.relationship import Engine
+from homophily.relationship.tiles import Relationship
 
 Floats = NDArray[np.float64]
 
 
 @njit(cache=True)
-def _link_sums(F, pairs, must, squared, inverse, weight, gradient):  # type: ignore[no-untyped-def]
+def _link_sums(F, pairs, must, squared, cauchy, inverse, weight, gradient):  # type: ignore[no-untyped-def]
     """Energy of the pairs; its gradient is added to ``gradient``."""
     n = F.shape[1]
     energy = 0.0
@@ -30,15 +31,17 @@ def _link_sums(F, pairs, must, squared, inverse, weight, gradient):  # type: ign
         for d in range(n):
             x += (F[i, d] - F[j, d]) ** 2
         x *= inverse
-        # Slopes are with respect to x = ‖f_i − f_j‖²/σ².
-        if must and not squared:
-            cost, slope = x, 1.0
+        # k and its slope dk/dx for x = ‖f_i − f_j‖²/σ².
+        k = 1.0 / (1.0 + x) if cauchy else np.exp(-x)
+        steepness = -k * k if cauchy else -k
+        if not must:
+            cost, slope = k * k, 2.0 * k * steepness
+        elif squared:
+            cost, slope = (1.0 - k) ** 2, -2.0 * (1.0 - k) * steepness
+        elif cauchy:
+            cost, slope = np.log1p(x), k
         else:
-            k = np.exp(-x)
-            if must:
-                cost, slope = (1.0 - k) ** 2, 2.0 * (1.0 - k) * k
-            else:
-                cost, slope = k * k, -2.0 * k * k
+            cost, slope = x, 1.0
         energy += weight * cost
         for d in range(n):
             force = 2.0 * weight * inverse * slope * (F[i, d] - F[j, d])
@@ -59,13 +62,15 @@ class MapEnergy:
         links: Links,
         lambda3: float,
         sigma_f: float,
+        *,
         link_loss: str = "log",
+        relationship: Relationship = "gaussian",
     ) -> None:
         self.target, self.data_weight = target, data_weight
         self.relationships, self.lambda2 = relationships, lambda2
         self.links, self.lambda3 = links, lambda3
         self.sigma_f = sigma_f
-        self.squared = link_loss == "squared"
+        self.form = link_loss == "squared", relationship == "cauchy"
 
     def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy and gradient at F (u, n)."""
@@ -76,15 +81,16 @@ class MapEnergy:
         energy += self.data_weight * float(np.vdot(misfit, misfit))
         gradient += 2.0 * self.data_weight * misfit
         for pairs, must in ((self.links.must, True), (self.links.cannot, False)):
-            energy += _link_sums(F, pairs, must, self.squared, self.sigma_f**-2, 2.0 * self.lambda3, gradient)
+            energy += _link_sums(F, pairs, must, *self.form, self.sigma_f**-2, 2.0 * self.lambda3, gradient)
         return energy, gradient
 
 
-def violated_links(F: Floats, links: Links, sigma_f: float) -> Links:
+def violated_links(F: Floats, links: Links, sigma_f: float, relationship: Relationship = "gaussian") -> Links:
     """The must-links whose points are less related than ½, and the cannot-links whose points are not."""
+    half = 1.0 if relationship == "cauchy" else np.log(2.0)
 
     def related(pairs: Pairs) -> NDArray[np.bool_]:
         squares = np.sum((F[pairs[:, 0]] - F[pairs[:, 1]]) ** 2, axis=1)
-        return np.asarray(squares <= np.log(2.0) * sigma_f**2)
+        return np.asarray(squares <= half * sigma_f**2)
 
     return Links(links.must[~related(links.must)], links.cannot[related(links.cannot)])
