@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from homophily_service._pb import embedding_pb2, job_pb2
 from homophily_service._pb import model_pb2 as pb
 from homophily_service.errors import FieldViolation, InvalidRequest, LimitExceeded, ServiceError
 
 Number = TypeVar("Number", int, float)
+Chosen = TypeVar("Chosen")
 
 METRICS = {pb.METRIC_EUCLIDEAN: "euclidean", pb.METRIC_COSINE: "cosine"}
 WEIGHTS = {
@@ -36,10 +38,16 @@ MULTICLASS = {
     pb.MULTICLASS_VECTOR: "vector",
     pb.MULTICLASS_ONE_VS_REST: "one-vs-rest",
 }
+CLOSURES: dict[int, bool | str] = {
+    embedding_pb2.LINK_CLOSURE_NONE: False,
+    embedding_pb2.LINK_CLOSURE_TRANSITIVE: True,
+    embedding_pb2.LINK_CLOSURE_TWO_CLASS: "two-class",
+}
 # Each string takes its own length: in an array of one width, a long class would make thousands of short ones as long.
 TEXT = np.dtypes.StringDType()
 # Beyond it one term of the energy is no more than the rounding of another, and the systems to solve are singular.
 LARGEST = 1e12
+MOST_COMPONENTS = 100
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
 
 
@@ -180,6 +188,41 @@ def solver_parameters(
     return method, parameters
 
 
+def embedding_parameters(message: embedding_pb2.EmbeddingParameters, field: str) -> dict[str, Any]:
+    """Parameters of :class:`homophily.ERREmbedding`, but for those of its graph and its shape."""
+    parameters: dict[str, Any] = {}
+    for name in ("data_weight", "lambda2", "lambda3", "repulsion"):
+        if message.HasField(name):
+            parameters[name] = _between(getattr(message, name), 0.0, LARGEST, f"{field}.{name}")
+    if message.HasField("sigma_f"):
+        parameters["sigma_f"] = _between(message.sigma_f, 1 / LARGEST, LARGEST, f"{field}.sigma_f")
+    if message.HasField("continuation"):
+        parameters["continuation"] = _between(message.continuation, 1.0, 1e6, f"{field}.continuation")
+    if message.HasField("max_iter"):
+        parameters["max_iter"] = _between(message.max_iter, 0, 100_000, f"{field}.max_iter")
+    if message.HasField("tolerance"):
+        parameters["tol"] = _at_least_zero(message.tolerance, f"{field}.tolerance")
+    if message.HasField("normalized"):
+        parameters["normalized"] = message.normalized
+    if message.closure:
+        parameters["closure"] = _choice(CLOSURES, message.closure, f"{field}.closure")
+    return parameters
+
+
+def map_shape(request: job_pb2.EmbedRequest, n_points: int, max_clusters: int) -> tuple[int, int | None]:
+    """The dimensions of the map, and the number of clusters: 0 to have it suggested, None for none."""
+    n_components, n_clusters = 2, None
+    if request.HasField("n_components"):
+        n_components = _between(request.n_components, 1, MOST_COMPONENTS, "n_components")
+    if n_components >= n_points:
+        raise InvalidRequest("n_components", f"must be below the number of points, {n_points}; got {n_components}")
+    if request.HasField("n_clusters"):
+        n_clusters = request.n_clusters
+        if n_clusters != 0:
+            _between(n_clusters, 2, min(n_points - 1, max_clusters), "n_clusters")
+    return n_components, n_clusters
+
+
 def _class_prior(message: pb.ClassPrior, n_classes: int | None, field: str) -> Any:
     source = message.WhichOneof("source")
     if source == "estimate":
@@ -199,6 +242,10 @@ _SENTENCE = re.compile(r"The '(\w+)' parameter of \w+")
 _FIELDS = {
     **{name: f"graph.{name}" for name in ("n_neighbors", "metric", "weights", "sigma_x", "exponent", "symmetrize")},
     **{name: f"solver.{name}" for name in ("power", "lambda1", "normalized", "multiclass", "class_prior", *ERR_ONLY)},
+    **{name: f"solver.{name}" for name in ("data_weight", "lambda3", "continuation", "closure")},
+    **{name: name for name in ("n_components", "n_clusters")},
+    "must_link": "links.must",
+    "cannot_link": "links.cannot",
     "tol": "solver.tolerance",
     "X": "points",
     "y": "labels",
@@ -215,7 +262,7 @@ def refusal(error: ValueError) -> ServiceError:
     return refused
 
 
-def _choice(choices: dict[Any, str], value: int, field: str) -> str:
+def _choice(choices: dict[Any, Chosen], value: int, field: str) -> Chosen:
     if value not in choices:
         raise InvalidRequest(field, f"{value} is not known")
     return choices[value]

@@ -52,6 +52,7 @@ class Settings(BaseSettings):
     max_dimensions: PositiveInt = Field(1_000_000, description="Features of a point.")
     max_dataset_bytes: PositiveInt = Field(64 << 30, description="Bytes of a dataset.")
     max_classes: PositiveInt = Field(1000, description="Classes of a model.")
+    max_links: PositiveInt = Field(200_000, description="Links of an embedding that a request may give.")
     max_queued_jobs: PositiveInt = Field(1000, description="Jobs of a project that may wait at a time.")
 
     # -- workers

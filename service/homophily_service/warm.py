@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier, KNNGraph
 
 
 def warm_up(threads: int = 1) -> None:
@@ -23,5 +23,18 @@ def warm_up(threads: int = 1) -> None:
                 classifier.fit(graph, y).predict(X[:1] * 1.1)
 
 
+def warm_up_maps(threads: int = 1) -> None:
+    """Map a handful of points that links tie together and set apart, in a plane and in space, and divide them."""
+    points = np.random.default_rng(0).normal(size=(60, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = KNNGraph(n_neighbors=5, n_jobs=threads).fit(points)
+        links = {"must_link": [(0, 1), (1, 2)], "cannot_link": [(0, 3)]}
+        for n in (2, 3):
+            ERREmbedding(n, max_iter=2, n_jobs=threads).fit(graph, **links)
+            ERRClustering(n, max_iter=2, n_jobs=threads).fit(graph, **links)
+
+
 if __name__ == "__main__":
     warm_up(2)
+    warm_up_maps(2)

@@ -28,7 +28,7 @@ from grpc_status import rpc_status
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily_service._pb import dataset_pb2, homophily_service_pb2, job_pb2, model_pb2, points_pb2
+from homophily_service._pb import dataset_pb2, embedding_pb2, homophily_service_pb2, job_pb2, model_pb2, points_pb2
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.settings import Settings, load_settings
 from homophily_service.stores import Stores
@@ -250,6 +250,12 @@ def labels_of(classes: Mapping[int, Any], weights: Iterable[float] = ()) -> mode
     return model_pb2.Labels(points=list(classes), classes=kind, weights=weights)
 
 
+def links_of(must: Iterable[tuple[int, int]] = (), cannot: Iterable[tuple[int, int]] = ()) -> embedding_pb2.Links:
+    """Links by pairs."""
+    pairs = ([embedding_pb2.Link(first=first, second=second) for first, second in kind] for kind in (must, cannot))
+    return embedding_pb2.Links(**dict(zip(("must", "cannot"), pairs, strict=True)))
+
+
 def values_of(classes: model_pb2.ClassValues) -> list[Any]:
     """Classes as Python's values."""
     return list(getattr(classes, str(classes.WhichOneof("kind"))).values)
@@ -318,6 +324,38 @@ class Project:
         """A job that changes labels, asked for and waited for."""
         request = job_pb2.TransduceRequest(model=model, labels=labels_of(labels) if labels else None, **more)
         return self.ended(self.stub.Transduce(request, timeout=PATIENCE).job)
+
+    def embed_request(
+        self,
+        points: Matrix | str,
+        must: Iterable[tuple[int, int]] = (),
+        cannot: Iterable[tuple[int, int]] = (),
+        **more: Any,
+    ) -> job_pb2.EmbedRequest:
+        """What a map is asked for with; a name is that of a dataset, a model or an embedding."""
+        if isinstance(points, str):
+            source: dict[str, Any] = {points.split("/")[2].removesuffix("s"): points}
+        else:
+            source = {"inline": inline(points)}
+        return job_pb2.EmbedRequest(parent=self.name, links=links_of(must, cannot), **source, **more)
+
+    def embed(self, points: Matrix | str, *links: Iterable[tuple[int, int]], **more: Any) -> embedding_pb2.Embedding:
+        """A new embedding."""
+        request = self.embed_request(points, *links, **more)
+        job = self.ended(self.stub.Embed(request, timeout=PATIENCE).job)
+        assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job.error
+        return job.embed.embedding
+
+    def embedding(self, name: str, field: embedding_pb2.EmbeddingField.ValueType, **more: Any) -> NDArray[Any]:
+        """An array of an embedding, put together."""
+        request = embedding_pb2.ReadEmbeddingRequest(name=name, field=field, **more)
+        parts, expected = [], request.start
+        for response in self.stub.ReadEmbedding(request, timeout=PATIENCE):
+            assert response.start == expected
+            parts.append(array_of(response.rows))
+            assert len(parts[-1]) == response.count
+            expected += response.count
+        return np.concatenate(parts)
 
     def ended(self, job: job_pb2.Job) -> job_pb2.Job:
         """The job when it has ended."""

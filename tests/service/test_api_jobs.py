@@ -229,11 +229,6 @@ def test_a_model_id_is_taken_once(project: Project) -> None:
     assert jobs[1].error.code == grpc.StatusCode.ALREADY_EXISTS.value[0]
 
 
-def test_embed_is_not_there_yet(project: Project) -> None:
-    answer = refusal(project.stub.Embed, pb.EmbedRequest(parent=project.name))
-    assert (answer.code, answer.reason) == (grpc.StatusCode.UNIMPLEMENTED, "UNIMPLEMENTED")
-
-
 # -- watching ----------------------------------------------------------------------------------------------------------
 
 

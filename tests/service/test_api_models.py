@@ -1,4 +1,4 @@
-"""Models and embeddings over gRPC: got, listed, deleted; answers for new points and for a model's own."""
+"""Models over gRPC: got, listed, deleted; answers for new points and for a model's own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from homophily_service._pb import embedding_pb2
 from homophily_service._pb import model_pb2 as pb
 from homophily_service.models import CLASS_INDICES, SCORES
-from homophily_service.names import EmbeddingName, ModelName
+from homophily_service.names import ModelName
 
 from .serving import PATIENCE, Matrix, Project, Service, array_of, inline, open_stores, refusal, values_of
 
@@ -237,24 +236,3 @@ def test_a_models_child_outlives_it(project: Project) -> None:
     child = project.transduce(parent.name, {20: "abc"[TRUTH[20]]}).transduce.model
     project.stub.DeleteModel(pb.DeleteModelRequest(name=parent.name))
     assert list(project.predict(child.name, NEW).class_indices) == TRUTH[:30].tolist()
-
-
-def test_embeddings_are_got_listed_and_deleted(service: Service, project: Project) -> None:
-    stores, names = open_stores(service), [EmbeddingName(project.id, f"e{number}") for number in range(3)]
-    for name in names:
-        stores.blobs.write(f"embeddings/{project.id}/{name.id}/x", {"embedding": X}, {})
-        message = embedding_pb2.Embedding(name=str(name), points=60, components=4)
-        with stores.database.write() as connection:
-            stores.catalog.add(connection, name, message.SerializeToString(), f"embeddings/{project.id}/{name.id}/x")
-    stores.close()
-    stub = project.stub
-    found = stub.GetEmbedding(embedding_pb2.GetEmbeddingRequest(name=str(names[0]))).embedding
-    assert (found.name, found.points) == (str(names[0]), 60)
-    page = stub.ListEmbeddings(embedding_pb2.ListEmbeddingsRequest(parent=project.name, page_size=2))
-    token = page.next_page_token
-    rest = stub.ListEmbeddings(embedding_pb2.ListEmbeddingsRequest(parent=project.name, page_size=2, page_token=token))
-    assert [one.name for one in [*page.embeddings, *rest.embeddings]] == [str(name) for name in names[::-1]]
-    stub.DeleteEmbedding(embedding_pb2.DeleteEmbeddingRequest(name=str(names[0])))
-    gone = refusal(stub.GetEmbedding, embedding_pb2.GetEmbeddingRequest(name=str(names[0])))
-    assert gone.code is grpc.StatusCode.NOT_FOUND
-    assert not (service.settings.data_dir / "blobs" / "embeddings" / project.id / "e0").exists()

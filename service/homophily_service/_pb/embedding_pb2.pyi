@@ -387,7 +387,7 @@ class Embedding(_message.Message):
 
     @_builtins.property
     def seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Seconds by phase: load, graph, solve, save."""
+        """Seconds by phase: load, graph, solve, cluster, save."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

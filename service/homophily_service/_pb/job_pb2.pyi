@@ -101,7 +101,7 @@ class Progress(_message.Message):
     ERROR_RATE_FIELD_NUMBER: _builtins.int
     FRACTION_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """What is being done: load, graph, solve, calibrate, save."""
+    """What is being done: load, graph, solve, calibrate or cluster, save."""
     iteration: _builtins.int
     """The optimiser's steps so far."""
     max_iterations: _builtins.int
@@ -715,7 +715,7 @@ class EmbedRequest(_message.Message):
 
     @_builtins.property
     def solver(self) -> _embedding_pb2.EmbeddingParameters:
-        """How the map is made."""
+        """How the map is made. For the clusters, which are found on a map of their own, closure and normalized count."""
 
     @_builtins.property
     def withdrawn(self) -> _embedding_pb2.Links:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import Row
 
 from homophily_service import queue
-from homophily_service._pb import dataset_pb2, model_pb2
+from homophily_service._pb import dataset_pb2, embedding_pb2, model_pb2
 from homophily_service._pb import job_pb2 as pb
 from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.embeddings import check_embed
 from homophily_service.api.messages import (
     KINDS,
     STATES,
@@ -29,8 +30,17 @@ from homophily_service.api.messages import (
 from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
-from homophily_service.errors import AlreadyExists, InvalidRequest, NotFound, NotImplementedYet
-from homophily_service.names import DatasetName, JobName, ModelName, check_id, new_id
+from homophily_service.errors import AlreadyExists, InvalidRequest, NotFound
+from homophily_service.names import (
+    DatasetName,
+    EmbeddingName,
+    JobName,
+    ModelName,
+    ProjectName,
+    ResourceName,
+    check_id,
+    new_id,
+)
 from homophily_service.parameters import check_two_classes, graph_parameters, read_labels, solver_parameters
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
@@ -38,6 +48,9 @@ from homophily_service.stores import Stores
 from homophily_service.uploads import limits_of, publish_dataset
 
 LONGEST_WAIT = 60.0
+
+Request = TypeVar("Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest)
+Name = TypeVar("Name", bound=ResourceName)
 
 
 class Jobs:
@@ -51,19 +64,20 @@ class Jobs:
     async def Fit(self, request: pb.FitRequest, _: Any) -> pb.FitResponse:
         """Check what can be checked without computing, and queue."""
         project = allowed_project(request.parent, "parent")
-        await asyncio.to_thread(self._check_fit, project, request)
+        await asyncio.to_thread(self._check, self._check_fit, project, request)
         return pb.FitResponse(job=await self._submit(project, "fit", request))
 
     async def Transduce(self, request: pb.TransduceRequest, _: Any) -> pb.TransduceResponse:
         """Check what can be checked without computing, and queue."""
-        name = allowed_name(ModelName, request.model, "model")
-        await asyncio.to_thread(self._check_transduce, name, request)
-        return pb.TransduceResponse(job=await self._submit(name.project, "transduce", request))
+        project = allowed_name(ModelName, request.model, "model").project
+        await asyncio.to_thread(self._check, self._check_transduce, project, request)
+        return pb.TransduceResponse(job=await self._submit(project, "transduce", request))
 
     async def Embed(self, request: pb.EmbedRequest, _: Any) -> pb.EmbedResponse:
-        """Nothing yet."""
-        allowed_project(request.parent, "parent")
-        raise NotImplementedYet("Embed is not there yet")
+        """Check what can be checked without computing, and queue."""
+        project = allowed_project(request.parent, "parent")
+        await asyncio.to_thread(self._check, self._check_embed, project, request)
+        return pb.EmbedResponse(job=await self._submit(project, "embed", request))
 
     async def GetJob(self, request: pb.GetJobRequest, _: Any) -> pb.GetJobResponse:
         """A job."""
@@ -137,43 +151,32 @@ class Jobs:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
+    def _check(self, check: Callable[[str, Request], None], project: str, request: Request) -> None:
+        """Refuse what is wrong; what a request that was sent before has named may be gone since."""
+        try:
+            check(project, request)
+        except NotFound:
+            if not self._is_repeated(project, request.options):
+                raise
+
     def _check_fit(self, project: str, request: pb.FitRequest) -> None:
         """Refuse what is wrong; points that came inside the request are then a dataset of it."""
-        source, points = request.WhichOneof("points"), None
-        if source is None:
+        if request.WhichOneof("points") is None:
             raise InvalidRequest("points", "must be a dataset's name or inline points")
-        if source == "inline":
-            points = from_points(request.inline, limits_of(self.settings), "inline")
-            shape = shape_of(points)
-        else:
-            name = allowed_name(DatasetName, request.dataset, "dataset")
-            if name.project != project:
-                raise InvalidRequest("dataset", f"must be of {request.parent}")
-            try:
-                shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
-            except NotFound:
-                if self._is_repeated(project, request.options):
-                    return
-                raise
-        is_sparse = shape.WhichOneof("layout") == "csr"
-        rows = shape.csr.rows if is_sparse else shape.dense.rows
+        rows, is_sparse, points = self._look_at_points(project, request)
         labels = read_labels(request.labels, rows, "labels", max_classes=self.settings.max_classes)
         check_two_classes(labels.classes, "labels")
         read_labels(request.validation, rows, "validation", max_classes=self.settings.max_classes)
         graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
         solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
-        self._check_new_model(project, request.model_id, request.options)
+        self._check_new(ModelName, project, request.model_id, "model_id", request.options)
         if points is not None:
             request.dataset = self._keep_inline(project, points)
 
-    def _check_transduce(self, name: ModelName, request: pb.TransduceRequest) -> None:
+    def _check_transduce(self, project: str, request: pb.TransduceRequest) -> None:
         """Refuse what is wrong."""
-        try:
-            model = model_pb2.Model.FromString(self.stores.catalog.get(name).message)
-        except NotFound:
-            if self._is_repeated(name.project, request.options):
-                return
-            raise
+        name = ModelName.parse(request.model, "model")
+        model = model_pb2.Model.FromString(self.stores.catalog.get(name).message)
         labels = read_labels(request.labels, model.points, "labels", max_classes=self.settings.max_classes)
         read_labels(request.validation, model.points, "validation", max_classes=self.settings.max_classes)
         if labels.points.size and request.labels.classes.WhichOneof("kind") != model.classes.WhichOneof("kind"):
@@ -187,9 +190,57 @@ class Jobs:
             )
         if len(np.unique(withdrawn)) < len(withdrawn):
             raise InvalidRequest("withdrawn", "must name each point once")
-        self._check_new_model(name.project, request.model_id, request.options)
+        self._check_new(ModelName, project, request.model_id, "model_id", request.options)
 
-    async def _submit(self, project: str, kind: str, request: pb.FitRequest | pb.TransduceRequest) -> pb.Job:
+    def _check_embed(self, project: str, request: pb.EmbedRequest) -> None:
+        """Refuse what is wrong; points that came inside the request are then a dataset of it."""
+        source, points = request.WhichOneof("points"), None
+        if source is None:
+            raise InvalidRequest("points", "must be the name of a dataset, model or embedding, or inline points")
+        if source in ("dataset", "inline"):
+            rows, is_sparse, points = self._look_at_points(project, request)
+            graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+        else:
+            if request.graph.ListFields():
+                raise InvalidRequest("graph", f"must not be given with {source}, which has its own")
+            rows = self._look_at_earlier(project, request, source)
+        check_embed(request, rows, self.settings)
+        self._check_new(EmbeddingName, project, request.embedding_id, "embedding_id", request.options)
+        if points is not None:
+            request.dataset = self._keep_inline(project, points)
+
+    def _look_at_points(
+        self, project: str, request: pb.FitRequest | pb.EmbedRequest
+    ) -> tuple[int, bool, Points | None]:
+        """How many points a request is about, whether they are sparse, and those that came inside it."""
+        points = None
+        if request.WhichOneof("points") == "inline":
+            points = from_points(request.inline, limits_of(self.settings), "inline")
+            shape = shape_of(points)
+        else:
+            name = self._of_project(DatasetName, request.dataset, "dataset", project)
+            shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+        is_sparse = shape.WhichOneof("layout") == "csr"
+        return shape.csr.rows if is_sparse else shape.dense.rows, is_sparse, points
+
+    def _look_at_earlier(self, project: str, request: pb.EmbedRequest, source: str) -> int:
+        """How many points the model or the embedding has that a request goes on from."""
+        if source == "model":
+            model = self._of_project(ModelName, request.model, "model", project)
+            return model_pb2.Model.FromString(self.stores.catalog.get(model).message).points
+        name = self._of_project(EmbeddingName, request.embedding, "embedding", project)
+        earlier = embedding_pb2.Embedding.FromString(self.stores.catalog.get(name).message)
+        if request.HasField("n_components") and request.n_components != earlier.components:
+            raise InvalidRequest("n_components", f"must be {earlier.components}, as the embedding's, or not given")
+        return earlier.points
+
+    def _of_project(self, kind: type[Name], text: str, field: str, project: str) -> Name:
+        name = allowed_name(kind, text, field)
+        if name.project != project:
+            raise InvalidRequest(field, f"must be of {ProjectName(project)}")
+        return name
+
+    async def _submit(self, project: str, kind: str, request: Request) -> pb.Job:
         options = pb.JobOptions()
         options.CopyFrom(request.options)
         # How the job is run is no part of what is asked: the same key may come back with another wait.
@@ -201,11 +252,13 @@ class Jobs:
             await self._await_end(row, wait)
         return await self._job(JobName(project, row.id))
 
-    def _check_new_model(self, project: str, model_id: str, options: pb.JobOptions) -> None:
+    def _check_new(
+        self, kind: type[ResourceName], project: str, new_id: str, field: str, options: pb.JobOptions
+    ) -> None:
         """Refuse an id that is taken, unless the request may be one that was sent before."""
-        if not model_id:
+        if not new_id:
             return
-        name = ModelName(project, check_id(model_id, "model_id"))
+        name = kind(project, check_id(new_id, field))
         if self.stores.catalog.has(name) and not self._is_repeated(project, options):
             raise AlreadyExists(f"{name} exists")
 

@@ -69,6 +69,8 @@ def job_message(row: Row[Any], position: int = 0) -> job_pb2.Job:
         job.fit.ParseFromString(row.outcome)
     elif row.state == queue.SUCCEEDED and row.kind == "transduce":
         job.transduce.ParseFromString(row.outcome)
+    elif row.state == queue.SUCCEEDED and row.kind == "embed":
+        job.embed.ParseFromString(row.outcome)
     return job
 
 

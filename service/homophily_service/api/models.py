@@ -1,4 +1,4 @@
-"""Models and embeddings: get, list, delete; answers for new points and for a model's own."""
+"""Models: get, list, delete; answers for new points and for a model's own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from homophily_service._pb import embedding_pb2, model_pb2
+from homophily_service._pb import model_pb2
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.api.predictors import Predictors
 from homophily_service.arrays import from_points, to_tensor
 from homophily_service.errors import FailedPrecondition, InvalidRequest
-from homophily_service.names import EmbeddingName, ModelName
+from homophily_service.names import ModelName
 from homophily_service.settings import Settings
 from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
 from homophily_service.stores import Stores
@@ -122,36 +122,3 @@ class Models:
             part = slice(start, min(end, start + step))
             tensors = [to_tensor(array[part]) for array in arrays]
             yield model_pb2.ReadSolutionResponse(start=start, count=part.stop - start, tensors=tensors)
-
-
-class Embeddings:
-    """The calls about embeddings."""
-
-    stores: Stores
-
-    async def GetEmbedding(
-        self, request: embedding_pb2.GetEmbeddingRequest, _: Any
-    ) -> embedding_pb2.GetEmbeddingResponse:
-        """An embedding's description."""
-        row = await asyncio.to_thread(self.stores.catalog.get, allowed_name(EmbeddingName, request.name, "name"))
-        return embedding_pb2.GetEmbeddingResponse(embedding=embedding_pb2.Embedding.FromString(row.message))
-
-    async def ListEmbeddings(
-        self, request: embedding_pb2.ListEmbeddingsRequest, _: Any
-    ) -> embedding_pb2.ListEmbeddingsResponse:
-        """A page of embeddings."""
-        project = allowed_project(request.parent, "parent")
-        limit, before = page_limit(request.page_size), page_start(request.page_token)
-        rows = await asyncio.to_thread(
-            self.stores.catalog.page, EmbeddingName.collection, project, before=before, limit=limit
-        )
-        embeddings = [embedding_pb2.Embedding.FromString(row.message) for row in rows]
-        return embedding_pb2.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, limit))
-
-    async def DeleteEmbedding(
-        self, request: embedding_pb2.DeleteEmbeddingRequest, _: Any
-    ) -> embedding_pb2.DeleteEmbeddingResponse:
-        """Forget an embedding, then remove its arrays."""
-        blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(EmbeddingName, request.name, "name"))
-        await asyncio.to_thread(self.stores.blobs.delete, blob)
-        return embedding_pb2.DeleteEmbeddingResponse()

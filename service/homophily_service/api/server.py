@@ -21,9 +21,10 @@ from prometheus_client.registry import Collector
 
 from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_grpc
 from homophily_service.api.datasets import Datasets
+from homophily_service.api.embeddings import Embeddings
 from homophily_service.api.interceptors import Authentication, Errors, Logging, Messages, Metrics
 from homophily_service.api.jobs import Jobs
-from homophily_service.api.models import Embeddings, Models
+from homophily_service.api.models import Models
 from homophily_service.api.predictors import Predictors
 from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher

@@ -14,7 +14,7 @@ from homophily_service.cli.screen import percent, print_facts, say, size
 from homophily_service.client import ClientError, Dataset, Embedding, Job, JobState, Model
 
 _SHOWN_CLASSES = 12
-_PHASES = ("load", "graph", "solve", "calibrate", "save")
+_PHASES = ("load", "graph", "solve", "calibrate", "cluster", "save")
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from homophily_service.job_errors import job_error
 from homophily_service.logs import job_name, start_logging
 from homophily_service.processes import begin, fair_threads
 from homophily_service.stores import Stores
-from homophily_service.warm import warm_up
+from homophily_service.warm import warm_up, warm_up_maps
 from homophily_service.worker.compute import KINDS, compute
 from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, Task
 
@@ -24,6 +24,7 @@ def main() -> None:
     start_logging(settings.log_level)
     stores, threads = Stores.open(settings), fair_threads(settings)
     warm_up(threads)
+    warm_up_maps(threads)
     connection.send_bytes(READY + " ".join(KINDS).encode())
 
     def tell(progress: Progress) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,90 +12,21 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.optimize import State as Iterate
 from homophily.state import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
-from homophily_service.arrays import points_from_parts
-from homophily_service.errors import DataLoss, InvalidRequest, LimitExceeded, ServiceError
-from homophily_service.models import (
-    CLASSIFIERS,
-    Classifier,
-    graph_digest,
-    graph_path,
-    load_model,
-    read_graph,
-    save_graph,
-    save_model,
-)
+from homophily_service.errors import InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.models import CLASSIFIERS, Classifier, load_model, save_model
 from homophily_service.names import DatasetName, ModelName
 from homophily_service.parameters import (
     check_two_classes,
     class_values,
     classes_of,
-    graph_parameters,
-    read_labels,
     refusal,
     solver_parameters,
 )
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
+from homophily_service.worker.embed import embed
 from homophily_service.worker.protocol import Task
-
-_log = logging.getLogger(__name__)
-
-# Roughly how much of a job is done when a phase begins.
-PHASES = {"load": 0.0, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "save": 0.95}
-SECONDS_BETWEEN_REPORTS = 0.2
-
-Tell = Callable[[job_pb2.Progress], None]
-
-
-class Stage:
-    """Tells how far a job is, and keeps the seconds of each phase."""
-
-    def __init__(self, tell: Tell) -> None:
-        self.tell = tell
-        self.seconds: dict[str, float] = {}
-        self.progress = job_pb2.Progress()
-        self._entered = self._told = time.monotonic()
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase, which ends the one before."""
-        self.leave()
-        self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase])
-        self._tell()
-
-    def leave(self) -> None:
-        """End the phase that is running."""
-        now = time.monotonic()
-        if self.progress.phase:
-            self.seconds[self.progress.phase] = self.seconds.get(self.progress.phase, 0.0) + now - self._entered
-        self._entered = now
-
-    def step(self, iteration: int, most: int, energy: float | None = None) -> None:
-        """A step of the optimiser; told a few times a second."""
-        begins, ends = PHASES["solve"], PHASES["calibrate"]
-        self.progress.iteration, self.progress.max_iterations = iteration, most
-        self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
-        if energy is not None:
-            self.progress.energy = energy
-        if time.monotonic() - self._told >= SECONDS_BETWEEN_REPORTS:
-            self._tell()
-
-    def _tell(self) -> None:
-        self._told = time.monotonic()
-        self.tell(self.progress)
-
-
-class Work(NamedTuple):
-    """What every kind of job gets."""
-
-    task: Task
-    stores: Stores
-    settings: Settings
-    threads: int
-    stage: Stage
-
-    def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
-        """Labels out of the request."""
-        return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
+from homophily_service.worker.work import Stage, Tell, Work, graph_of, sentences
 
 
 def compute(task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell) -> bytes:
@@ -138,9 +67,9 @@ def _fit(work: Work) -> bytes:
     )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        graph = _graph(work, dataset, row.blob, model)
+        graph = graph_of(work, dataset, row.blob, model)
         _solve(work, model, classifier, graph, labels, validation, calibrate=request.calibrate)
-    model.warnings.extend(_sentences(told))
+    model.warnings.extend(sentences(told))
     return job_pb2.FitResult(model=model).SerializeToString()
 
 
@@ -172,7 +101,7 @@ def _transduce(work: Work) -> bytes:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         _solve(work, model, classifier, before.graph_, labels, validation, calibrate=request.calibrate, earlier=earlier)
-    model.warnings.extend(_sentences(told))
+    model.warnings.extend(sentences(told))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
     return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
 
@@ -200,42 +129,6 @@ def _changed_labels(before: Classifier, known: Any, changed: PointLabels, withdr
     if changed.points.size:
         parts.append(changed)
     return PointLabels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, model: model_pb2.Model) -> KNNGraph:
-    """The graph of a dataset: out of the store if it is there, else built and stored."""
-    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
-    parameters = graph_parameters(model.graph_parameters, is_sparse=is_sparse, field="graph")
-    digest = graph_digest(dataset.sha256, parameters)
-    path = work.stores.catalog.use_graph(digest)
-    work.stage.enter("graph")
-    graph = None
-    if path is not None:
-        try:
-            graph = read_graph(work.stores.blobs, path, work.threads)
-        except DataLoss as loss:
-            _log.warning("a stored graph is damaged and will be built again: %s", loss.message)
-    reused = graph is not None
-    if graph is None:
-        stored = work.stores.blobs.read(blob)
-        points = points_from_parts(stored.arrays, model.dimensions)
-        graph = KNNGraph(**parameters, n_jobs=work.threads).fit(points)
-        fresh = graph_path(digest, work.task.token)
-        save_graph(work.stores.blobs, fresh, graph)
-        if path is None:
-            work.stores.catalog.add_graph(digest, fresh)
-        else:
-            work.stores.catalog.replace_graph(digest, fresh)
-    model.graph.CopyFrom(
-        model_pb2.GraphSummary(
-            digest=digest,
-            reused=reused,
-            edges=graph.W.nnz // 2,
-            recall=graph.recall_,
-            components=graph.n_components,
-        )
-    )
-    return graph
 
 
 def _solve(
@@ -281,7 +174,7 @@ def _solve(
         model.error_rate = float(np.mean(answers != validation.classes)) if same_kind else 1.0
         stage.progress.error_rate = model.error_rate
     stage.enter("save")
-    model.size_bytes = save_model(work.stores.blobs, work.task.model_path, classifier, calibrate=calibrate)
+    model.size_bytes = save_model(work.stores.blobs, work.task.result_path, classifier, calibrate=calibrate)
     stage.leave()
     model.job = str(work.task.name)
     model.classes.CopyFrom(class_values(classes))
@@ -311,9 +204,4 @@ def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any,
     return irr.fit(graph, y, sample_weight=weights, init=earlier).solution_
 
 
-def _sentences(told: list[warnings.WarningMessage]) -> list[str]:
-    """What the core warned of, each once."""
-    return list(dict.fromkeys(str(warning.message)[:1000] for warning in told))[:20]
-
-
-KINDS: dict[str, Callable[[Work], bytes]] = {"noop": _noop, "fit": _fit, "transduce": _transduce}
+KINDS: dict[str, Callable[[Work], bytes]] = {"noop": _noop, "fit": _fit, "transduce": _transduce, "embed": embed}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple, Self
 
-from homophily_service.names import JobName
+from homophily_service.names import EmbeddingName, JobName, ModelName
 
 # The first letter of what the child says.
 READY, PROGRESS, SUCCESS, ERROR = b"R", b"P", b"S", b"E"
@@ -24,9 +24,10 @@ class Task(NamedTuple):
     token: str
 
     @property
-    def model_path(self) -> str:
-        """Where the job's model is written by the holder of the token; only the one that finishes is recorded."""
-        return f"models/{self.name.project}/{self.name.id}/{self.token}"
+    def result_path(self) -> str:
+        """Where what the job makes is written by the holder of the token; only the one that finishes is recorded."""
+        collection = EmbeddingName.collection if self.kind == "embed" else ModelName.collection
+        return f"{collection}/{self.name.project}/{self.name.id}/{self.token}"
 
     def encode(self) -> bytes:
         """The task as one message: a line of JSON, then the request."""

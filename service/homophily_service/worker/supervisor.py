@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from homophily_service import processes
-from homophily_service._pb import job_pb2
+from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.errors import ServiceError, TimeLimit, Unavailable
 from homophily_service.job_errors import job_error, lost_too_often
 from homophily_service.logs import job_name, start_logging
-from homophily_service.names import ModelName
+from homophily_service.names import EmbeddingName, ModelName, ResourceName
 from homophily_service.queue import Lease, LeaseLost
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
@@ -149,21 +149,25 @@ class Worker:
             return lambda: queue.release(lease, "the process that computed it was lost", charged=True)
 
     def _succeed(self, lease: Lease, outcome: bytes) -> None:
-        """Finish, and publish the model in the same transaction."""
+        """Finish, and publish the model or the embedding in the same transaction."""
         try:
+            made: model_pb2.Model | embedding_pb2.Embedding
             if lease.kind == "fit":
-                model = job_pb2.FitResult.FromString(outcome).model
+                made = job_pb2.FitResult.FromString(outcome).model
             elif lease.kind == "transduce":
-                model = job_pb2.TransduceResult.FromString(outcome).model
+                made = job_pb2.TransduceResult.FromString(outcome).model
+            elif lease.kind == "embed":
+                made = job_pb2.EmbedResult.FromString(outcome).embedding
             else:
                 self.stores.queue.finish(lease, outcome)
                 return
-            name, path = ModelName.parse(model.name, "model_id"), _task(lease).model_path
+            kind: type[ResourceName] = EmbeddingName if lease.kind == "embed" else ModelName
+            name, path = kind.parse(made.name, "name"), _task(lease).result_path
             self.stores.queue.finish(
                 lease,
                 outcome,
                 lambda connection: self.stores.catalog.add(
-                    connection, name, model.SerializeToString(), path, graph=model.graph.digest
+                    connection, name, made.SerializeToString(), path, graph=made.graph.digest
                 ),
             )
         except Unavailable:

@@ -1,0 +1,101 @@
+"""Embeddings: get, list, delete, and read their arrays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from homophily_service._pb import embedding_pb2 as pb
+from homophily_service._pb import job_pb2
+from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.arrays import to_tensor
+from homophily_service.embeddings import (
+    CANNOT_LINKS,
+    CLUSTERS,
+    COORDINATES,
+    MUST_LINKS,
+    VIOLATED_CANNOT_LINKS,
+    VIOLATED_MUST_LINKS,
+)
+from homophily_service.errors import FailedPrecondition, InvalidRequest
+from homophily_service.links import check_closure, links_of_labels, read_links
+from homophily_service.names import EmbeddingName
+from homophily_service.parameters import embedding_parameters, map_shape, read_labels
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+
+FIELDS = {
+    pb.EMBEDDING_FIELD_UNSPECIFIED: COORDINATES,
+    pb.EMBEDDING_FIELD_COORDINATES: COORDINATES,
+    pb.EMBEDDING_FIELD_CLUSTERS: CLUSTERS,
+    pb.EMBEDDING_FIELD_MUST_LINKS: MUST_LINKS,
+    pb.EMBEDDING_FIELD_CANNOT_LINKS: CANNOT_LINKS,
+    pb.EMBEDDING_FIELD_VIOLATED_MUST_LINKS: VIOLATED_MUST_LINKS,
+    pb.EMBEDDING_FIELD_VIOLATED_CANNOT_LINKS: VIOLATED_CANNOT_LINKS,
+}
+CHUNK_BYTES = 1 << 20
+
+
+class Embeddings:
+    """The calls about embeddings."""
+
+    stores: Stores
+
+    async def GetEmbedding(self, request: pb.GetEmbeddingRequest, _: Any) -> pb.GetEmbeddingResponse:
+        """An embedding's description."""
+        row = await asyncio.to_thread(self.stores.catalog.get, allowed_name(EmbeddingName, request.name, "name"))
+        return pb.GetEmbeddingResponse(embedding=pb.Embedding.FromString(row.message))
+
+    async def ListEmbeddings(self, request: pb.ListEmbeddingsRequest, _: Any) -> pb.ListEmbeddingsResponse:
+        """A page of embeddings."""
+        project = allowed_project(request.parent, "parent")
+        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        rows = await asyncio.to_thread(
+            self.stores.catalog.page, EmbeddingName.collection, project, before=before, limit=limit
+        )
+        embeddings = [pb.Embedding.FromString(row.message) for row in rows]
+        return pb.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, limit))
+
+    async def DeleteEmbedding(self, request: pb.DeleteEmbeddingRequest, _: Any) -> pb.DeleteEmbeddingResponse:
+        """Forget an embedding, then remove its arrays."""
+        blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(EmbeddingName, request.name, "name"))
+        await asyncio.to_thread(self.stores.blobs.delete, blob)
+        return pb.DeleteEmbeddingResponse()
+
+    async def ReadEmbedding(self, request: pb.ReadEmbeddingRequest, _: Any) -> AsyncIterator[pb.ReadEmbeddingResponse]:
+        """An array of an embedding, in ranges of about a mebibyte."""
+        name = allowed_name(EmbeddingName, request.name, "name")
+        if request.field not in FIELDS:
+            raise InvalidRequest("field", f"{request.field} is not known")
+        if request.count < 0:
+            raise InvalidRequest("count", f"must be at least 0; got {request.count}")
+        row = await asyncio.to_thread(self.stores.catalog.get, name)
+        if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).clusters:
+            raise FailedPrecondition(f"{name} was made without clusters", reason="NO_CLUSTERS")
+        field = FIELDS[request.field]
+        array = (await asyncio.to_thread(self.stores.blobs.read, row.blob, field)).arrays[field]
+        total = len(array)
+        if not 0 <= request.start <= total:
+            raise InvalidRequest("start", f"must be between 0 and {total}; got {request.start}")
+        step = max(1, CHUNK_BYTES // (array.dtype.itemsize * (array.size // max(1, total)) or 1))
+        end = min(total, request.start + request.count) if request.count else total
+        for start in range(request.start, end, step) or (request.start,):
+            rows = array[start : min(end, start + step)]
+            yield pb.ReadEmbeddingResponse(start=start, count=len(rows), total=total, rows=to_tensor(rows))
+
+
+def check_embed(request: job_pb2.EmbedRequest, n_points: int, settings: Settings) -> None:
+    """Refuse links, labels and parameters that are wrong."""
+    links = read_links(request.links, n_points, "links", max_links=settings.max_links)
+    withdrawn = read_links(request.withdrawn, n_points, "withdrawn", max_links=settings.max_links)
+    goes_on = request.WhichOneof("points") == "embedding"
+    if any(map(len, withdrawn)) and not goes_on:
+        raise InvalidRequest("withdrawn", "must be of an earlier embedding, from which this request does not go on")
+    labels = read_labels(request.labels, n_points, "labels", max_classes=settings.max_classes)
+    embedding_parameters(request.solver, "solver")
+    map_shape(request, n_points, settings.max_classes)
+    if not goes_on:
+        # What an earlier embedding was told, only the job reads.
+        check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)

@@ -1,0 +1,121 @@
+"""What every kind of job has: the task, the stores, how far it is, and a graph."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+from homophily import KNNGraph
+from homophily.state import PointLabels
+from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_service.arrays import points_from_parts
+from homophily_service.errors import DataLoss
+from homophily_service.models import graph_digest, graph_path, read_graph, save_graph
+from homophily_service.parameters import graph_parameters, read_labels
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+from homophily_service.worker.protocol import Task
+
+_log = logging.getLogger(__name__)
+
+# Roughly how much of a job is done when a phase begins.
+PHASES = {"load": 0.0, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "cluster": 0.8, "save": 0.95}
+SECONDS_BETWEEN_REPORTS = 0.2
+
+Tell = Callable[[job_pb2.Progress], None]
+Described = model_pb2.Model | embedding_pb2.Embedding
+
+
+class Stage:
+    """Tells how far a job is, and keeps the seconds of each phase."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.seconds: dict[str, float] = {}
+        self.progress = job_pb2.Progress()
+        self._entered = self._told = time.monotonic()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, which ends the one before."""
+        self.leave()
+        self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase])
+        self._tell()
+
+    def leave(self) -> None:
+        """End the phase that is running."""
+        now = time.monotonic()
+        if self.progress.phase:
+            self.seconds[self.progress.phase] = self.seconds.get(self.progress.phase, 0.0) + now - self._entered
+        self._entered = now
+
+    def step(self, iteration: int, most: int, energy: float | None = None) -> None:
+        """A step of the optimiser; told a few times a second."""
+        begins, ends = PHASES[self.progress.phase], PHASES["calibrate" if self.progress.phase == "solve" else "save"]
+        self.progress.iteration, self.progress.max_iterations = iteration, most
+        self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
+        if energy is not None:
+            self.progress.energy = energy
+        if time.monotonic() - self._told >= SECONDS_BETWEEN_REPORTS:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        self.tell(self.progress)
+
+
+class Work(NamedTuple):
+    """What every kind of job gets."""
+
+    task: Task
+    stores: Stores
+    settings: Settings
+    threads: int
+    stage: Stage
+
+    def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
+        """Labels out of the request."""
+        return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
+
+
+def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Described) -> KNNGraph:
+    """The graph of a dataset, described in a message: out of the store if it is there, else built and stored."""
+    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
+    parameters = graph_parameters(described.graph_parameters, is_sparse=is_sparse, field="graph")
+    digest = graph_digest(dataset.sha256, parameters)
+    path = work.stores.catalog.use_graph(digest)
+    work.stage.enter("graph")
+    graph = None
+    if path is not None:
+        try:
+            graph = read_graph(work.stores.blobs, path, work.threads)
+        except DataLoss as loss:
+            _log.warning("a stored graph is damaged and will be built again: %s", loss.message)
+    reused = graph is not None
+    if graph is None:
+        stored = work.stores.blobs.read(blob)
+        points = points_from_parts(stored.arrays, described.dimensions)
+        graph = KNNGraph(**parameters, n_jobs=work.threads).fit(points)
+        fresh = graph_path(digest, work.task.token)
+        save_graph(work.stores.blobs, fresh, graph)
+        if path is None:
+            work.stores.catalog.add_graph(digest, fresh)
+        else:
+            work.stores.catalog.replace_graph(digest, fresh)
+    described.graph.CopyFrom(
+        model_pb2.GraphSummary(
+            digest=digest,
+            reused=reused,
+            edges=graph.W.nnz // 2,
+            recall=graph.recall_,
+            components=graph.n_components,
+        )
+    )
+    return graph
+
+
+def sentences(told: list[warnings.WarningMessage]) -> list[str]:
+    """What the core warned of, each once."""
+    return list(dict.fromkeys(str(warning.message)[:1000] for warning in told))[:20]
