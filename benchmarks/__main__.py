@@ -12,7 +12,20 @@ from pathlib import Path
 from benchmarks.report import Options, Report
 from homophily import HomophilyWarning
 
-COMMANDS = ("speed", "scaling", "mnist", "roofline", "defaults", "engines", "optimizer", "predict", "service")
+COMMANDS = (
+    "speed",
+    "scaling",
+    "mnist",
+    "roofline",
+    "defaults",
+    "engines",
+    "optimizer",
+    "predict",
+    "service",
+    "embedding",
+    "clustering",
+    "scatter",
+)
 
 
 def main(arguments: list[str]) -> int:
