@@ -22,7 +22,20 @@ from scipy.sparse import csr_array
 
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 
-from .serving import DESCRIPTOR, SERVICE, Project, Service, bytes_of, chunk, end, inline, labels_of, running, start
+from .serving import (
+    DESCRIPTOR,
+    SERVICE,
+    Project,
+    Service,
+    bytes_of,
+    chunk,
+    end,
+    inline,
+    labels_of,
+    links_of,
+    running,
+    start,
+)
 
 # Codes of mistakes that are the service's own. ABORTED and CANCELLED it never gives.
 OURS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.CANCELLED}
@@ -70,9 +83,10 @@ class Fuzzer:
         self.random = random.Random(seed)
         self.project = project
         model = project.model(X, LABELS, calibrate=True, model_id="seed")
-        self.valid = self._valid(model)
+        mapped = project.embed(X, [(0, 1)], [(2, 3)], n_clusters=2, embedding_id="seed")
+        self.valid = self._valid(model, mapped)
 
-    def _valid(self, model: model_pb2.Model) -> dict[str, list[list[Message]]]:
+    def _valid(self, model: model_pb2.Model, mapped: embedding_pb2.Embedding) -> dict[str, list[list[Message]]]:
         """Messages by call that are answered, more than one where a call is a stream."""
         parent = self.project.name
         sparse = csr_array(np.maximum(X, 0))
@@ -116,7 +130,7 @@ class Fuzzer:
             "DeleteDataset": [[dataset_pb2.DeleteDatasetRequest(name=f"{parent}/datasets/u")]],
             "Fit": [[fit], [rich]],
             "Transduce": [[transduce]],
-            "Embed": [[job_pb2.EmbedRequest(parent=parent, inline=inline(X), n_clusters=2)]],
+            "Embed": self._maps(model, mapped),
             "GetJob": [[job_pb2.GetJobRequest(name=model.job)]],
             "ListJobs": [[job_pb2.ListJobsRequest(**listing, states=[1, 3], kind=job_pb2.JOB_KIND_FIT)]],
             "WaitJob": [[wait]],
@@ -131,12 +145,39 @@ class Fuzzer:
                 for points in (X[:4], X[:2].astype(np.float32), sparse[:3])
             ],
             "ReadSolution": [[solution]],
-            "GetEmbedding": [[embedding_pb2.GetEmbeddingRequest(name=f"{parent}/embeddings/none")]],
+            "GetEmbedding": [[embedding_pb2.GetEmbeddingRequest(name=mapped.name)]],
+            "ReadEmbedding": [[embedding_pb2.ReadEmbeddingRequest(name=mapped.name, field=2, start=1, count=5)]],
             "ListEmbeddings": [[embedding_pb2.ListEmbeddingsRequest(**listing)]],
             "DeleteEmbedding": [[embedding_pb2.DeleteEmbeddingRequest(name=f"{parent}/embeddings/none")]],
         }
         assert valid.keys() == {method.name for method in DESCRIPTOR.methods}
         return valid
+
+    def _maps(self, model: model_pb2.Model, mapped: embedding_pb2.Embedding) -> list[list[Message]]:
+        """Requests for maps of all sources."""
+        project = self.project
+        few = embedding_pb2.EmbeddingParameters(max_iter=1)
+        rich = project.embed_request(X, [(0, 1), (1, 2)], [(3, 4)], labels=labels_of(LABELS), n_clusters=2)
+        rich.graph.MergeFrom(model_pb2.GraphParameters(n_neighbors=3))
+        rich.n_components = 3
+        rich.solver.MergeFrom(
+            embedding_pb2.EmbeddingParameters(
+                data_weight=1.0,
+                lambda2=0.1,
+                lambda3=10.0,
+                sigma_f=0.5,
+                continuation=2.0,
+                repulsion=1.0,
+                closure=embedding_pb2.LINK_CLOSURE_TRANSITIVE,
+                max_iter=3,
+                tolerance=0.1,
+                normalized=False,
+            )
+        )
+        rich.options.time_limit.seconds = 10
+        requests = [rich, project.embed_request(model.name, [(0, 1)], solver=few, n_clusters=0)]
+        requests.append(project.embed_request(mapped.name, [(4, 5)], withdrawn=links_of([(0, 1)]), solver=few))
+        return [[request] for request in requests]
 
     def messages(self, method: str) -> list[bytes]:
         """What is sent in one call."""
@@ -177,6 +218,10 @@ class Fuzzer:
                     values[self.random.randrange(len(values))] = self._value(described)
                 else:
                     values.extend(self._value(described) for _ in range(self.random.choice([1, 2, 30])))
+            elif not described.message_type.GetOptions().map_entry:
+                messages = getattr(message, name)
+                chosen = self.random.choice(messages) if messages and self.random.random() < 0.5 else messages.add()
+                self._garble_field(chosen)
         else:
             setattr(message, name, self._value(described))
 

@@ -47,6 +47,7 @@ from homophily_service.client import (
     Unavailable,
     Violation,
     datasets,
+    embeddings,
     handle,
     labels,
     parameters,
@@ -773,13 +774,6 @@ def test_jobs_are_listed_found_and_forgotten(remote: Client) -> None:
         job.refresh()
 
 
-def test_embed_asks_although_servers_cannot_yet(remote: Client, model: str) -> None:
-    for data in (two_blobs(20)[0], model, remote.get_model(model)):
-        with pytest.raises(ClientError) as caught:
-            remote.embed(data, must_link=[(0, 2)], cannot_link=np.array([[0, 1]]), n_clusters=2)
-        assert caught.value.code == grpc.StatusCode.UNIMPLEMENTED
-
-
 def test_threads_share_a_client(remote: Client, model: str) -> None:
     X, y = two_blobs(100)
     with ThreadPoolExecutor(8) as pool:
@@ -789,7 +783,9 @@ def test_threads_share_a_client(remote: Client, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [client_module, datasets, handle, labels, parameters, points], ids=lambda module: module.__name__
+    "module",
+    [client_module, datasets, embeddings, handle, labels, parameters, points],
+    ids=lambda module: module.__name__,
 )
 def test_examples_in_the_docs_run(real: RealServer, module: Any) -> None:
     runner = doctest.DocTestRunner()

@@ -8,12 +8,11 @@ from typing import Self
 import grpc
 
 from homophily_service.client.connection import Connection
-from homophily_service.client.jobs import Jobs
-from homophily_service.client.models import Embeddings
+from homophily_service.client.embeddings import Embeddings
 from homophily_service.names import DEFAULT_PROJECT
 
 
-class Client(Jobs, Embeddings):
+class Client(Embeddings):
     """A connection to a Homophily server. Threads may share it; other processes make their own.
 
     Parameters

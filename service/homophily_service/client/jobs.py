@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
-import numpy as np
 from numpy.typing import ArrayLike
 
-from homophily_service._pb import embedding_pb2, job_pb2
+from homophily_service._pb import job_pb2
 from homophily_service.client.base import INLINE_BYTES
 from homophily_service.client.connection import is_unavailable
 from homophily_service.client.datasets import Datasets
@@ -20,10 +19,8 @@ from homophily_service.client.labels import GivenLabels, to_labels, whole_number
 from homophily_service.client.models import Models
 from homophily_service.client.parameters import choice, graph_message, options_message, solver_message
 from homophily_service.client.points import Points
-from homophily_service.client.results import KINDS, STATES, Dataset, Embedding, JobState, Model
-from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, ProjectName
-
-Pairs = Iterable[tuple[int, int]]
+from homophily_service.client.results import KINDS, STATES, Dataset, JobState, Model
+from homophily_service.names import DatasetName, JobName, ModelName, ProjectName
 
 
 class Jobs(Datasets, Models):
@@ -148,7 +145,7 @@ class Jobs(Datasets, Models):
         name = self._name(ModelName, model, "model")
         given = {"labels": to_labels(labels, "labels"), "validation": to_labels(validation, "validation")}
         if any(one.length is not None for one in given.values()):
-            _check_lengths(given, (model if isinstance(model, Model) else self.get_model(model)).points)
+            check_lengths(given, (model if isinstance(model, Model) else self.get_model(model)).points)
         request = job_pb2.TransduceRequest(
             model=str(name),
             labels=given["labels"].message,
@@ -165,70 +162,6 @@ class Jobs(Datasets, Models):
             ),
         )
         return JobHandle(self._connection, self._submit(self._stub.Transduce, request).job)
-
-    def embed(
-        self,
-        data: Any,
-        *,
-        must_link: Pairs = (),
-        cannot_link: Pairs = (),
-        labels: Any = None,
-        n_components: int | None = None,
-        n_clusters: int | None = None,
-        n_neighbors: int | None = None,
-        metric: str | None = None,
-        weights: str | None = None,
-        sigma_x: float | None = None,
-        exponent: int | None = None,
-        symmetrize: str | None = None,
-        embedding_id: str | None = None,
-        wait: float = 0.0,
-        priority: int = 0,
-        time_limit: float | None = None,
-        max_attempts: int | None = None,
-        request_id: str | None = None,
-    ) -> JobHandle[Embedding]:
-        """Start a job that maps points so that links are obeyed. Servers of this version answer UNIMPLEMENTED.
-
-        ``data`` is a dataset, points as for ``upload``, a Model (its points and graph), or an Embedding to go on from;
-        models and embeddings may also be given by their full names. ``must_link`` and ``cannot_link`` are pairs of
-        points; of ``labels``, given as y in ``fit``, each pair is a link. The rest is as in ``fit``.
-        """
-        given = {"labels": to_labels(labels, "labels")}
-        request = job_pb2.EmbedRequest(
-            links=embedding_pb2.Links(must=_links(must_link, "must_link"), cannot=_links(cannot_link, "cannot_link")),
-            labels=given["labels"].message,
-            graph=graph_message(
-                n_neighbors=n_neighbors,
-                metric=metric,
-                weights=weights,
-                sigma_x=sigma_x,
-                exponent=exponent,
-                symmetrize=symmetrize,
-            ),
-            n_components=n_components,
-            n_clusters=n_clusters,
-            embedding_id=embedding_id or "",
-            options=options_message(
-                request_id=request_id,
-                wait=wait,
-                priority=priority,
-                time_limit=time_limit,
-                max_attempts=max_attempts,
-            ),
-        )
-        full_name = data if isinstance(data, str) else getattr(data, "name", "")
-        if isinstance(data, Model | Embedding | str) and f"/{ModelName.collection}/" in full_name:
-            model = self._name(ModelName, data, "data")
-            request.parent, request.model = str(ProjectName(model.project)), str(model)
-        elif isinstance(data, Model | Embedding | str) and f"/{EmbeddingName.collection}/" in full_name:
-            embedding = self._name(EmbeddingName, data, "data")
-            request.parent, request.embedding = str(ProjectName(embedding.project)), str(embedding)
-        elif isinstance(data, Dataset | str):
-            self._use_dataset(request, data, given)
-        else:
-            self._use_points(request, data, given)
-        return JobHandle(self._connection, self._submit(self._stub.Embed, request).job)
 
     def job(self, job: JobHandle[Any] | str) -> JobHandle[Any]:
         """A job by its name."""
@@ -253,13 +186,13 @@ class Jobs(Datasets, Models):
         request.parent, request.dataset = str(ProjectName(name.project)), str(name)
         if any(one.length is not None for one in given.values()):
             # The server sees only points with labels: that y has the wrong length is noticed here or nowhere.
-            _check_lengths(given, (data if isinstance(data, Dataset) else self.get_dataset(data)).points)
+            check_lengths(given, (data if isinstance(data, Dataset) else self.get_dataset(data)).points)
 
     def _use_points(
         self, request: job_pb2.FitRequest | job_pb2.EmbedRequest, data: Any, given: dict[str, GivenLabels]
     ) -> None:
         points = Points(data)
-        _check_lengths(given, points.shape[0])
+        check_lengths(given, points.shape[0])
         request.parent = self._parent
         if points.bytes + request.ByteSize() <= INLINE_BYTES:
             request.inline.CopyFrom(points.message())
@@ -284,14 +217,8 @@ def _is_full(error: ClientError) -> bool:
     return isinstance(error, LimitExceeded) and error.retry_seconds is not None
 
 
-def _check_lengths(given: dict[str, GivenLabels], points: int) -> None:
+def check_lengths(given: dict[str, GivenLabels], points: int) -> None:
+    """Refuse labels that have an entry for each point, but of other points."""
     for name, labels in given.items():
         if labels.length is not None and labels.length != points:
             raise ValueError(f"{name} must have an entry for each of {points} points. Got {labels.length} instead.")
-
-
-def _links(pairs: Pairs, argument: str) -> list[embedding_pb2.Link]:
-    links = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs))
-    if links.size and (links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu"):
-        raise ValueError(f"{argument} must be pairs of row numbers. Got an array of shape {links.shape} instead.")
-    return [embedding_pb2.Link(first=first, second=second) for first, second in links.tolist()]

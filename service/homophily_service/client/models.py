@@ -1,4 +1,4 @@
-"""Models and embeddings: get, list, delete; answers for new points and for a model's own."""
+"""Models: get, list, delete; answers for new points and for a model's own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily_service._pb import embedding_pb2, model_pb2
+from homophily_service._pb import model_pb2
 from homophily_service.client.base import INLINE_BYTES, Base, from_tensor
 from homophily_service.client.errors import Unavailable
 from homophily_service.client.labels import class_array
 from homophily_service.client.parameters import choice
 from homophily_service.client.points import Points
-from homophily_service.client.results import Embedding, Model, Prediction, Solution
-from homophily_service.names import EmbeddingName, ModelName
+from homophily_service.client.results import Model, Prediction, Solution
+from homophily_service.names import ModelName
 
 # New points in one call at most, so that answers stay small too when points have few features.
 PREDICT_ROWS = 10_000
@@ -104,23 +104,3 @@ class Models(Base):
             if request.start < described.points:
                 patience.wait(failure)
         return Solution(np.array(described.classes), class_indices=found.pop("labels", None), **found)
-
-
-class Embeddings(Base):
-    """The calls about embeddings."""
-
-    def get_embedding(self, embedding: Embedding | str) -> Embedding:
-        """An embedding's description."""
-        request = embedding_pb2.GetEmbeddingRequest(name=str(self._name(EmbeddingName, embedding, "embedding")))
-        return Embedding.from_message(self._connection.call(self._stub.GetEmbedding, request).embedding)
-
-    def list_embeddings(self) -> Iterator[Embedding]:
-        """The project's embeddings, newest first."""
-        request = embedding_pb2.ListEmbeddingsRequest(parent=self._parent)
-        for page in self._pages(self._stub.ListEmbeddings, request):
-            yield from map(Embedding.from_message, page.embeddings)
-
-    def delete_embedding(self, embedding: Embedding | str) -> None:
-        """Delete an embedding."""
-        request = embedding_pb2.DeleteEmbeddingRequest(name=str(self._name(EmbeddingName, embedding, "embedding")))
-        self._connection.delete(self._stub.DeleteEmbedding, request)

@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from homophily_service._pb import job_pb2
+from homophily_service._pb import embedding_pb2, job_pb2
 from homophily_service._pb import model_pb2 as pb
 from homophily_service.client.connection import new_request_id
 
@@ -22,15 +22,22 @@ WEIGHTS = {
 }
 SYMMETRIZATIONS = {"max": pb.SYMMETRIZATION_MAX, "mean": pb.SYMMETRIZATION_MEAN}
 METHODS = {"err": pb.METHOD_ERR, "irr": pb.METHOD_IRR}
+# By the core's names.
+CLOSURES: dict[Any, int] = {
+    False: embedding_pb2.LINK_CLOSURE_NONE,
+    True: embedding_pb2.LINK_CLOSURE_TRANSITIVE,
+    "two-class": embedding_pb2.LINK_CLOSURE_TWO_CLASS,
+}
 MULTICLASS = {"vector": pb.MULTICLASS_VECTOR, "one-vs-rest": pb.MULTICLASS_ONE_VS_REST}
 
 # Parameters that are a choice out of a few words.
-_CHOICES: dict[str, Mapping[str, int]] = {
+_CHOICES: dict[str, Mapping[Any, int]] = {
     "metric": METRICS,
     "weights": WEIGHTS,
     "symmetrize": SYMMETRIZATIONS,
     "method": METHODS,
     "multiclass": MULTICLASS,
+    "closure": CLOSURES,
 }
 # The core calls it tol.
 _FIELD_NAMES = {"tol": "tolerance"}
@@ -63,6 +70,13 @@ def solver_message(*, class_prior: Any = None, **parameters: Any) -> pb.SolverPa
     return message
 
 
+def embedding_message(**parameters: Any) -> embedding_pb2.EmbeddingParameters:
+    """The map's parameters; None means not given."""
+    message = embedding_pb2.EmbeddingParameters()
+    _fill(message, parameters)
+    return message
+
+
 def options_message(
     *,
     request_id: str | None,
@@ -89,7 +103,9 @@ def duration(seconds: float) -> Duration:
     return length
 
 
-def to_dict(message: pb.GraphParameters | pb.SolverParameters) -> dict[str, Any]:
+def to_dict(
+    message: pb.GraphParameters | pb.SolverParameters | embedding_pb2.EmbeddingParameters,
+) -> dict[str, Any]:
     """What a message says, by the core's names; what it does not say is left out."""
     parameters: dict[str, Any] = {}
     for field, value in message.ListFields():
@@ -111,7 +127,7 @@ def _fill(message: Message, parameters: dict[str, Any]) -> None:
             setattr(message, _FIELD_NAMES.get(name, name), number)
 
 
-def choice(words: Mapping[str, int], value: Any, name: str) -> int:
+def choice(words: Mapping[Any, int], value: Any, name: str) -> int:
     """The number of a word."""
     if value not in words:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}. Got {value!r} instead.")

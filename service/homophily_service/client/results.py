@@ -53,7 +53,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of a model."""
+    """The graph of a model or an embedding."""
 
     #: SHA-256 of the points and of the graph's parameters.
     digest: str
@@ -63,6 +63,11 @@ class Graph:
     #: The share of true neighbours that the search found.
     recall: float
     components: int
+
+    @classmethod
+    def from_message(cls, message: model_pb2.GraphSummary) -> Graph:
+        """Read a message."""
+        return cls(message.digest, message.reused, message.edges, message.recall, message.components)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,6 @@ class Model:
     @classmethod
     def from_message(cls, message: model_pb2.Model) -> Model:
         """Read a message."""
-        graph = message.graph
         return cls(
             name=message.name,
             dataset=message.dataset,
@@ -114,7 +118,7 @@ class Model:
             labelled=message.labelled,
             graph_parameters=to_dict(message.graph_parameters),
             solver_parameters=to_dict(message.solver_parameters),
-            graph=Graph(graph.digest, graph.reused, graph.edges, graph.recall, graph.components),
+            graph=Graph.from_message(message.graph),
             energy=message.energy,
             iterations=message.iterations,
             evaluations=message.evaluations,
@@ -129,8 +133,23 @@ class Model:
 
 
 @dataclass(frozen=True)
+class LinkCounts:
+    """How many links there were, and how many are not obeyed; which they are is read by ``Client.read_embedding``."""
+
+    #: Those that stand for labels and those of earlier embeddings among them.
+    must: int
+    cannot: int
+    #: Must-links whose points are apart on the map, and cannot-links whose points are together there.
+    violated_must: int
+    violated_cannot: int
+    #: Must-links between clusters, and cannot-links within one.
+    divided_must: int
+    joined_cannot: int
+
+
+@dataclass(frozen=True)
 class Embedding:
-    """A map of points."""
+    """A map of points; its coordinates, clusters and links are read by ``Client.read_embedding``."""
 
     name: str
     #: The dataset, which may be deleted since.
@@ -141,6 +160,27 @@ class Embedding:
     #: 0 if none were asked for.
     clusters: int
     create_time: datetime
+    #: The embedding that this one went on from; None if it began anew.
+    parent_embedding: str | None
+    #: The model whose points and graph were taken, if it was one.
+    model: str | None
+    dimensions: int
+    labelled: int
+    #: Parameters that were given, by the core's names.
+    graph_parameters: dict[str, Any]
+    solver_parameters: dict[str, Any]
+    graph: Graph
+    links: LinkCounts
+    energy: float
+    iterations: int
+    evaluations: int
+    #: The engine that computed the relationships.
+    engine: str
+    #: By phase: load, graph, solve, cluster, save.
+    seconds: dict[str, float]
+    #: What was worth telling, such as links that contradict each other.
+    warnings: tuple[str, ...]
+    size_bytes: int
 
     @classmethod
     def from_message(cls, message: embedding_pb2.Embedding) -> Embedding:
@@ -153,6 +193,21 @@ class Embedding:
             components=message.components,
             clusters=message.clusters,
             create_time=_time(message.create_time),
+            parent_embedding=message.parent_embedding or None,
+            model=message.model or None,
+            dimensions=message.dimensions,
+            labelled=message.labelled,
+            graph_parameters=to_dict(message.graph_parameters),
+            solver_parameters=to_dict(message.solver_parameters),
+            graph=Graph.from_message(message.graph),
+            links=LinkCounts(**{field.name: getattr(message.links, field.name) for field in fields(LinkCounts)}),
+            energy=message.energy,
+            iterations=message.iterations,
+            evaluations=message.evaluations,
+            engine=message.engine,
+            seconds=dict(message.seconds),
+            warnings=tuple(message.warnings),
+            size_bytes=message.size_bytes,
         )
 
 
@@ -341,6 +396,22 @@ class Solution:
     def labels(self) -> NDArray[Any] | None:
         """The class of each point."""
         return None if self.class_indices is None else np.asarray(self.classes[self.class_indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """The arrays of an embedding; what was not asked for, or is not there, is None."""
+
+    #: A row for each point, a column for each dimension.
+    coordinates: NDArray[np.float64] | None = None
+    #: The cluster of each point, counted from 0.
+    clusters: NDArray[np.int32] | None = None
+    #: Links, two points in each row; those that stand for labels are among them.
+    must_link: NDArray[np.int64] | None = None
+    cannot_link: NDArray[np.int64] | None = None
+    #: Those of them that the map does not obey.
+    violated_must: NDArray[np.int64] | None = None
+    violated_cannot: NDArray[np.int64] | None = None
 
 
 def _state(number: int) -> JobState:
