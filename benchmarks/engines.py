@@ -25,7 +25,7 @@ RIVALS: dict[int, tuple[EngineName, ...]] = {
 }
 
 # Points, and widths in σ_f over which they are strewn.
-CROWDS = {2: (20_000, (25.0, 50.0, 100.0, 200.0, 400.0)), 3: (20_000, (5.0, 10.0, 15.0, 20.0, 30.0))}
+CROWDS = {2: (20_000, (25.0, 50.0, 100.0, 200.0, 400.0)), 3: (10_000, (4.0, 8.0, 12.0, 16.0))}
 
 
 def run(options: Options, report: Report) -> None:

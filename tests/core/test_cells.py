@@ -23,6 +23,7 @@ def dimensions(request, monkeypatch):
     """Dimensions of the way that is made the only one."""
     n, crowd = WAYS[request.param]
     monkeypatch.setattr(cells, "CROWD", dict.fromkeys((1, 2, 3), crowd))
+    monkeypatch.setattr(cells, "LEAST", dict.fromkeys((1, 2, 3), 0))
     return n
 
 
@@ -120,6 +121,7 @@ def test_a_repeated_run_gives_the_same_bits_and_threads_hardly_matter(dimensions
 def test_passing_from_one_way_to_another_moves_the_energy_within_the_tolerance(n, monkeypatch):
     G, F = laplacian(knn_weights(800)), values(800, n)
     monkeypatch.setattr(cells, "CROWD", {n: 0.0})
+    monkeypatch.setattr(cells, "LEAST", {n: 0})
     crowded = CellEngine(G, SIGMA)(F)
     monkeypatch.setattr(cells, "CROWD", {n: np.inf})
     scattered = CellEngine(G, SIGMA)(F)

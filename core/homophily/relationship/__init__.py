@@ -43,7 +43,7 @@ ENGINE_NAMES: tuple[EngineName, ...] = ("auto", "dense", "tiles", "chebyshev", "
 
 # Points up to which exact tiles are faster, by dimensions for "cells" (benchmarks: engines).
 TILES_BEAT_CELLS = {2: 600, 3: 5_000}
-TILES_BEAT_NYSTROM = 5_000
+TILES_BEAT_NYSTROM = 4_000
 # Relative error of the low-rank energy that is worth a warning.
 LOW_RANK_ERROR = 0.02
 

@@ -21,7 +21,8 @@ from homophily.threads import run_chunks, thread_count
 
 # Points that a point shares its cell with, on the average over points, from which grid or modes are faster than pairs,
 # by dimensions (benchmarks: engines).
-CROWD = {1: inf, 2: 30.0, 3: 40.0}
+CROWD = {1: inf, 2: 35.0, 3: 60.0}
+LEAST = {1: 0, 2: 0, 3: 2_000}  # points below which no crowd is worth the fixed cost of the Fourier modes
 MOST_BLOCKS = 2**15  # 256 MB for each of the few grids
 MOST_NUMBERS = 2**22  # blocks that a map of all blocks, kept or not, has room for
 
@@ -60,6 +61,7 @@ class CellEngine:
             return np.full(2, inf), np.full((1 + split, u, n), np.nan)
         # The mean over the box is below the mean over points, and free.
         crowded = u > CROWD[n] * np.prod(spread / self.cell + 1) or self.crowding(F) > CROWD[n]
+        crowded = crowded and u > LEAST[n]
         if crowded and n == 2 and self.tolerance >= grid.TOLERANCE:
             sums = self._over_grid(F, split)
             if sums is not None:
