@@ -56,7 +56,7 @@ class ERRClustering(ClusterMixin, ERREmbedding):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **ERREmbedding._parameter_constraints,
-        "n_clusters": [Interval(Integral, 2, None, closed="left"), None],
+        "n_clusters": [Interval(Integral, 1, None, closed="left"), None],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],

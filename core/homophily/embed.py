@@ -115,11 +115,11 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         data_weight: float = 1.0,
         lambda2: float = 0.5,
         lambda3: float = 30.0,
-        sigma_f: float = 0.3,
-        continuation: float = 3.0,
+        sigma_f: float = 0.25,
+        continuation: float = 4.0,
         repulsion: float = 0.65,
         closure: bool | Literal["two-class"] = True,
-        link_edges: float = 1.0,
+        link_edges: float = 0.3,
         link_loss: Literal["log", "squared"] = "log",
         relationship: Relationship = "gaussian",
         max_iter: int = 60,
@@ -324,6 +324,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def _show(self, before: tuple[int, int]) -> Callable[[State], object] | None:
         callback = self.callback
         return None if callback is None else lambda state: callback(_after(before, state))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "embedding_")
 
     @property
     def _n_features_out(self) -> int:
