@@ -40,8 +40,8 @@ PATIENCE = 180.0
 MIB = 1 << 20
 
 _PROGRAM = """
-import asyncio, json
-from homophily_service.api.server import serve
+import json
+from homophily_service.api.server import run_server
 from homophily_service.logs import start_logging
 from homophily_service.settings import load_settings
 
@@ -51,7 +51,7 @@ start_logging(settings.log_level)
 def started(server):
     print(json.dumps([server.port, server.metrics_port]), flush=True)
 
-asyncio.run(serve(settings, started))
+run_server(settings, started)
 """
 # Small and quick, for machines that run several tests at once.
 _SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.02, "shutdown_grace": 2.0}

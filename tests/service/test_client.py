@@ -597,12 +597,12 @@ def test_a_server_that_never_answered_is_given_up_soon() -> None:
 
 
 SERVE = """
-import asyncio, json, sys
-from homophily_service.api.server import serve
+import json, sys
+from homophily_service.api.server import run_server
 from homophily_service.settings import load_settings
 
 settings = load_settings(**json.loads(sys.argv[1]))
-asyncio.run(serve(settings, lambda server: print(server.port, flush=True)))
+run_server(settings, lambda server: print(server.port, flush=True))
 """
 
 

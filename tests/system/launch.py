@@ -3,7 +3,6 @@
 It ends with the thread that started it, so that nothing is left of a test run that was killed.
 """
 
-import asyncio
 import sys
 
 from homophily_service.logs import start_logging
@@ -15,9 +14,9 @@ die_with_parent(int(parent))
 settings = load_settings()
 start_logging(settings.log_level)
 if role == "serve":
-    from homophily_service.api.server import serve
+    from homophily_service.api.server import run_server
 
-    asyncio.run(serve(settings))
+    run_server(settings)
 else:
     from homophily_service.worker.supervisor import run_worker
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, start_http_server
@@ -230,8 +231,13 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
     ]
 
 
-async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
+def run_server(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
     """API and workers, until SIGTERM or SIGINT; ``started`` is called once the port is open."""
+    uvloop.run(serve(settings, started))
+
+
+async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
+    """The same, in a loop that runs already."""
     server = Server(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

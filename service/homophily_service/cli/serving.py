@@ -58,8 +58,6 @@ def serve(
 ) -> None:
     """Run the API and its workers until Ctrl-C or SIGTERM."""
     # Only here: a client's commands need not load the server.
-    import uvloop
-
     from homophily_service.api import server
     from homophily_service.logs import start_logging
 
@@ -80,7 +78,7 @@ def serve(
         tell(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
         tell(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
 
-    uvloop.run(server.serve(settings, started))
+    server.run_server(settings, started)
 
 
 def worker(

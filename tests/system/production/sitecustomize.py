@@ -1,8 +1,21 @@
-"""The processes under test have what the `service` extra installs, and nothing that comes only with `dev`.
+"""What the service is installed without: its processes must not need what only this repository's tests need.
 
 Besides, they start in two thirds of the time without it: scikit-learn imports pandas wherever there is one.
 """
 
 import sys
+from importlib.abc import MetaPathFinder
 
-sys.modules.update(dict.fromkeys(("pandas", "pyarrow", "matplotlib", "pytest")))
+ABSENT = ("pandas", "pyarrow", "matplotlib", "pytest")
+
+
+class Absent(MetaPathFinder):
+    """Packages as if they were not installed. None in sys.modules would not do: some look there by themselves."""
+
+    def find_spec(self, fullname, *_):
+        """Refuse to find them."""
+        if fullname.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+sys.meta_path.insert(0, Absent())
