@@ -103,46 +103,44 @@ class CellEngine:
         shape = kept.size, grid.BLOCK, grid.BLOCK
         counted = kept.size * grid.PANELS**2
 
-        points, chunks = self._cuts(u), self.chunks
-        panels = np.empty(u, dtype=np.int32)
-        orders: list[NDArray[np.int32]] = [np.empty(0, dtype=np.int32)] * chunks
+        edges, chunks = self.edges, self.chunks
+        panels, middles = np.empty(u, dtype=np.int32), np.empty(edges.rows.size, dtype=np.int32)
+        strengths = np.empty(edges.rows.size)
         sources = np.zeros((chunks, *shape))
         fields = np.zeros((chunks, 1 + split, *shape))
         energies = np.zeros((chunks, 2))
         gradients = np.zeros((chunks, 1 + split, u, 2))
-        ones = np.ones(u)
+        ones, points = np.ones(u), np.arange(u, dtype=np.int32)
 
+        def find_panels(chunk: int) -> None:
+            own = slice(*self._cuts(edges.rows.size)[chunk])
+            ends = edges.rows[own], edges.cols[own], edges.doubled[own]
+            grid.edge_panels(*ends, places, self.farthest, blocks, middles[own], strengths[own])
+
+        # Threads share the work by panels: each panel has a cost of its own, whatever the number of its points.
         def spread_points(chunk: int) -> None:
-            own = slice(*points[chunk])
-            grid.point_panels(places[own], blocks, panels[own])
-            orders[chunk] = grid.sorted_by_panel(panels[own], counted)
-            grid.spread_points(places[own], panels[own], orders[chunk], ones[own], blocks, sources[chunk])
+            grid.spread_points(places, panels, shares[chunk], ones, blocks, sources[chunk])
 
         def visit_edges(chunk: int) -> None:
-            own = slice(*self._cuts(self.edges.rows.size)[chunk])
-            ends = self.edges.rows[own], self.edges.cols[own]
-            weights = self.edges.doubled[own]
-            where, strengths = np.empty(weights.size, dtype=np.int32), np.empty(weights.size)
-            grid.edge_panels(*ends, weights, places, self.farthest, blocks, where, strengths)
-            order = grid.sorted_by_panel(where, counted)
             result = fields[chunk, 0], gradients[chunk, 0]
-            energies[chunk, 0] = grid.edge_sums(*ends, places, where, strengths, order, blocks, source, *result)
+            energies[chunk, 0] = grid.edge_sums(
+                edges.rows, edges.cols, places, middles, strengths, edge_shares[chunk], blocks, source, *result
+            )
             # The same formulas hold with j = k.
-            own = slice(*points[chunk])
-            ends = (same[: own.stop - own.start],) * 2
-            result = fields[chunk, -1], gradients[chunk, -1, own]
+            result = fields[chunk, -1], gradients[chunk, -1]
             energies[chunk, 1] = grid.edge_sums(
-                *ends, places[own], panels[own], self.edges.diagonal[own], orders[chunk], blocks, source, *result
+                points, points, places, panels, edges.diagonal, shares[chunk], blocks, source, *result
             )
 
         def read_points(chunk: int) -> None:
-            own = slice(*points[chunk])
             for part in range(1 + split):
-                grid.read_points(
-                    places[own], panels[own], orders[chunk], blocks, field[part], gradients[chunk, part, own]
-                )
+                grid.read_points(places, panels, shares[chunk], blocks, field[part], gradients[chunk, part])
 
-        same = np.arange(-(-u // chunks) + 1, dtype=np.int32)
+        run_chunks(find_panels, chunks)
+        grid.point_panels(places, blocks, panels)
+        shares, edge_shares = (
+            np.array_split(grid.sorted_by_panel(where, counted), chunks) for where in (panels, middles)
+        )
         run_chunks(spread_points, chunks)
         source = sources.sum(axis=0)
         run_chunks(visit_edges, chunks)
