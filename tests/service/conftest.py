@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from .commands import run  # noqa: F401
 from .databases import (  # noqa: F401
     backend,
     database,

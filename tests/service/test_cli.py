@@ -10,10 +10,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,10 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
 from homophily_service._pb import job_pb2
-from homophily_service.cli import main
 from homophily_service.cli.following import Pace
 from homophily_service.client import JobEvent, JobState
 
+from .commands import Run, environment
 from .serving import Project, Service, eventually
 
 COMMAND = str(Path(sys.executable).parent / "homophily")
@@ -58,50 +58,6 @@ def test_time_left_follows_from_how_fast_a_phase_goes() -> None:
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
-
-
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def run(
-    service: Service,
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> Run:
-    """A command in a project of its own, in this process: loading the client takes longer than most commands."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in environment(service.target, project).items():
-        monkeypatch.setenv(name, value)
-
-    def run(*arguments: str | Path, code: int = 0) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["homophily", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        found = Ended(int(ended.value.code or 0), *capfd.readouterr())
-        assert found.code == code, found
-        return found
-
-    return run
-
-
-def environment(target: str, project: Project, token: str = "") -> dict[str, str]:
-    return {"HOMOPHILY_TARGET": target, "HOMOPHILY_PROJECT": project.id} | ({"HOMOPHILY_TOKEN": token} if token else {})
 
 
 def two_groups(count: int = 60) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -241,7 +197,6 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
     refused(2, "--withdraw must be whole numbers", "transduce", "points", "--withdraw", "a")
     refused(4, "models/none does not exist", "predict", "none", "new.npy")
     refused(4, "jobs/none does not exist", "watch", "none")
-    refused(1, "This version of the service cannot do that", "embed", "points", "--must-link", "0,2")
     assert "No such option" in run("jobs", "--nope", code=2).err
 
 

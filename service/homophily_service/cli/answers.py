@@ -88,7 +88,7 @@ def _give(answers: Prediction | Solution, output: Path | None, *, as_json: bool)
     """Write, print or show."""
     columns = _columns(answers)
     if output is not None:
-        _write(columns, output)
+        write_columns(columns, output)
         say(f"{len(columns['label']):,} answers are in {output}.")
     if as_json:
         given = {
@@ -134,7 +134,8 @@ def _show(columns: dict[str, Any]) -> None:
         tell(f"… and {count - _SHOWN_ROWS:,} more; --output FILE writes all.")
 
 
-def _write(columns: dict[str, Any], path: Path) -> None:
+def write_columns(columns: dict[str, Any], path: Path) -> None:
+    """Write a table: .csv, .parquet, or .npy, which has room for the labels only."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
         import numpy as np

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from homophily_service.cli.screen import percent, print_facts, say, size
-from homophily_service.client import ClientError, Dataset, Embedding, Job, JobState, Model
+from homophily_service.client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model
 
 _SHOWN_CLASSES = 12
+_SHOWN_LINKS = 20
 _PHASES = ("load", "graph", "solve", "calibrate", "cluster", "save")
 
 
@@ -115,18 +116,11 @@ def print_model(model: Model, changed_points: int | None = None) -> None:
         facts["changed"] = f"the class of {changed_points:,} points"
     if model.error_rate is not None:
         facts["error rate"] = f"{percent(model.error_rate)} of the validation labels"
-    graph = model.graph
-    facts["graph"] = (
-        f"{'reused' if graph.reused else 'built'}: {graph.edges:,} edges, recall {graph.recall:.4g}, "
-        f"{_count(graph.components, 'component')}"
-    )
+    facts["graph"] = _graph(model.graph)
     facts["solution"] = f"energy {model.energy:.6g}, {_count(model.iterations, 'step')}" + (
         f", {model.engine}" if model.engine else ""
     )
-    # A map of protobuf has no order.
-    ordered = sorted(model.seconds.items(), key=lambda entry: _PHASES.index(entry[0]) if entry[0] in _PHASES else 99)
-    phases = " · ".join(f"{phase} {seconds:.2f}" for phase, seconds in ordered)
-    facts["seconds"] = f"{sum(model.seconds.values()):.2f} ({phases})"
+    facts["seconds"] = _seconds(model.seconds)
     facts["probabilities"] = model.calibrated
     facts["size"] = size(model.size_bytes)
     print_facts(facts)
@@ -135,15 +129,42 @@ def print_model(model: Model, changed_points: int | None = None) -> None:
 
 
 def print_embedding(embedding: Embedding) -> None:
-    """An embedding's facts."""
-    print_facts(
-        {
-            "embedding": short(embedding.name),
-            "dataset": short(embedding.dataset),
-            "points": f"{embedding.points:,} in {_count(embedding.components, 'dimension')}",
-            "clusters": embedding.clusters or None,
-        }
-    )
+    """An embedding's facts; links that are not obeyed, and what else was worth telling, beside them."""
+    facts: dict[str, Any] = {"embedding": short(embedding.name), "dataset": short(embedding.dataset)}
+    if embedding.parent_embedding:
+        facts["made from"] = short(embedding.parent_embedding)
+    elif embedding.model:
+        facts["made from"] = f"the graph of model {short(embedding.model)}"
+    given = {**embedding.solver_parameters, **embedding.graph_parameters}
+    if given:
+        facts["parameters"] = ", ".join(f"{name}={value}" for name, value in given.items())
+    labelled = f", {embedding.labelled:,} labelled" if embedding.labelled else ""
+    facts["points"] = f"{embedding.points:,} in {_count(embedding.components, 'dimension')}{labelled}"
+    links = embedding.links
+    for kind, total, violated in (
+        ("must-links", links.must, links.violated_must),
+        ("cannot-links", links.cannot, links.violated_cannot),
+    ):
+        facts[kind] = f"{total:,}, of which {violated:,} violated" if total else None
+    if embedding.clusters:
+        facts["clusters"] = (
+            f"{embedding.clusters:,}; {_count(links.divided_must, 'must-link')} between them, "
+            f"{_count(links.joined_cannot, 'cannot-link')} within one"
+        )
+    facts["graph"] = _graph(embedding.graph)
+    facts["solution"] = f"energy {embedding.energy:.6g}, {_count(embedding.iterations, 'step')}, {embedding.engine}"
+    facts["seconds"] = _seconds(embedding.seconds)
+    facts["size"] = size(embedding.size_bytes)
+    print_facts(facts)
+    for kind, pairs, total in (
+        ("must", links.listed_must, links.violated_must),
+        ("cannot", links.listed_cannot, links.violated_cannot),
+    ):
+        if pairs:
+            shown = ", ".join(f"{first}–{second}" for first, second in pairs[:_SHOWN_LINKS])
+            say(f"Violated {kind}-links: {shown}{', …' if total > _SHOWN_LINKS else ''}", "yellow")
+    for warning in embedding.warnings:
+        say(f"Warning: {warning}", "yellow")
 
 
 def print_job(job: Job) -> None:
@@ -176,6 +197,20 @@ def _parameters(model: Model) -> str:
     given = {**model.solver_parameters, **model.graph_parameters}
     method = str(given.pop("method", "err")).upper()
     return ", ".join([method, *(f"{name}={value}" for name, value in given.items())])
+
+
+def _graph(graph: Graph) -> str:
+    return (
+        f"{'reused' if graph.reused else 'built'}: {graph.edges:,} edges, recall {graph.recall:.4g}, "
+        f"{_count(graph.components, 'component')}"
+    )
+
+
+def _seconds(by_phase: Mapping[str, float]) -> str:
+    # A map of protobuf has no order.
+    ordered = sorted(by_phase.items(), key=lambda entry: _PHASES.index(entry[0]) if entry[0] in _PHASES else 99)
+    phases = " · ".join(f"{phase} {seconds:.2f}" for phase, seconds in ordered)
+    return f"{sum(by_phase.values()):.2f} ({phases})"
 
 
 def _count(number: int, what: str) -> str:

@@ -182,9 +182,18 @@ def embeddings(*, limit: Limit = 20, service: Service, as_json: AsJson = False) 
         print_json(plain(found))
     else:
         rows = [
-            (short(one.name), one.points, one.components, one.clusters or None, ago(one.create_time)) for one in found
+            (
+                short(one.name),
+                one.points,
+                one.components,
+                one.clusters or None,
+                one.links.must + one.links.cannot,
+                one.links.violated_must + one.links.violated_cannot,
+                ago(one.create_time),
+            )
+            for one in found
         ]
-        print_table("", ["embedding", "points", "dimensions", "clusters", "made"], rows)
+        print_table("", ["embedding", "points", "dimensions", "clusters", "links", "violated", "made"], rows)
 
 
 @command

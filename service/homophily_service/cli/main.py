@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from homophily_service.cli import answers, demonstrating, listing, serving, working
+from homophily_service.cli import answers, demonstrating, embedding, listing, serving, working
 from homophily_service.cli.failures import explained
 from homophily_service.cli.screen import say
 
@@ -28,7 +28,7 @@ for name, function, panel in (
     ("upload", working.upload, _WORK),
     ("fit", working.fit, _WORK),
     ("transduce", working.transduce, _WORK),
-    ("embed", working.embed, _WORK),
+    ("embed", embedding.embed, _WORK),
     ("predict", answers.predict, _WORK),
     ("solution", answers.solution, _WORK),
     ("jobs", listing.jobs, _LOOK),
@@ -39,6 +39,7 @@ for name, function, panel in (
     ("model", listing.model, _LOOK),
     ("datasets", listing.datasets, _LOOK),
     ("embeddings", listing.embeddings, _LOOK),
+    ("embedding", embedding.embedding, _LOOK),
     ("delete", listing.delete, _LOOK),
 ):
     app.command(name, rich_help_panel=panel)(function)

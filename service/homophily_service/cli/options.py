@@ -126,10 +126,60 @@ class SolverOptions:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.class_prior is not None and self.class_prior != "estimate":
             given["class_prior"] = numbers(self.class_prior, float, "--class-prior")
-        if self.normalized is not None:
-            if self.normalized.lower() not in ("true", "false"):
-                raise WrongInput(f"--normalized must be true or false. Got {self.normalized!r} instead.")
-            given["normalized"] = self.normalized.lower() == "true"
+        given["normalized"] = _truth(self.normalized, "--normalized")
+        return given
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """Parameters of a map, by the core's names; None takes the default."""
+
+    data_weight: Annotated[
+        float | None,
+        typer.Option(help="Weight of staying near the spectral map.", metavar="NUMBER", rich_help_panel=_SOLVER),
+    ] = None
+    lambda2: Annotated[
+        float | None,
+        typer.Option("--lambda2", help="Weight of smooth relationships.", metavar="NUMBER", rich_help_panel=_SOLVER),
+    ] = None
+    lambda3: Annotated[
+        float | None, typer.Option("--lambda3", help="Weight of a link.", metavar="NUMBER", rich_help_panel=_SOLVER)
+    ] = None
+    sigma_f: Annotated[
+        float | None,
+        typer.Option(help="Width of the relationship function.", metavar="NUMBER", rich_help_panel=_SOLVER),
+    ] = None
+    continuation: Annotated[
+        float | None,
+        typer.Option(help="Begin with a width so many times larger.", metavar="NUMBER", rich_help_panel=_SOLVER),
+    ] = None
+    repulsion: Annotated[
+        float | None,
+        typer.Option(help="How much of the push apart counts.", metavar="NUMBER", rich_help_panel=_SOLVER),
+    ] = None
+    closure: Annotated[
+        str | None,
+        typer.Option(
+            help="Conclude more links from the given ones: true, false or two-class.",
+            metavar="WORD",
+            rich_help_panel=_SOLVER,
+        ),
+    ] = None
+    max_iter: Annotated[int | None, typer.Option(help="Steps at most.", metavar="N", rich_help_panel=_SOLVER)] = None
+    tol: Annotated[
+        float | None, typer.Option(help="Where the solver stops.", metavar="NUMBER", rich_help_panel=_SOLVER)
+    ] = None
+    normalized: Annotated[
+        str | None,
+        typer.Option(help="The Laplacian: true or false; true.", metavar="WORD", rich_help_panel=_SOLVER),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``Client.embed`` takes."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given["normalized"] = _truth(self.normalized, "--normalized")
+        if self.closure != "two-class":
+            given["closure"] = _truth(self.closure, "--closure")
         return given
 
 
@@ -182,6 +232,15 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _truth(word: str | None, option: str) -> bool | None:
+    if word is None:
+        return None
+    if word.lower() not in ("true", "false"):
+        more = ", or two-class" if option == "--closure" else ""
+        raise WrongInput(f"{option} must be true or false{more}. Got {word!r} instead.")
+    return word.lower() == "true"
 
 
 def numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]:

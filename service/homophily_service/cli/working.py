@@ -1,4 +1,4 @@
-"""Commands that have the service work: upload, fit, transduce, embed."""
+"""Commands that have the service work: upload, fit, transduce."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Calibrate = Annotated[
     bool, typer.Option("--calibrate", help="So that probabilities can be asked for; takes five more fits.")
 ]
 ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; the job's.")]
-_DATA_HELP = "A dataset on the service, or a file (.npy, .npz, .csv, .parquet, .svmlight), which is uploaded first."
+DATA_HELP = "A dataset on the service, or a file (.npy, .npz, .csv, .parquet, .svmlight), which is uploaded first."
 
 
 @command
@@ -76,7 +76,7 @@ def upload(
 @command
 def fit(
     *,
-    data: Annotated[str, typer.Argument(metavar="DATASET|FILE", help=_DATA_HELP)],
+    data: Annotated[str, typer.Argument(metavar="DATASET|FILE", help=DATA_HELP)],
     labels: LabelsFile = None,
     label_column: LabelColumn = None,
     unlabelled: Unlabelled = "-1",
@@ -101,7 +101,7 @@ def fit(
     compared = None if validation is None else read_labels(validation, unlabelled)
     arguments = solver.arguments() | vars(graph)
     with service.client() as client:
-        dataset, entries = _dataset(client, data, label_column)
+        dataset, entries = find_dataset(client, data, label_column)
         source = labels or f"{data}:{label_column}"
         if given is None:
             given = _from_column(entries, unlabelled, source)
@@ -173,58 +173,8 @@ def transduce(
         run_job(start, job, as_json=as_json)
 
 
-@command
-def embed(
-    *,
-    data: Annotated[str, typer.Argument(metavar="DATASET|FILE", help=f"{_DATA_HELP} Also models/ID, embeddings/ID.")],
-    must_link: Annotated[
-        list[str] | None, typer.Option(metavar="I,J", help="Two points that belong together. May be repeated.")
-    ] = None,
-    cannot_link: Annotated[
-        list[str] | None, typer.Option(metavar="I,J", help="Two points that belong apart. May be repeated.")
-    ] = None,
-    labels: LabelsFile = None,
-    unlabelled: Unlabelled = "-1",
-    n_components: Annotated[int | None, typer.Option(metavar="N", help="Dimensions of the map; 2.")] = None,
-    n_clusters: Annotated[int | None, typer.Option(metavar="N", help="Clusters; none.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the embedding; the job's.")] = None,
-    graph: GraphOptions,
-    job: JobOptions,
-    service: Service,
-    as_json: AsJson = False,
-) -> None:
-    """Map points so that links are obeyed. This version of the service does not know how yet."""
-    from homophily_service.cli.labels import read_labels
-
-    given = None if labels is None else read_labels(labels, unlabelled)
-    must = [_pair(pair, "--must-link") for pair in must_link or ()]
-    cannot = [_pair(pair, "--cannot-link") for pair in cannot_link or ()]
-    with service.client() as client:
-        if data.startswith(("models/", "embeddings/")):
-            source: Any = f"projects/{service.project}/{data}"
-        else:
-            source = _dataset(client, data, None)[0] if "/" not in data or Path(data).exists() else data
-
-        def start(request_id: str) -> JobHandle[Any]:
-            return client.embed(
-                source,
-                must_link=must,
-                cannot_link=cannot,
-                labels=None if given is None else given.by_point,
-                n_components=n_components,
-                n_clusters=n_clusters,
-                embedding_id=name,
-                **vars(graph),
-                priority=job.priority,
-                time_limit=job.time_limit,
-                request_id=request_id,
-            )
-
-        run_job(start, job, as_json=as_json)
-
-
-def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_json: bool) -> None:
-    """Start a job, follow it as the options say, and print what came out."""
+def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_json: bool) -> JobHandle[Any]:
+    """Start a job, follow it as the options say, and print what came out; returns it."""
     from homophily_service.cli.following import follow_own
 
     request_id, interrupted = uuid.uuid4().hex, False
@@ -238,6 +188,7 @@ def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_j
     elif options.wait:
         _wait(job, options.wait)
     print_outcome(job, as_json=as_json)
+    return job
 
 
 def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
@@ -285,7 +236,7 @@ def send(client: Client, points: Any, name: str | None, description: str, title:
         )
 
 
-def _dataset(client: Client, data: str, label_column: str | None) -> tuple[Dataset, list[Any] | None]:
+def find_dataset(client: Client, data: str, label_column: str | None) -> tuple[Dataset, list[Any] | None]:
     """A dataset by its name, or out of a file; with it the entries of its label column."""
     from homophily_service.cli.files import fingerprint, is_file, read_points
     from homophily_service.client import NotFound
@@ -329,10 +280,3 @@ def _wait(job: JobHandle[Any], seconds: float) -> None:
 def _slug(text: str) -> str:
     """An id out of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower(), flags=re.ASCII).strip("-")[:63] or "points"
-
-
-def _pair(text: str, option: str) -> tuple[int, int]:
-    found = numbers(text, int, option)
-    if len(found) != 2:
-        raise WrongInput(f"{option} must be two points with a comma between them. Got {text!r} instead.")
-    return found[0], found[1]

@@ -1,5 +1,6 @@
 """The Python client of the service. It needs gRPC, protobuf, NumPy and SciPy, nothing of the server."""
 
+from homophily_service.client.answers import Map, Prediction, Solution
 from homophily_service.client.client import Client
 from homophily_service.client.errors import (
     AlreadyExists,
@@ -25,11 +26,8 @@ from homophily_service.client.results import (
     JobEvent,
     JobState,
     LinkCounts,
-    Map,
     Model,
-    Prediction,
     Progress,
-    Solution,
 )
 
 __all__ = [

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily_service._pb import embedding_pb2, job_pb2
+from homophily_service.client.answers import Map
 from homophily_service.client.base import from_tensor
 from homophily_service.client.errors import Unavailable
 from homophily_service.client.handle import JobHandle
 from homophily_service.client.jobs import Jobs, check_lengths
 from homophily_service.client.labels import GivenLabels, to_labels
 from homophily_service.client.parameters import choice, embedding_message, graph_message, options_message
-from homophily_service.client.results import Dataset, Embedding, Map, Model
+from homophily_service.client.results import Dataset, Embedding, Model
 from homophily_service.names import EmbeddingName, ModelName, ProjectName
 
 Pairs = Iterable[tuple[int, int]]

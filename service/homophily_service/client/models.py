@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily_service._pb import model_pb2
+from homophily_service.client.answers import Prediction, Solution
 from homophily_service.client.base import INLINE_BYTES, Base, from_tensor
 from homophily_service.client.errors import Unavailable
 from homophily_service.client.labels import class_array
 from homophily_service.client.parameters import choice
 from homophily_service.client.points import Points
-from homophily_service.client.results import Model, Prediction, Solution
+from homophily_service.client.results import Model
 from homophily_service.names import ModelName
 
 # New points in one call at most, so that answers stay small too when points have few features.

@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
-from numpy.typing import NDArray
 
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.arrays import DTYPES
@@ -145,6 +143,23 @@ class LinkCounts:
     #: Must-links between clusters, and cannot-links within one.
     divided_must: int
     joined_cannot: int
+    #: The violated ones, the first 100 of each kind.
+    listed_must: tuple[tuple[int, int], ...]
+    listed_cannot: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def from_message(cls, message: embedding_pb2.LinkSummary) -> LinkCounts:
+        """Read a message."""
+        return cls(
+            must=message.must,
+            cannot=message.cannot,
+            violated_must=message.violated_must,
+            violated_cannot=message.violated_cannot,
+            divided_must=message.divided_must,
+            joined_cannot=message.joined_cannot,
+            listed_must=tuple((link.first, link.second) for link in message.violated.must),
+            listed_cannot=tuple((link.first, link.second) for link in message.violated.cannot),
+        )
 
 
 @dataclass(frozen=True)
@@ -200,7 +215,7 @@ class Embedding:
             graph_parameters=to_dict(message.graph_parameters),
             solver_parameters=to_dict(message.solver_parameters),
             graph=Graph.from_message(message.graph),
-            links=LinkCounts(**{field.name: getattr(message.links, field.name) for field in fields(LinkCounts)}),
+            links=LinkCounts.from_message(message.links),
             energy=message.energy,
             iterations=message.iterations,
             evaluations=message.evaluations,
@@ -356,62 +371,6 @@ class Job:
             last_sequence=message.last_sequence,
             tracking_run=message.tracking_run,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """The answers for new points."""
-
-    #: The model's classes, sorted: the order of the columns.
-    classes: NDArray[Any]
-    #: The class of each point as a position in ``classes``.
-    class_indices: NDArray[np.int32]
-    #: One column for two classes (positive for the second), else one column a class.
-    scores: NDArray[np.float64]
-    #: One column a class, if asked for.
-    probabilities: NDArray[np.float64] | None
-
-    @property
-    def labels(self) -> NDArray[Any]:
-        """The class of each point."""
-        return np.asarray(self.classes[self.class_indices])
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """The answers for a model's own points; what was not asked for is None."""
-
-    #: The model's classes, sorted: the order of the columns.
-    classes: NDArray[Any]
-    #: The class of each point as a position in ``classes``.
-    class_indices: NDArray[np.int32] | None = None
-    #: One column for two classes (positive for the second), else one column a class.
-    scores: NDArray[np.float64] | None = None
-    #: The values F that minimise the energy.
-    values: NDArray[np.float64] | None = None
-    #: One column a class.
-    probabilities: NDArray[np.float64] | None = None
-
-    @property
-    def labels(self) -> NDArray[Any] | None:
-        """The class of each point."""
-        return None if self.class_indices is None else np.asarray(self.classes[self.class_indices])
-
-
-@dataclass(frozen=True, eq=False)
-class Map:
-    """The arrays of an embedding; what was not asked for, or is not there, is None."""
-
-    #: A row for each point, a column for each dimension.
-    coordinates: NDArray[np.float64] | None = None
-    #: The cluster of each point, counted from 0.
-    clusters: NDArray[np.int32] | None = None
-    #: Links, two points in each row; those that stand for labels are among them.
-    must_link: NDArray[np.int64] | None = None
-    cannot_link: NDArray[np.int64] | None = None
-    #: Those of them that the map does not obey.
-    violated_must: NDArray[np.int64] | None = None
-    violated_cannot: NDArray[np.int64] | None = None
 
 
 def _state(number: int) -> JobState:

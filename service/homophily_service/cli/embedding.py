@@ -1,0 +1,206 @@
+"""Commands about maps: embed makes one, embedding shows one and writes it into files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from homophily_service.cli.failures import WrongInput
+from homophily_service.cli.options import GraphOptions, JobOptions, MapOptions, Service, command
+from homophily_service.cli.screen import AsJson, print_json, say
+from homophily_service.cli.working import DATA_HELP, LabelsFile, Unlabelled, find_dataset, run_job
+
+if TYPE_CHECKING:
+    from homophily_service.cli.labels import PointLabels
+    from homophily_service.client import Client, Embedding, JobHandle
+
+_OUTPUT = "Output"
+_LINKS_HELP = ".csv with the columns i,j,kind (must or cannot), or .json with a list of the same."
+
+
+@dataclass(frozen=True)
+class MapOutput:
+    """The files that a map is written into."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "--out",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            rich_help_panel=_OUTPUT,
+            help="Coordinates and cluster of every point: .csv or .parquet.",
+        ),
+    ] = None
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=_OUTPUT, help="A picture of the map: .png."),
+    ] = None
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            rich_help_panel=_OUTPUT,
+            help="A page with the map, to zoom and point at, which needs no network: .html.",
+        ),
+    ] = None
+    color_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:COLUMN]",
+            rich_help_panel=_OUTPUT,
+            help="Labels, as for --labels, that colour the points; the clusters if not given.",
+        ),
+    ] = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something is to be written."""
+        return any((self.output, self.plot, self.html))
+
+    def check(self) -> None:
+        """Refuse what cannot be written: before the work, not after it."""
+        from homophily_service.cli.maps import PAGES, PICTURES, TABLES, pyplot
+
+        for path, suffixes in ((self.output, TABLES), (self.plot, PICTURES), (self.html, PAGES)):
+            if path is not None and path.suffix.lower() not in suffixes:
+                raise WrongInput(f"{path}: must end in one of {', '.join(suffixes)}")
+            if path is not None and not path.parent.is_dir():
+                raise WrongInput(f"{path}: there is no folder {path.parent}")
+        if self.plot is not None:
+            pyplot(self.plot)
+        if self.output is not None and self.output.suffix.lower() == ".parquet":
+            from homophily_service.cli.files import arrow
+
+            arrow(self.output)
+
+    def write(self, client: Client, embedding: Embedding, labels: PointLabels | None) -> None:
+        """Write the files; ``labels`` colour the points where no others are given."""
+        from homophily_service.cli.answers import write_columns
+        from homophily_service.cli.describing import short
+        from homophily_service.cli.maps import columns_of, draw, to_draw, write_page
+
+        found = client.read_embedding(embedding)
+        known = None if labels is None else labels.checked(embedding.points, str(self.color_by)).by_point
+        if self.output is not None:
+            write_columns(columns_of(found, known), self.output)
+            say(f"{embedding.points:,} points are in {self.output}.")
+        drawing = to_draw(short(embedding.name), found, known)
+        if self.plot is not None:
+            draw(drawing, self.plot)
+            say(f"A picture is in {self.plot}.")
+        if self.html is not None:
+            write_page(drawing, self.html)
+            say(f"A page is in {self.html}.")
+
+
+@command
+def embed(
+    *,
+    data: Annotated[
+        str, typer.Argument(metavar="DATASET|FILE", help=f"{DATA_HELP} Also models/ID, or embeddings/ID to go on from.")
+    ],
+    links: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Links: {_LINKS_HELP}")] = None,
+    must_link: Annotated[
+        list[str] | None, typer.Option(metavar="I,J", help="Two points that belong together. May be repeated.")
+    ] = None,
+    cannot_link: Annotated[
+        list[str] | None, typer.Option(metavar="I,J", help="Two points that belong apart. May be repeated.")
+    ] = None,
+    labels: LabelsFile = None,
+    unlabelled: Unlabelled = "-1",
+    withdraw: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Links of the earlier embedding that do not count any more: {_LINKS_HELP}"),
+    ] = None,
+    n_components: Annotated[int | None, typer.Option(metavar="N", help="Dimensions of the map; 2.")] = None,
+    n_clusters: Annotated[
+        str | None, typer.Option(metavar="N", help="Clusters; none. «suggest» has the graph say how many.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the embedding; the job's.")] = None,
+    solver: MapOptions,
+    graph: GraphOptions,
+    job: JobOptions,
+    service: Service,
+    output: MapOutput,
+    as_json: AsJson = False,
+) -> None:
+    """Map points so that links are obeyed: points that belong together come together, others are set apart.
+
+    Each pair of labels is a link too. Ctrl-C cancels the job; a second one leaves at once.
+    """
+    from homophily_service.cli.labels import read_labels
+    from homophily_service.cli.links import read_links, read_pairs
+
+    output.check()
+    if output.is_wanted and (job.detach or job.wait is not None):
+        raise WrongInput("Files can be written when the map is there: then homophily embedding NAME writes them.")
+    given = None if labels is None else read_labels(labels, unlabelled)
+    coloured = given if output.color_by is None else read_labels(output.color_by, unlabelled)
+    said, withdrawn = read_links(links), read_links(withdraw)
+    arguments = solver.arguments() | vars(graph) | {"n_clusters": _number(n_clusters)}
+    must = said.must + read_pairs(must_link, "--must-link")
+    cannot = said.cannot + read_pairs(cannot_link, "--cannot-link")
+    with service.client() as client:
+        if data.startswith(("models/", "embeddings/")):
+            source: Any = f"projects/{service.project}/{data}"
+        else:
+            source = find_dataset(client, data, None)[0] if "/" not in data or Path(data).exists() else data
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.embed(
+                source,
+                must_link=must,
+                cannot_link=cannot,
+                labels=None if given is None else given.by_point,
+                withdrawn_must=withdrawn.must,
+                withdrawn_cannot=withdrawn.cannot,
+                n_components=n_components,
+                embedding_id=name,
+                **arguments,
+                priority=job.priority,
+                time_limit=job.time_limit,
+                request_id=request_id,
+            )
+
+        made = run_job(start, job, as_json=as_json).info.embedding
+        if made is not None and output.is_wanted:
+            # A few labels tell little of a map that has clusters.
+            output.write(client, made, coloured if output.color_by is not None or not made.clusters else None)
+
+
+@command
+def embedding(
+    *,
+    name: Annotated[str, typer.Argument(metavar="EMBEDDING", help="The embedding's short or full name.")],
+    unlabelled: Unlabelled = "-1",
+    service: Service,
+    output: MapOutput,
+    as_json: AsJson = False,
+) -> None:
+    """Show an embedding, and write it into files."""
+    from homophily_service.cli.describing import plain, print_embedding
+    from homophily_service.cli.labels import read_labels
+
+    output.check()
+    coloured = None if output.color_by is None else read_labels(output.color_by, unlabelled)
+    with service.client() as client:
+        found = client.get_embedding(name)
+        if as_json:
+            print_json(plain(found))
+        else:
+            print_embedding(found)
+        if output.is_wanted:
+            output.write(client, found, coloured)
+
+
+def _number(n_clusters: str | None) -> int | str | None:
+    if n_clusters is None or not n_clusters.lstrip("-").isdecimal():
+        return n_clusters
+    return int(n_clusters)
