@@ -14,7 +14,8 @@ import homophily
 from homophily import KNNGraph
 
 MODULES = ["homophily", *(module.name for module in pkgutil.walk_packages(homophily.__path__, "homophily."))]
-EXPORTS = ["ERRClassifier", "IRRClassifier", "KNNGraph", "relationship_energy"]
+ESTIMATORS = ["ERRClassifier", "ERRClustering", "ERREmbedding", "IRRClassifier", "KNNGraph", "SpectralEmbedding"]
+EXPORTS = [*ESTIMATORS, "relationship_energy"]
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -35,7 +36,7 @@ def test_the_examples_of_a_module_are_true(name):
     assert doctest.testmod(module).failed == 0
 
 
-@pytest.mark.parametrize("name", ["ERRClassifier", "IRRClassifier", "KNNGraph", "relationship_energy"])
+@pytest.mark.parametrize("name", EXPORTS)
 def test_public_names_come_with_a_runnable_example(name):
     assert ">>>" in getattr(homophily, name).__doc__
 
@@ -48,15 +49,16 @@ def test_importing_the_core_loads_nothing_of_the_service():
     assert run.stderr == ""
 
 
-def test_every_parameter_of_the_graph_is_one_of_the_classifiers():
-    graph = set(KNNGraph().get_params())
-    for name in ("IRRClassifier", "ERRClassifier"):
-        classifier = getattr(homophily, name)()
-        assert graph <= set(classifier.get_params())
-        assert {parameter: classifier.get_params()[parameter] for parameter in graph} == KNNGraph().get_params()
+def test_every_parameter_of_the_graph_is_one_of_the_estimators():
+    graph = KNNGraph().get_params()
+    for name in ESTIMATORS:
+        parameters = getattr(homophily, name)().get_params()
+        # Links are obeyed on a graph whose edges are as strong as the nearer of two points says.
+        expected = {**graph, "symmetrize": "max"} if name in ("ERREmbedding", "ERRClustering") else graph
+        assert {parameter: parameters[parameter] for parameter in graph} == expected
 
 
-@pytest.mark.parametrize("name", ["IRRClassifier", "ERRClassifier", "KNNGraph"])
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_parameter_has_a_constraint(name):
     estimator = getattr(homophily, name)
     assert set(estimator._parameter_constraints) == set(estimator().get_params())
