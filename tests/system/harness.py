@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Row
 
 from homophily_service import queue
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2, points_pb2
+from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.arrays import parts_from_points, shape_of
 from homophily_service.names import DatasetName, JobName, new_id
@@ -311,6 +311,11 @@ class Client:
         parts = self.stub.ReadSolution(model_pb2.ReadSolutionRequest(name=model), timeout=30.0)
         return np.concatenate([np.frombuffer(part.tensors[0].data, "<i4") for part in parts])
 
+    def coordinates(self, embedding: str) -> NDArray[Any]:
+        """The map of an embedding."""
+        parts = self.stub.ReadEmbedding(embedding_pb2.ReadEmbeddingRequest(name=embedding), timeout=30.0)
+        return np.concatenate([np.frombuffer(part.rows.data, "<f8").reshape(part.rows.shape) for part in parts])
+
 
 @contextmanager
 def cancelled(call: Any) -> Iterator[Any]:
@@ -353,6 +358,17 @@ def fit_request(seed: int, n_points: int = 200, n_classes: int = 2, **fields: An
     """A fit of a fraction of a second: points of one seed are one dataset, and have one graph."""
     X, y = clouds(seed, n_points, n_classes)
     return job_pb2.FitRequest(parent=PROJECT, inline=points(X), labels=labels(y, range(10 * n_classes)), **fields)
+
+
+def embed_request(seed: int, n_points: int = 200, earlier: str = "") -> job_pb2.EmbedRequest:
+    """A map of a fraction of a second, of points or from an earlier map on."""
+    X, _ = clouds(seed, n_points)
+    source: dict[str, Any] = {"embedding": earlier} if earlier else {"inline": points(X)}
+    links = embedding_pb2.Links(
+        must=[embedding_pb2.Link(first=0, second=2 + 2 * seed)], cannot=[embedding_pb2.Link(first=0, second=1)]
+    )
+    few = embedding_pb2.EmbeddingParameters(max_iter=5)
+    return job_pb2.EmbedRequest(parent=PROJECT, links=links, solver=few, n_clusters=2, **source)
 
 
 def endless_fit(n_points: int = 3_000, **fields: Any) -> job_pb2.FitRequest:

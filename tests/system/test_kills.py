@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from homophily_service import queue
 from homophily_service._pb import job_pb2
-from homophily_service.names import JobName, ModelName
+from homophily_service.names import EmbeddingName, JobName, ModelName
 
 from .conftest import MakeCluster
-from .harness import LEASE_SECONDS, Client, Cluster, clouds, eventually, fit_request, labels, signal_to
+from .harness import LEASE_SECONDS, Client, Cluster, clouds, embed_request, eventually, fit_request, labels, signal_to
 
 SEED = 1
 CLIENTS = 3
@@ -78,14 +78,17 @@ def jobs_in_a_row(cluster: Cluster, client: Client, seed: int, enough: threading
     rng = random.Random(seed)
     acknowledged: list[Acknowledged] = []
     models: list[str] = []
+    maps: list[str] = []
     while not enough.wait(SECONDS_BETWEEN_JOBS):
-        kind = rng.choice(("fit", "fit", "fit on new points", "transduce", "noop", "cancelled fit"))
+        kind = rng.choice(("fit", "fit", "fit on new points", "transduce", "embed", "noop", "cancelled fit"))
         if kind == "noop":
             name = str(cluster.submit())
         elif kind == "transduce" and models:
             _, y = clouds(0, N_POINTS)
             request = job_pb2.TransduceRequest(model=models[-1], labels=labels(y, [rng.randrange(30, N_POINTS)]))
             name = client.submit("Transduce", request)
+        elif kind == "embed":
+            name = client.submit("Embed", embed_request(rng.randrange(3), N_POINTS, rng.choice([*maps, ""])))
         else:
             points = rng.randrange(10**6) if kind == "fit on new points" else rng.randrange(3)
             name = client.submit("Fit", fit_request(points, N_POINTS))
@@ -95,6 +98,8 @@ def jobs_in_a_row(cluster: Cluster, client: Client, seed: int, enough: threading
         job = client.job(name)
         if job.HasField("fit"):
             models.append(job.fit.model.name)
+        if job.HasField("embed"):
+            maps.append(job.embed.embedding.name)
     return acknowledged
 
 
@@ -109,7 +114,7 @@ def nothing_is_open(cluster: Cluster) -> bool:
 def check_each(cluster: Cluster, acknowledged: list[Acknowledged]) -> None:
     """Every job is there, has ended once, and what its result names can be read."""
     client = cluster.client()
-    models = set()
+    models, maps = set(), set()
     for name, kind, events in acknowledged:
         cluster.has_one_end(name)
         assert [event.sequence for event in events] == list(range(1, len(events) + 1))
@@ -123,6 +128,11 @@ def check_each(cluster: Cluster, acknowledged: list[Acknowledged]) -> None:
             result = job.fit if job.HasField("fit") else job.transduce
             models.add(result.model.name)
             assert len(client.solution(result.model.name)) == N_POINTS
+        if job.HasField("embed"):
+            maps.add(job.embed.embedding.name)
+            assert client.coordinates(job.embed.embedding.name).shape == (N_POINTS, 2)
+    rows = cluster.stores.catalog.page(EmbeddingName.collection, "default", limit=10**6)
+    assert {str(EmbeddingName("default", row.id)) for row in rows} == maps
     rows = cluster.stores.catalog.page(ModelName.collection, "default", limit=10**6)
     assert {str(ModelName("default", row.id)) for row in rows} == models
     stored = cluster.queue.page("default", limit=10**6)
