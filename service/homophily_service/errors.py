@@ -11,7 +11,6 @@ ServiceError
 ├── Unavailable         UNAVAILABLE          passes; try again
 ├── TimeLimit           DEADLINE_EXCEEDED
 ├── DataLoss            DATA_LOSS            stored bytes are not those that were written
-├── NotImplementedYet   UNIMPLEMENTED
 └── InternalError       INTERNAL             our mistake
 
 Everything raises these; :mod:`homophily_service.api.interceptors` turns them into RPC errors and
@@ -125,13 +124,6 @@ class DataLoss(ServiceError):
 
     code = StatusCode.DATA_LOSS
     reason = "DATA_LOSS"
-
-
-class NotImplementedYet(ServiceError):
-    """The method is known, but does nothing yet."""
-
-    code = StatusCode.UNIMPLEMENTED
-    reason = "UNIMPLEMENTED"
 
 
 class InternalError(ServiceError):
