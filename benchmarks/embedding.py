@@ -26,8 +26,8 @@ BARS = {
     "mnist": {100: 7.3, 500: 6.6},
 }
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
-    "small": {"sigma_f": (0.25, 0.6), "lambda2": (0.05, 0.2, 0.5), "link_edges": (0.3, 1.0)},
-    "large": {"sigma_f": (0.25,), "lambda2": (0.5, 1.0), "link_edges": (0.1, 0.3)},
+    "small": {"sigma_f": (0.2, 0.5), "lambda2": (0.05, 0.2, 0.5), "link_edges": (0.3, 1.0)},
+    "large": {"sigma_f": (0.2,), "lambda2": (0.5, 1.0), "link_edges": (0.1, 0.3)},
 }
 OTHER_DRAWS = 1_000
 

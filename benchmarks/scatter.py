@@ -28,7 +28,7 @@ class Moment(NamedTuple):
 def run(options: Options, report: Report) -> None:
     one = problem(options.data, "iris" if options.quick else "usps")
     links = draw(one.y, 100, 0)
-    steps = 30 if options.quick else 400
+    steps = 30 if options.quick else 200
     forms: dict[str, dict[str, Any]] = {
         "paper's": {**PAPER, "data_weight": 1.0 / len(one.y), "lambda2": 1.0, "lambda3": 10.0, "sigma_f": 0.55},
         "paper's, α = 1": {**PAPER, "data_weight": 1.0, "lambda2": 1.0, "lambda3": 10.0, "sigma_f": 0.55},
