@@ -48,7 +48,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
     data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
         one; it is α that keeps the map together, however long it is optimised.
-    lambda2 : λ2, weight of the smoothness of relationships.
+    lambda2 : λ2, weight of the smoothness of relationships. (The paper ties it to the s_R links: λ2 = λ2'/s_R.)
     lambda3 : λ3, weight of a link.
     sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1.
     continuation : the search begins with a relationship function this many times wider, which sees the whole map, and
@@ -61,7 +61,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     link_loss : "log" as above, or "squared": (1 − K_ij)² for must-links.
     relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u².
     max_iter, tol : the optimiser stops after so many steps with each width, or when the gradient's norm has fallen to
-        the share ``tol``.
+        the share ``tol``. Points settle inside their clusters for much longer, which the map does not show: more steps
+        lower the energy a little and change neither errors nor links.
     engine : how R is computed, see :mod:`homophily.relationship`.
     normalized : use the normalised Laplacian.
     callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and
