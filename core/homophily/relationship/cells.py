@@ -1,7 +1,8 @@
 """The full regulariser for n ≤ 3 however the values spread: every evaluation takes the cheapest way to its Gauss sums.
 
-Where points crowd within a σ_f the sums go over a grid (n = 2) or Fourier modes (n = 3), where they are scattered over
-the pairs within reach. All ways keep the same tolerance, so that an optimiser may cross from one to another.
+Where points crowd within a σ_f the sums go over a grid (n = 2) or Fourier modes (n = 3, and thinner crowds of n = 2),
+where they are scattered over the pairs within reach. All ways keep the same tolerance, so that an optimiser may cross
+from one to another.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from homophily.threads import run_chunks, thread_count
 
 # Points that a point shares its cell with, on the average over points, from which grid or modes are faster than pairs,
 # by dimensions (benchmarks: engines).
-CROWD = {1: inf, 2: 35.0, 3: 60.0}
+CROWD = {1: inf, 2: 30.0, 3: 60.0}
+# In two dimensions between these, modes are faster than both, if the values spread over so few σ_f² for each point.
+THIN_CROWD = 20.0, 60.0
+MOST_SPREAD = 0.5
 LEAST = {1: 0, 2: 0, 3: 2_000}  # points below which no crowd is worth the fixed cost of the Fourier modes
 MOST_BLOCKS = 2**15  # 256 MB for each of the few grids
 MOST_NUMBERS = 2**22  # blocks that a map of all blocks, kept or not, has room for
@@ -60,13 +64,17 @@ class CellEngine:
         if not np.all(spread < pairs.LARGEST * self.cell):
             return np.full(2, inf), np.full((1 + split, u, n), np.nan)
         # The mean over the box is below the mean over points, and free.
-        crowded = u > CROWD[n] * np.prod(spread / self.cell + 1) or self.crowding(F) > CROWD[n]
-        crowded = crowded and u > LEAST[n]
-        if crowded and n == 2 and self.tolerance >= grid.TOLERANCE:
-            sums = self._over_grid(F, split)
-            if sums is not None:
+        crowd = u / float(np.prod(spread / self.cell + 1))
+        if crowd <= max(CROWD[n], THIN_CROWD[1]) < inf and u > LEAST[n]:
+            crowd = self.crowding(F)
+        fourier = u > LEAST[n] and NufftEngine.copes_with(spread, self.sigma_f, self.tolerance)
+        if n == 2 and self.tolerance >= grid.TOLERANCE:
+            thin = THIN_CROWD[0] < crowd < THIN_CROWD[1]
+            if thin and fourier and np.prod(spread) < MOST_SPREAD * u * self.sigma_f**2:
+                return self._over_modes(F, split)
+            if crowd > CROWD[2] and (sums := self._over_grid(F, split)) is not None:
                 return sums
-        elif crowded and NufftEngine.copes_with(spread, self.sigma_f, self.tolerance):
+        elif crowd > CROWD[n] and fourier:
             return self._over_modes(F, split)
         return self._over_pairs(F, split)
 
