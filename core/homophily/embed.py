@@ -258,7 +258,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             return check_links(must_link, cannot_link, points, owner=owner)
         labelled = links_from_labels(y)
         check_consistent_length(y, np.empty(points))
-        given = [np.asarray(pairs).reshape(-1, 2) for pairs in (must_link or [], cannot_link or [])]
+        given = [np.asarray([] if pairs is None else pairs).reshape(-1, 2) for pairs in (must_link, cannot_link)]
         return check_links(
             np.vstack([given[0], labelled.must]).astype(np.int64),
             np.vstack([given[1], labelled.cannot]).astype(np.int64),

@@ -117,6 +117,16 @@ def test_labels_are_links_between_all_labelled_points():
     assert distances[together].max() < distances[~together].min()
 
 
+def test_links_as_arrays_come_beside_labels():
+    X, y, graph = moons()
+    few = np.where(np.arange(len(y)) < 6, y, -1)
+    beside = np.array([[20, 30], [40, 50]])
+    labelled = ERREmbedding(max_iter=0).fit(graph, few).links_
+    both = ERREmbedding(max_iter=0).fit(graph, few, must_link=beside[:1], cannot_link=beside[1:]).links_
+    assert set(map(tuple, both.must)) == {*map(tuple, labelled.must), (20, 30)}
+    assert set(map(tuple, both.cannot)) == {*map(tuple, labelled.cannot), (40, 50)}
+
+
 def test_closure_obeys_what_follows():
     _, y, graph = moons()
     one, other = np.flatnonzero(y == 0)[:4], np.flatnonzero(y == 1)[0]
