@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +23,6 @@ from homophily_service.cli.screen import err, print_json, print_table, say, tell
 from homophily_service.cli.serving import ask_health
 from homophily_service.cli.working import send
 from homophily_service.client import Client, ClientError, JobHandle, Model
-from homophily_service.processes import die_with_parent
 
 LABELS = 50
 MORE_LABELS = 10
@@ -158,6 +155,16 @@ def least_sure(scores: NDArray[np.float64], given: dict[int, int]) -> list[int]:
 # -- the service -------------------------------------------------------------------------------------------------------
 
 
+# Should we be killed, it shall not stay. It sees to that itself: between fork and exec, gRPC's threads are missed.
+_SERVE = """
+import signal, sys
+from homophily_service.processes import die_with_parent
+die_with_parent(int(sys.argv.pop(1)), signal.SIGTERM)
+from homophily_service.cli import main
+main()
+"""
+
+
 @contextmanager
 def embedded_service(folder: Path) -> Iterator[str]:
     """`homophily serve` on a free port, ready when this is entered, stopped when it is left; gives its address."""
@@ -167,15 +174,14 @@ def embedded_service(folder: Path) -> Iterator[str]:
     log = folder / "log"
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "homophily_service", "serve", "--port=0", f"--data-dir={folder / 'data'}"],
+            [sys.executable, "-c", _SERVE, str(os.getpid()), "serve", "--port=0", f"--data-dir={folder / 'data'}"],
             stdout=subprocess.PIPE,
             stderr=stderr,
             stdin=subprocess.DEVNULL,
             text=True,
             env=environment,
-            # A Ctrl-C is ours: we stop the service in order. Should we be killed, it shall not stay.
+            # A Ctrl-C is ours: we stop the service in order.
             start_new_session=True,
-            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
         )
     try:
         began = time.monotonic()
