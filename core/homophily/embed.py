@@ -254,17 +254,13 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
     def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:
         owner = f"{type(self).__name__}.fit"
+        given = check_links(must_link, cannot_link, points, owner=owner)
         if y is None:
-            return check_links(must_link, cannot_link, points, owner=owner)
+            return given
         labelled = links_from_labels(y)
         check_consistent_length(y, np.empty(points))
-        given = [np.asarray([] if pairs is None else pairs).reshape(-1, 2) for pairs in (must_link, cannot_link)]
-        return check_links(
-            np.vstack([given[0], labelled.must]).astype(np.int64),
-            np.vstack([given[1], labelled.cannot]).astype(np.int64),
-            points,
-            owner=owner,
-        )
+        pairs = np.vstack([given.must, labelled.must]), np.vstack([given.cannot, labelled.cannot])
+        return check_links(*pairs, points, owner=owner)
 
     def _read_init(self, init: Any, shape: tuple[int, int]) -> Floats:
         values = np.array(init, dtype=np.float64, order="C")

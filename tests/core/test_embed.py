@@ -239,6 +239,7 @@ def test_cauchy_relationships_obey_far_links_too():
         ({"sigma_f": 0.0}, {}, "The 'sigma_f' parameter of ERREmbedding must be"),
         ({"n_components": 60}, {}, "smaller than the number of points, n_samples=60"),
         ({}, {"must_link": [(0, 60)]}, "The 'must_link' parameter of ERREmbedding.fit must be pairs of positions"),
+        ({}, {"y": np.zeros(60), "must_link": [(0.5, 1.5)]}, "must be pairs of integers"),
         ({}, {"init": np.zeros((60, 3))}, "The 'init' parameter of ERREmbedding.fit must be a finite array"),
     ],
 )
