@@ -118,7 +118,7 @@ def test_labels_are_links_between_all_labelled_points():
 
 
 def test_links_as_arrays_come_beside_labels():
-    X, y, graph = moons()
+    _, y, graph = moons()
     few = np.where(np.arange(len(y)) < 6, y, -1)
     beside = np.array([[20, 30], [40, 50]])
     labelled = ERREmbedding(max_iter=0).fit(graph, few).links_
