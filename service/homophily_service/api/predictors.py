@@ -140,11 +140,11 @@ class _Questions(asyncio.Protocol):
     def send(self, number: int, body: bytes) -> None:
         """Ask, now or together with the next."""
         self._waiting.append(frame(number, body))
-        if self._sent == 0:
-            self._flush()
+        if self._sent == 0 and len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._waiting and self._transport is not None:
+        if self._waiting and self._sent == 0 and self._transport is not None:
             self._sent = len(self._waiting)
             self._transport.write(b"".join(self._waiting))
             self._waiting.clear()
