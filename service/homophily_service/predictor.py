@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from homophily_service._pb import model_pb2
-from homophily_service.arrays import Limits, Points, from_points, to_tensor
+from homophily_service.arrays import Points, from_points, to_tensor
 from homophily_service.errors import InternalError, ServiceError
 from homophily_service.frames import ERROR, READY, SUCCESS, frame, take_frames
 from homophily_service.job_errors import job_error
@@ -31,8 +31,6 @@ _log = logging.getLogger("homophily_service.predictor")
 
 READ_BYTES = 1 << 20
 MOST_WAITING = 1 << 24
-# The API has checked the size of what it sends.
-NO_LIMITS = Limits(2**62, 2**62, 2**62)
 
 
 class Call(NamedTuple):
@@ -67,7 +65,7 @@ def answer(calls: list[Call], models: ModelCache) -> dict[int, bytes]:
     """The bodies of the answers to calls about one model, by their numbers."""
     try:
         model = models.get(calls[0].path, calls[0].graph)
-        points = [from_points(call.request.points, NO_LIMITS, "points") for call in calls]
+        points = [from_points(call.request.points, None, "points") for call in calls]
         return _answers(model, calls, points)
     except ServiceError as error:
         return {call.number: ERROR + job_error(error) for call in calls}
