@@ -27,6 +27,7 @@ from homophily.optimize import State
 from homophily.relationship import ENGINE_NAMES, EngineName, make_engine
 from homophily.relationship.tiles import RELATIONSHIPS, Relationship
 from homophily.spectral import smallest_eigenpairs, spectral_coordinates
+from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 
@@ -192,7 +193,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             start = self.target_
         else:
             self.target_, widths = _turned(self.target_, start), widths[-1:]
-        state = self._descend(graph, start, widths)
+        # The optimiser's dot products are short: BLAS threads would wait for each other, and for the engine's.
+        with single_threaded_blas():
+            state = self._descend(graph, start, widths)
         self.graph_, self.sigma_f_ = graph, widths[-1]
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
         violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
