@@ -49,7 +49,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
     data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
         one; it is α that keeps the map together, however long it is optimised.
-    lambda2 : λ2, weight of the smoothness of relationships. (The paper ties it to the s_R links: λ2 = λ2'/s_R.)
+    lambda2 : λ2, weight of the smoothness of relationships.
+    lambda2_per_link : divide λ2 by the number s_R of links given, as the paper ties them (λ2 = λ2'/s_R).
     lambda3 : λ3, weight of a link.
     sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1.
     continuation : the search begins with a relationship function this many times wider, which sees the whole map, and
@@ -95,6 +96,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "data_weight": [Interval(Real, 0, None, closed="left")],
         "lambda2": [Interval(Real, 0, None, closed="left")],
+        "lambda2_per_link": ["boolean"],
         "lambda3": [Interval(Real, 0, None, closed="left")],
         "sigma_f": [Interval(Real, 0, None, closed="neither")],
         "continuation": [Interval(Real, 1, None, closed="left")],
@@ -124,6 +126,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         link_edges: float = 0.3,
         link_loss: Literal["log", "squared"] = "log",
         relationship: Relationship = "gaussian",
+        lambda2_per_link: bool = False,
         max_iter: int = 60,
         tol: float = 1e-2,
         engine: EngineName = "auto",
@@ -140,6 +143,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.n_neighbors = n_neighbors
         self.data_weight = data_weight
         self.lambda2 = lambda2
+        self.lambda2_per_link = lambda2_per_link
         self.lambda3 = lambda3
         self.sigma_f = sigma_f
         self.continuation = continuation
@@ -237,7 +241,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             indices,
             own,
             self.data_weight,
-            self.lambda2,
+            self._relationship_weight(),
         )
         if distances.shape[1]:
             copies = np.flatnonzero(distances[:, 0] == 0.0)
@@ -279,6 +283,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         steps = int(np.ceil(np.log(self.continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
         return [float(width) for width in self.sigma_f * np.geomspace(self.continuation, 1.0, steps + 1)]
 
+    def _relationship_weight(self) -> float:
+        return self.lambda2 / max(1, len(self.links_)) if self.lambda2_per_link else self.lambda2
+
     def _obeyed_links(self, points: int) -> Links:
         """The links in the energy. From links that contradict each other nothing is concluded."""
         if self.closure is False:
@@ -308,7 +315,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
                 self.target_,
                 self.data_weight,
                 relationships,
-                self.lambda2,
+                self._relationship_weight(),
                 links,
                 self.lambda3,
                 sigma_f,

@@ -107,6 +107,15 @@ def test_papers_form_is_within_reach():
     assert paper.energy_ == pytest.approx(expected, rel=1e-6)
 
 
+def test_weight_of_relationships_may_be_shared_by_the_links():
+    _, y, graph = moons(60)
+    links = draw_links(y, 5, 5, random_state=1)
+    shared = fit(ERREmbedding(lambda2=3.0, lambda2_per_link=True, max_iter=5), graph, links)
+    assert (shared.embedding_ == fit(ERREmbedding(lambda2=0.3, max_iter=5), graph, links).embedding_).all()
+    without = ERREmbedding(lambda2=0.3, lambda2_per_link=True, max_iter=5).fit(graph)
+    assert (without.embedding_ == ERREmbedding(lambda2=0.3, max_iter=5).fit(graph).embedding_).all()
+
+
 def test_labels_are_links_between_all_labelled_points():
     _, y, graph = moons()
     few = np.full(200, -1)
