@@ -6,7 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.link_sets import Problem, draw, one_nn_error, problem
+import numpy as np
+
+from benchmarks.embedding import measure
+from benchmarks.link_sets import SMALL, Problem, draw, one_nn_error, problem
 from benchmarks.report import Options, Report, Row
 from homophily import ERREmbedding
 from homophily.links import Links
@@ -55,6 +58,24 @@ def run(options: Options, report: Report) -> None:
         )
     report.table(f"{one.name}, 100 links, {steps} steps with each width", rows)
     plot(traces, report.picture("scatter.png"))
+    tails(options, report)
+
+
+def tails(options: Options, report: Report) -> None:
+    """Far links under a function that is flat there, and under one with a heavier tail, with nothing else to help."""
+    alone = {"closure": False, "link_edges": 0.0, "continuation": 1.0, "sigma_f": 0.5, "lambda3": 10.0}
+    rows: list[Row] = []
+    for name in ("iris",) if options.quick else SMALL:
+        report.progress(f"tails on {name}")
+        one = problem(options.data, name)
+        row: Row = {"set": name}
+        for loss in ("squared", "log"):
+            for relationship in ("gaussian", "cauchy"):
+                form = {**alone, "link_loss": loss, "relationship": relationship}
+                error, must, _, _ = np.mean([measure(one, 250, seed, form) for seed in range(3)], axis=0)
+                row = {**row, f"{relationship}, {loss}": f"{must:.1f} ({error:.1f})"}
+        rows.append(row)
+    report.table("Violated must-links, in brackets the 1-NN error, percent: 250 links, no closure, no edges", rows)
 
 
 def trace(one: Problem, links: Links, parameters: dict[str, Any], steps: int) -> list[Moment]:
