@@ -192,7 +192,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.links_ = self._read_links(y, must_link, cannot_link, u)
         start = None if init is None else self._read_init(init, (u, n))
         self.target_ = self._target(graph, self.links_, n)
-        widths = self._widths()
+        widths = self.widths
         if start is None:
             start = self.target_
         else:
@@ -278,8 +278,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             )
         return values
 
-    def _widths(self) -> list[float]:
-        """σ_f of each part of the search, falling."""
+    @property
+    def widths(self) -> list[float]:
+        """σ_f of each part of the search, falling, each of ``max_iter`` steps at most; with ``init``, only the last."""
         steps = int(np.ceil(np.log(self.continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
         return [float(width) for width in self.sigma_f * np.geomspace(self.continuation, 1.0, steps + 1)]
 

@@ -314,6 +314,7 @@ def test_a_running_map_tells_its_energy_and_is_cancelled(project: Project) -> No
     get = job_pb2.GetJobRequest(name=name)
     eventually(lambda: project.stub.GetJob(get).job.progress.iteration > 3)
     assert project.stub.GetJob(get).job.progress.energy > 0
+    assert project.stub.GetJob(get).job.progress.max_iterations > 100
     project.stub.CancelJob(job_pb2.CancelJobRequest(name=name))
     assert project.ended(project.stub.GetJob(get).job).state == job_pb2.JOB_STATE_CANCELLED
     assert list(project.stub.ListEmbeddings(pb.ListEmbeddingsRequest(parent=project.name)).embeddings) == []

@@ -127,8 +127,7 @@ def _solve(
     parameters = embedding_parameters(request.solver, "solver")
     stage.enter("solve")
     fitted = ERREmbedding(n_components, **parameters)
-    # A search that begins anew goes through several widths, with so many steps each.
-    _fit(work, fitted, graph, links, 0 if start.earlier is None else int(fitted.max_iter), start.earlier)
+    _fit(work, fitted, graph, links, start.earlier)
     violated = Links(fitted.violated_must_, fitted.violated_cannot_)
     embedding.links.CopyFrom(
         embedding_pb2.LinkSummary(
@@ -169,7 +168,7 @@ def _divide(
     shared = {name: value for name, value in parameters.items() if name in ("closure", "normalized")}
     # Without a number, it is suggested. The seed makes a second attempt answer the same.
     clustering = ERRClustering(n_clusters or None, random_state=0, **shared)
-    _fit(work, clustering, graph, links, 0)
+    _fit(work, clustering, graph, links)
     embedding.clusters = int(clustering.n_clusters_)
     embedding.links.divided_must = len(clustering.divided_must_)
     embedding.links.joined_cannot = len(clustering.joined_cannot_)
@@ -181,9 +180,10 @@ def _fit(
     estimator: ERREmbedding,
     graph: KNNGraph,
     links: Links,
-    most: int,
     init: NDArray[np.float64] | None = None,
 ) -> None:
+    most = estimator.max_iter * (len(estimator.widths) if init is None else 1)
+
     def follow(state: Iterate) -> None:
         work.stage.step(state.iteration, most, state.energy)
 
