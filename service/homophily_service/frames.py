@@ -6,12 +6,28 @@ PredictResponse, or E and a JobError. Number 0 says that the predictor is ready.
 
 from __future__ import annotations
 
+import json
 import struct
+from functools import lru_cache
 
 _HEAD = struct.Struct("<II")
 READY = 0
 MOST_CALLS = 0xFFFFFFFF
+MODELS = 1000  # whose lines are remembered
 SUCCESS, ERROR = b"S", b"E"
+
+
+@lru_cache(MODELS)
+def head(path: str, graph: str) -> bytes:
+    """The line that names a model."""
+    return json.dumps([path, graph]).encode() + b"\n"
+
+
+@lru_cache(MODELS)
+def read_head(line: bytes) -> tuple[str, str]:
+    """The path and the graph's digest in such a line."""
+    path, graph = json.loads(line)
+    return path, graph
 
 
 def frame(number: int, body: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -16,7 +15,7 @@ from scipy.sparse import csr_array, vstack
 from homophily_service._pb import model_pb2
 from homophily_service.arrays import Points, from_points, to_tensor
 from homophily_service.errors import InternalError, ServiceError
-from homophily_service.frames import ERROR, READY, SUCCESS, frame, take_frames
+from homophily_service.frames import ERROR, READY, SUCCESS, frame, read_head, take_frames
 from homophily_service.job_errors import job_error
 from homophily_service.logs import start_logging
 from homophily_service.models import Classifier, load_model
@@ -29,7 +28,8 @@ from homophily_service.warm import warm_up
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.predictor")
 
-READ_BYTES = 1 << 20
+# Larger buffers come fresh from the system each time, which costs more than a second read.
+READ_BYTES = 1 << 16
 MOST_WAITING = 1 << 24
 
 
@@ -128,8 +128,8 @@ def serve(descriptor: int, settings: Settings) -> None:
         by_model: dict[tuple[str, bool], list[Call]] = {}
         for number, body in asked:
             line, _, request = body.partition(b"\n")
-            head = json.loads(line)
-            call = Call(number, head["path"], head["graph"], model_pb2.PredictRequest.FromString(request))
+            path, graph = read_head(line)
+            call = Call(number, path, graph, model_pb2.PredictRequest.FromString(request))
             # Rows of one type only can be put together.
             key = (call.path, call.request.points.WhichOneof("layout") == "csr")
             by_model.setdefault(key, []).append(call)

@@ -11,8 +11,8 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import cache, partial
 from typing import Any
 
 import grpc
@@ -141,14 +141,19 @@ class _Observed:
         self.tell(code.name, seconds)
 
 
+_UNOBSERVED = nullcontext()
+
+
 class Logging(Interceptor):
     """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer."""
 
-    def around(self, method: str, context: Context) -> _Observed:
+    def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
         """Log the call's end."""
         given = _metadata(context, "x-request-id")
         request_id.set(given if given and REQUEST_ID.fullmatch(given) else new_id())
         context.set_trailing_metadata((("x-request-id", request_id.get()),))
+        if not _log.isEnabledFor(logging.INFO):
+            return _UNOBSERVED
         # Now: once a cancelled call is gone, asking for its peer ends the process.
         peer = context.peer()
 
@@ -172,12 +177,18 @@ class Metrics(Interceptor):
 
     def around(self, method: str, context: Context) -> _Observed:
         """Count and time the call."""
+        return _Observed(context, partial(self._count, method))
 
-        def count(code: str, seconds: float) -> None:
-            self.calls.labels(method, code).inc()
-            self.seconds.labels(method).observe(seconds)
+    def _count(self, method: str, code: str, seconds: float) -> None:
+        counter, histogram = self._of_call(method, code)
+        counter.inc()
+        histogram.observe(seconds)
 
-        return _Observed(context, count)
+    @classmethod
+    @cache
+    def _of_call(cls, method: str, code: str) -> tuple[Counter, Histogram]:
+        """Kept, as looking them up takes as long as counting."""
+        return cls.calls.labels(method, code), cls.seconds.labels(method)
 
 
 class Errors(Interceptor):
@@ -214,16 +225,12 @@ class Authentication(Interceptor):
         self.tokens = tokens
         self._known: dict[str, tuple[float, str]] = {}
 
-    @asynccontextmanager
-    async def around(self, method: str, context: Context) -> AsyncIterator[None]:
+    def around(self, method: str, context: Context) -> _Known:
         """Set the caller."""
-        if self.tokens is None:
-            caller.set(EVERY_PROJECT)
-        elif not method.startswith("/grpc.health."):
-            caller.set(await self._project(_metadata(context, "authorization")))
-        yield
+        return _Known(self, method, context)
 
-    async def _project(self, header: str) -> str:
+    async def project(self, header: str) -> str:
+        """The project that a token opens."""
         scheme, _, secret = header.partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise Unauthenticated("a bearer token is needed in the metadata: authorization: Bearer hph_…")
@@ -239,6 +246,20 @@ class Authentication(Interceptor):
             self._known.clear()
         self._known[secret] = time.monotonic(), project
         return project
+
+
+class _Known:
+    def __init__(self, authentication: Authentication, method: str, context: Context) -> None:
+        self.authentication, self.method, self.context = authentication, method, context
+
+    async def __aenter__(self) -> None:
+        if self.authentication.tokens is None:
+            caller.set(EVERY_PROJECT)
+        elif not self.method.startswith("/grpc.health."):
+            caller.set(await self.authentication.project(_metadata(self.context, "authorization")))
+
+    async def __aexit__(self, *_: object) -> None:
+        return
 
 
 class Messages(Interceptor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import subprocess
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 from homophily_service import processes
 from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
-from homophily_service.frames import ERROR, MOST_CALLS, READY, frame, take_frames
+from homophily_service.frames import ERROR, MOST_CALLS, READY, frame, head, take_frames
 from homophily_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -45,8 +44,7 @@ class Predictors:
         if not self._pool:
             raise FailedPrecondition("this server has no predictors", reason="NO_PREDICTORS")
         predictor = min(self._pool, key=lambda one: (not one.is_ready, len(one.asked)))
-        head = json.dumps({"path": path, "graph": graph}).encode()
-        body = await predictor.ask(head + b"\n" + request.SerializeToString())
+        body = await predictor.ask(head(path, graph) + request.SerializeToString())
         if body[:1] == ERROR:
             raise _told(job_pb2.JobError.FromString(body[1:]))
         return model_pb2.PredictResponse.FromString(body[1:])
