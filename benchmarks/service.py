@@ -6,6 +6,7 @@ Clients share the cores with the service, so they are as light as Python allows 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -47,6 +48,8 @@ class Service(NamedTuple):
 
 def run(options: Options, report: Report) -> None:
     quick = options.quick
+    # What was imported is not to be looked through again and again while clients wait.
+    gc.freeze()
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as service, Client(service.target) as client:
         report.progress("warming up")
         data = usps(options.data)
