@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -57,7 +57,6 @@ class COSC(LinkClustering):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinkClustering._parameter_constraints,
         "gamma": [Interval(Real, 0, None, closed="left"), None],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(

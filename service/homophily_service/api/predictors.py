@@ -113,8 +113,11 @@ class _Predictor:
         process, ours = processes.start("homophily_service.predictor", self.settings, 1)
         try:
             loop = asyncio.get_running_loop()
-            _, self._questions = await loop.create_connection(lambda: _Questions(self.answered), sock=ours)
-            await self._questions.ended.wait()
+            transport, self._questions = await loop.create_connection(lambda: _Questions(self.answered), sock=ours)
+            try:
+                await self._questions.ended.wait()
+            finally:
+                transport.close()
             _log.error("a predictor ended, with code %s", process.poll())
         finally:
             self._ready.clear()

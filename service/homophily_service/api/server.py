@@ -145,8 +145,11 @@ class Server:
         while True:
             try:
                 await asyncio.to_thread(self.stores.queue.take_back, SECONDS_LATE, lost_too_often())
-            except ServiceError as error:
+            except Unavailable as error:
                 _log.warning("lost jobs are not looked for: %s", error.message)
+            except Exception:
+                # Whatever it is, lost jobs must not be lost for good.
+                _log.exception("error inside the service while looking for lost jobs")
             await asyncio.sleep(SECONDS_LATE / 2)
 
     async def _sweep(self) -> None:
