@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from homophily.calibration import Calibration, fit_calibration, label_folds
 from homophily.errors import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
-from homophily.graph import KNNGraph
+from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.labels import (
     Labels,
     check_prior,
@@ -82,11 +82,11 @@ class Answers(NamedTuple):
     probabilities: Floats | None
 
 
-class GraphClassifier(ClassifierMixin, BaseEstimator):
+class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
     """What IRR and ERR share: graph, labels, decision, probabilities, new points."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **KNNGraph._parameter_constraints,
+        **GRAPH_CONSTRAINTS,
         "power": [Interval(Integral, 1, None, closed="left"), None],
         "normalized": ["boolean"],
         "lambda1": [POSITIVE],
@@ -210,24 +210,6 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
         return (None,)
-
-    def _points(self, X: Any) -> Any:
-        """X, checked: wrong points or labels are refused before the search for neighbours."""
-        if isinstance(X, KNNGraph):
-            check_is_fitted(X)
-            for name in ("n_features_in_", "feature_names_in_"):
-                self.__dict__.pop(name, None)
-                if hasattr(X, name):
-                    setattr(self, name, getattr(X, name))
-            return X
-        return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
-
-    def _graph(self, X: Any) -> KNNGraph:
-        if isinstance(X, KNNGraph):
-            return X
-        params = {name: getattr(self, name) for name in KNNGraph._parameter_constraints}
-        graph: KNNGraph = KNNGraph(**params).fit(X)
-        return graph
 
     def _read_init(self, init: Any, labels: Labels) -> Floats:
         values = np.array(init, dtype=np.float64)
@@ -362,9 +344,3 @@ class GraphClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "transduction_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.pairwise = self.metric in ("precomputed", "affinity")
-        return tags
