@@ -130,8 +130,8 @@ class NeighborIndex(ABC):
         # A point is recognised by its index: among copies of it, distance would not tell.
         distances[candidates == own[:, None]] = np.inf
         order = np.lexsort((candidates, distances))
-        distances = np.take_along_axis(distances, order, axis=1)
-        candidates = np.take_along_axis(candidates, order, axis=1)
+        each = np.arange(len(order))[:, None]
+        distances, candidates = distances[each, order], candidates[each, order]
         if k < count < min(self.size, _MOST_CANDIDATES):
             # The last candidate is as near as the k-th: a point not yet seen may tie with a lower index.
             last = np.where(np.isinf(distances[:, -1]), distances[:, -2], distances[:, -1])

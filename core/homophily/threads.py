@@ -28,10 +28,10 @@ def thread_count(n_jobs: int | None) -> int:
     Inside a joblib worker the process's own share counts (joblib passes it to numba), so nested work does not
     oversubscribe the machine.
     """
+    if n_jobs is not None and n_jobs >= 0:
+        return max(1, n_jobs)
     available = min(_NUMBA.NUMBA_NUM_THREADS, len(os.sched_getaffinity(0)))
-    if n_jobs is None:
-        return int(available)
-    return max(1, available + 1 + n_jobs) if n_jobs < 0 else max(1, n_jobs)
+    return int(available) if n_jobs is None else max(1, available + 1 + n_jobs)
 
 
 @cache

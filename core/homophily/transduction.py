@@ -172,7 +172,6 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         An X that is ``validated`` is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or
         two, looking at that takes as long as the answer.
         """
-        check_is_fitted(self)
         scores, reached = self._extend(X if validated else self._new_points(X))
         return Answers(
             self._decide(scores, reached),

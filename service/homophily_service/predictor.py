@@ -20,7 +20,7 @@ from homophily_service.job_errors import job_error
 from homophily_service.logs import start_logging
 from homophily_service.models import Classifier, load_model
 from homophily_service.parameters import refusal
-from homophily_service.processes import begin
+from homophily_service.processes import begin, keep_freed_memory
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.warm import warm_up
@@ -141,6 +141,7 @@ def main() -> None:
     """Start as a process."""
     connection, settings = begin()
     start_logging(settings.log_level)
+    keep_freed_memory()
     warm_up(1)
     serve(connection.fileno(), settings)
 

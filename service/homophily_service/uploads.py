@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +37,8 @@ from homophily_service.stores import Stores
 
 START = "start.binpb"
 THREADS = 8
+# Bytes after which the disk is set to work, so that little is left to write when the last have come.
+SYNC_BYTES = 1 << 25
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -168,7 +170,8 @@ class Upload:
         self._files: list[IO[bytes]] = []
         self._digest = hashlib.sha256()
         # Each chunk is hashed twice, for the sender and for its file: at the same time, as hashing releases the GIL.
-        self._beside = ThreadPoolExecutor(1, "digest")
+        self._beside = ThreadPoolExecutor(2, "beside")
+        self._syncing: Future[None] | None = None
         self._file_digests = [hashlib.sha256() for _ in parts]
         self.received = self.total if finished is not None else self._reopen()
 
@@ -193,6 +196,7 @@ class Upload:
                 self._check(part, max(offset, begins) - begins, mine)
                 file.write(mine)
                 digest.update(mine)
+                self._sync_now_and_then(file, len(mine))
             begins += part.bytes
         hashed.result()
         self.received += len(data)
@@ -211,6 +215,7 @@ class Upload:
         if sha256 != self._digest.digest():
             self.discard()
             raise InvalidRequest("end.sha256", "is not that of the bytes received, which were dropped")
+        self._synced()
         self.close()
         if self.start.shape.WhichOneof("layout") == "csr":
             self._check_csr()
@@ -233,10 +238,20 @@ class Upload:
 
     def close(self) -> None:
         """Close the files; what is in them stays."""
+        self._beside.shutdown()
         for file in self._files:
             file.close()
         self._files = []
-        self._beside.shutdown()
+
+    def _sync_now_and_then(self, file: IO[bytes], written: int) -> None:
+        if self.received // SYNC_BYTES < (self.received + written) // SYNC_BYTES:
+            self._synced()
+            self._syncing = self._beside.submit(os.fdatasync, file.fileno())
+
+    def _synced(self) -> None:
+        """Raise what the disk has said: it does not say so twice."""
+        if self._syncing is not None:
+            self._syncing.result()
 
     def _reopen(self) -> int:
         """Open the files at their ends, and take up the digests of what is in them."""

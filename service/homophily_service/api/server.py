@@ -32,7 +32,7 @@ from homophily_service.api.watcher import Watcher
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable
 from homophily_service.janitor import sweep
 from homophily_service.job_errors import lost_too_often
-from homophily_service.processes import fair_threads, keep_running
+from homophily_service.processes import fair_threads, keep_freed_memory, keep_running
 from homophily_service.queue import Queue
 from homophily_service.settings import MIB, Settings
 from homophily_service.stores import Stores
@@ -236,6 +236,7 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
 
 def run_server(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
     """API and workers, until SIGTERM or SIGINT; ``started`` is called once the port is open."""
+    keep_freed_memory()
     uvloop.run(serve(settings, started))
 
 

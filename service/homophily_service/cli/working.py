@@ -63,7 +63,9 @@ def upload(
     """Upload points that are used more than once."""
     from homophily_service.cli.describing import plain, print_dataset
     from homophily_service.cli.files import read_points
+    from homophily_service.processes import keep_freed_memory
 
+    keep_freed_memory()
     points = read_points(file, label_column).points
     with service.client() as client:
         dataset = send(client, points, name or _slug(file.stem), description, file.name)
