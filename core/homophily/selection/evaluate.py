@@ -1,0 +1,212 @@
+"""How good parameters are: fits on a part of the labels, judged on the labels that were held out.
+
+The held-out part is the validation points where they are given; else folds of the labels, repeated when labels are few;
+else, when there are many, one part of them.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_consistent_length
+
+from homophily.calibration import fit_calibration, label_folds
+from homophily.classify import ERRClassifier, IRRClassifier
+from homophily.errors import HomophilyWarning
+from homophily.graph import KNNGraph
+from homophily.labels import Labels, encode_labels
+from homophily.selection.records import Group, Outcome, Parameters, Result, Trial
+from homophily.transduction import GraphClassifier
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+FOLDS = 5
+#: Folds are dealt anew until so many labels, counted each time, were held out.
+ENOUGH_ANSWERS = 100
+#: From so many labels on one part of them is held out, instead of folds.
+MANY_LABELS = 2000
+HELD_OUT_SHARE = 0.25
+LEAST_CHANCE = 1e-3
+
+
+class Part(NamedTuple):
+    """One fit of a trial: the labels that it sees, and those that it is judged by."""
+
+    confidence: Floats
+    """(u,) confidence of the labels seen, 0 elsewhere."""
+    held_out: Indices
+    classes: NDArray[Any]
+    """Of the points held out."""
+
+
+def build_graph(parameters: Parameters, X: Any, n_jobs: int | None = None) -> KNNGraph:
+    """The graph of a group: ``build_graph(group.graph, X)``; a fitted graph is returned as it is."""
+    if isinstance(X, KNNGraph):
+        return X
+    graph: KNNGraph = KNNGraph(**{**parameters, "n_jobs": n_jobs}).fit(X)
+    return graph
+
+
+def hold_out(labels: Labels, validation: ArrayLike | None = None, seed: int = 0) -> list[Part]:
+    """The parts that every trial of a search is fitted on; the same for the same labels and seed."""
+    if validation is not None:
+        return [_part(labels, _read_validation(validation, labels))]
+    labelled = np.flatnonzero(labels.confidence > 0)
+    classes = labels.class_index[labelled]
+    if len(labelled) >= MANY_LABELS:
+        folds = label_folds(classes, round(1 / HELD_OUT_SHARE), seed)
+        return [_part(labels, labelled[folds == 0])]
+    parts = []
+    for repeat in range(max(1, round(ENOUGH_ANSWERS / len(labelled)))):
+        folds = label_folds(classes, FOLDS, seed + repeat)
+        parts += [_part(labels, labelled[folds == fold]) for fold in range(FOLDS) if (folds == fold).any()]
+    if not parts:
+        raise ValueError(
+            "A search needs labels to judge by: at least two of one class, or validation points. "
+            f"Got {len(labelled)} labels of {len(labels.classes)} classes instead."
+        )
+    return parts
+
+
+def _part(labels: Labels, held_out: Indices) -> Part:
+    confidence = labels.confidence.copy()
+    confidence[held_out] = 0.0
+    return Part(confidence, held_out, labels.classes[labels.class_index[held_out]])
+
+
+def _read_validation(validation: ArrayLike, labels: Labels) -> Indices:
+    points = np.unique(np.asarray(validation))
+    if (
+        points.size == 0
+        or points.dtype.kind not in "iu"
+        or points[0] < 0
+        or points[-1] >= len(labels.confidence)
+        or not (labels.confidence[points] > 0).all()
+    ):
+        raise ValueError(
+            "The 'validation' parameter must be positions of points whose class is in y. "
+            f"Got {np.asarray(validation)!r} instead."
+        )
+    if not (np.delete(labels.confidence, points) > 0).any():
+        raise ValueError("The 'validation' parameter must leave labels to fit on. Got all of them instead.")
+    return points.astype(np.intp)
+
+
+def evaluate(
+    group: Group,
+    X: Any,
+    y: ArrayLike,
+    *,
+    validation: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    n_jobs: int | None = None,
+    callback: Callable[[Trial], object] | None = None,
+) -> Outcome:
+    """Fit every trial of a group and judge it on labels that the fit did not see.
+
+    Every ERR fit starts from the one IRR solution of its part, as the final fit will: a start from a neighbouring λ2
+    would be judged for a solution that the parameters alone do not lead to (the optimiser stops early on purpose).
+
+    Parameters
+    ----------
+    group : what :meth:`Search.ask` gave.
+    X : points, or the graph of the group, as :func:`build_graph` makes it.
+    y : classes as for ``fit``, those of the validation points among them.
+    validation : positions of the points to judge by. No fit sees their classes. None holds out labels.
+    seed : of the folds; the same for all groups of a search.
+    seconds : trials not begun within this time are left out, and count as pruned.
+    callback : called with each finished :class:`Trial`; raise in it to cancel.
+    """
+    labels = encode_labels(y, sample_weight)
+    with warnings.catch_warnings():
+        # The final fit says it once; a hundred trials need not.
+        warnings.simplefilter("ignore", HomophilyWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        graph = build_graph(group.graph, X, n_jobs)
+        check_consistent_length(graph.W, labels.targets)
+        return run_group(group, graph, y, hold_out(labels, validation, seed), seconds, n_jobs, callback)
+
+
+def run_group(
+    group: Group,
+    graph: KNNGraph,
+    y: ArrayLike,
+    parts: list[Part],
+    seconds: float | None,
+    n_jobs: int | None,
+    callback: Callable[[Trial], object] | None,
+) -> Outcome:
+    """:func:`evaluate` with its inputs read."""
+    deadline = np.inf if seconds is None else time.perf_counter() + seconds
+    starts: dict[tuple[Any, ...], list[Floats]] = {}
+    results: list[Result] = []
+    for position, parameters in enumerate(group.trials):
+        began = time.perf_counter()
+        if began > deadline:
+            results.append(Result(None, None, 0, 0.0, pruned=True))
+            continue
+        wrong, losses = [], []
+        for number, part in enumerate(parts):
+            start = None
+            if group.method == "err":
+                key = (parameters.get("lambda1"), parameters.get("power"))
+                known = starts.setdefault(key, [])
+                if len(known) <= number:
+                    first = ERRClassifier(**{**parameters, "max_iter": 0, "n_jobs": n_jobs})
+                    known.append(first.fit(graph, y, sample_weight=part.confidence).solution_)
+                start = known[number]
+            kind = ERRClassifier if group.method == "err" else IRRClassifier
+            model = kind(**{**parameters, "n_jobs": n_jobs}).fit(graph, y, sample_weight=part.confidence, init=start)
+            wrong.append(judged_wrong(model, part))
+            losses.append(judged_loss(model, part))
+        seconds_taken = time.perf_counter() - began
+        count = sum(map(len, wrong))
+        results.append(
+            Result(float(np.concatenate(wrong).mean()), float(np.concatenate(losses).mean()), count, seconds_taken)
+        )
+        if callback is not None:
+            callback(trial_of(group, position, results[-1]))
+    return Outcome(group, tuple(results))
+
+
+def trial_of(group: Group, position: int, result: Result) -> Trial:
+    """The row of a result in the table of trials."""
+    return Trial(
+        group.number + position,
+        group.stage,
+        group.method,
+        {**group.graph, **group.trials[position]},
+        result.error,
+        result.loss,
+        result.held_out,
+        result.seconds,
+        result.pruned,
+    )
+
+
+def judged_wrong(model: GraphClassifier, part: Part) -> NDArray[np.bool_]:
+    """Which of the points held out are answered wrongly."""
+    return np.asarray(model.transduction_[part.held_out] != part.classes)
+
+
+def judged_loss(model: GraphClassifier, part: Part) -> Floats:
+    """Log-loss of each point held out, under the one slope that suits these scores best."""
+    scores = model.decision_scores_[part.held_out]
+    scores = scores[:, None] if scores.ndim == 1 else scores
+    # A class that only validation points have is one that no fit can know.
+    known = np.isin(part.classes, model.classes_)
+    index = np.searchsorted(model.classes_, part.classes[known])
+    calibration = fit_calibration(scores[known], index, np.zeros(scores.shape[1]))
+    losses = np.full(len(scores), -np.log(LEAST_CHANCE))
+    chance = calibration.probabilities(scores[known])[np.arange(len(index)), index]
+    losses[known] = -np.log(np.maximum(chance, LEAST_CHANCE))
+    return losses

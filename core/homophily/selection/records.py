@@ -1,0 +1,98 @@
+"""What a search hands out and takes back: plain records that JSON can carry to another machine and back."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, Self
+
+Stage = Literal["graph", "relationships"]
+Method = Literal["irr", "err"]
+Parameters = dict[str, Any]
+
+
+class Group(NamedTuple):
+    """Trials that share a graph, and the solver's parameters of each.
+
+    >>> group = Group(0, "graph", "irr", {"n_neighbors": 10}, ({"lambda1": 0.01},))
+    >>> Group.from_json(group.to_json()) == group
+    True
+    """
+
+    number: int
+    """The number of its first trial, counted from 0 through the search; the others follow."""
+    stage: Stage
+    method: Method
+    """What its trials are: IRR or ERR fits."""
+    graph: Parameters
+    """Parameters of :class:`KNNGraph`; empty when the graph is given."""
+    trials: tuple[Parameters, ...]
+    """Parameters of the classifier for each trial, those of the graph aside."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The group in what JSON can hold."""
+        return {**self._asdict(), "trials": list(self.trials)}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """The group of a document."""
+        return cls(**{**document, "trials": tuple(document["trials"])})
+
+
+class Result(NamedTuple):
+    """How one trial did on the labels that were held out."""
+
+    error: float | None
+    """Share of wrong answers; None if the trial was not begun."""
+    loss: float | None
+    """Mean calibrated log-loss, see :func:`homophily.selection.evaluate`: finer than the error."""
+    held_out: int
+    """Answers that the two are means of."""
+    seconds: float
+    pruned: bool = False
+    """Stopped, or never begun, because it could not win any more or the time was over."""
+
+
+class Outcome(NamedTuple):
+    """What became of a group: a result for each of its trials, in their order."""
+
+    group: Group
+    results: tuple[Result, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome in what JSON can hold."""
+        return {"group": self.group.to_json(), "results": [result._asdict() for result in self.results]}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """The outcome of a document."""
+        return cls(Group.from_json(document["group"]), tuple(Result(**result) for result in document["results"]))
+
+
+class Trial(NamedTuple):
+    """A row of the table of trials."""
+
+    number: int
+    stage: Stage
+    method: Method
+    parameters: Parameters
+    """Of graph and solver together: keyword arguments of the classifier."""
+    error: float | None
+    loss: float | None
+    held_out: int
+    seconds: float
+    pruned: bool
+
+
+class Best(NamedTuple):
+    """The parameters chosen, and the trial they were tried in."""
+
+    method: Method
+    graph: Parameters
+    solver: Parameters
+    error: float
+    loss: float
+    trial: int
+
+    @property
+    def parameters(self) -> Parameters:
+        """Of graph and solver together: keyword arguments of the classifier."""
+        return {**self.graph, **self.solver}

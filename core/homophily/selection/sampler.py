@@ -1,0 +1,69 @@
+"""Proposals by Optuna's sampler, from the trials so far: the only place that knows Optuna."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from homophily.selection.records import Parameters, Trial
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """The range of one parameter, or its choices."""
+
+    low: float = 0.0
+    high: float = 1.0
+    scale: Literal["linear", "log", "whole"] = "linear"
+    choices: tuple[Any, ...] = ()
+
+    def position(self, value: Any) -> float:
+        """Where a value lies: 0 at the low end, 1 at the high one; the number of a choice."""
+        if self.choices:
+            return float(self.choices.index(value))
+        if self.high == self.low:
+            return 0.0
+        if self.scale == "linear":
+            return (float(value) - self.low) / (self.high - self.low)
+        return math.log(float(value) / self.low) / math.log(self.high / self.low)
+
+    def contains(self, value: Any) -> bool:
+        """Whether the sampler can be told of a trial with this value."""
+        return value in self.choices if self.choices else self.low <= value <= self.high
+
+
+def suggest(trials: list[Trial], dimensions: dict[str, Dimension], count: int, seed: int) -> list[Parameters]:
+    """``count`` proposals that the same trials and seed always lead to, rounded to 3 digits."""
+    optuna = _optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=0)
+    study = optuna.create_study(sampler=sampler)
+    distributions = {name: _distribution(optuna, dimension) for name, dimension in dimensions.items()}
+    for trial in trials:
+        values = {name: trial.parameters[name] for name in dimensions}
+        if all(dimension.contains(values[name]) for name, dimension in dimensions.items()):
+            study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, value=trial.loss))
+    return [_rounded(study.ask(distributions).params) for _ in range(count)]
+
+
+def _distribution(optuna: Any, dimension: Dimension) -> Any:
+    if dimension.choices:
+        return optuna.distributions.CategoricalDistribution(dimension.choices)
+    if dimension.scale == "whole":
+        return optuna.distributions.IntDistribution(int(dimension.low), int(dimension.high), log=True)
+    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.scale == "log")
+
+
+def _rounded(values: Parameters) -> Parameters:
+    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError(
+            "A search of more trials than its designed ones needs Optuna: pip install homophily[search]"
+        ) from error
+    return optuna
