@@ -5,7 +5,8 @@ in time is taken over by whoever claims next, under a new token. So completion i
 
     QUEUED ──claim──▶ RUNNING ──finish──▶ SUCCEEDED
        ▲                 │  ├──fail─────▶ FAILED
-       └──release────────┘  └──cancelled▶ CANCELLED         (a queued job is cancelled at once)
+       ├──release────────┤  └──cancelled▶ CANCELLED         (a queued job is cancelled at once)
+       └─────WAITING◀────┘  wait_for: until the jobs that it has queued itself have ended
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ from homophily_service.names import JobName
 from homophily_service.store.database import Database, now
 from homophily_service.store.tables import events, jobs
 
-QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
+QUEUED, RUNNING, WAITING = "queued", "running", "waiting"
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 WORKER_LOST = "cancelled after its worker was lost"
 # What is asked for again and again comes without the request, which may be large.
 _SHOWN = [column for column in jobs.c if column is not jobs.c.request]
-_UNCLAIMED: dict[str, None] = {"token": None, "worker": None, "lease_until": None, "progress": None}
+_NO_LEASE: dict[str, None] = {"token": None, "worker": None, "lease_until": None}
+_UNCLAIMED = _NO_LEASE | {"progress": None}
 # Few enough for other writers not to wait long.
 FORGET_AT_ONCE = 500
 
@@ -99,7 +102,7 @@ class Queue:
 
         AlreadyExists if the request_id came with another request; LimitExceeded if too many of the project's jobs wait.
         """
-        digest = hashlib.sha256(job.kind.encode() + b"\0" + job.request).hexdigest()
+        digest = _digest(job)
         try:
             with self.database.write() as connection:
                 found = self._by_request_id(connection, job, digest)
@@ -115,28 +118,7 @@ class Queue:
                         reason="QUEUE_FULL",
                         retry_seconds=5.0,
                     )
-                number = connection.scalar(
-                    insert(jobs)
-                    .values(
-                        project=job.name.project,
-                        id=job.name.id,
-                        kind=job.kind,
-                        state=QUEUED,
-                        priority=job.priority,
-                        request=job.request,
-                        request_id=job.request_id or None,
-                        request_digest=digest,
-                        attempt=0,
-                        max_attempts=job.max_attempts,
-                        time_limit=job.time_limit,
-                        cancel_requested=False,
-                        created=now(),
-                        last_sequence=1,
-                    )
-                    .returning(jobs.c.number)
-                )
-                _write_event(connection, number, 1, QUEUED, 0, None, "")
-                return connection.execute(select(jobs).where(jobs.c.number == number)).one()
+                return _insert(connection, job, digest)
         except exc.IntegrityError:
             # Two calls with one request_id at a time, on Postgres: the other one was first.
             with self.database.read() as connection:
@@ -210,13 +192,24 @@ class Queue:
         """Cancel a job at once that nobody works on; ask for it if it runs; leave an ended one as it is."""
         with self.database.write() as connection:
             job = _get(connection, name, lock=True)
-            if job.state == QUEUED:
+            if job.state in (QUEUED, WAITING):
                 _change(connection, job.number, CANCELLED, "cancelled while it was waiting", cancel_requested=True)
             elif job.state == RUNNING and connection.scalar(select(job.lease_until < now())):
                 _change(connection, job.number, CANCELLED, WORKER_LOST, cancel_requested=True)
             elif job.state == RUNNING:
                 connection.execute(update(jobs).where(jobs.c.number == job.number).values(cancel_requested=True))
-            return _get(connection, name)
+        # One by one, after their parent: who ends a child holds it, and then wants the parent.
+        for child in self.children(name):
+            if child.state not in FINAL:
+                self.cancel(JobName(child.project, child.id))
+        return self.get(name)
+
+    def children(self, name: JobName) -> Sequence[Row[Any]]:
+        """The jobs that a job has queued itself, oldest first."""
+        parent = select(jobs.c.number).where(jobs.c.project == name.project, jobs.c.id == name.id).scalar_subquery()
+        with self.database.read() as connection:
+            query = select(*_SHOWN).where(jobs.c.parent == parent).order_by(jobs.c.number)
+            return connection.execute(query).all()
 
     def delete(self, name: JobName) -> None:
         """Forget a job that has ended."""
@@ -348,6 +341,69 @@ class Queue:
                 **_UNCLAIMED,
             )
 
+    def wait_for(self, lease: Lease, children: Sequence[NewJob], message: str) -> None:
+        """Let the job wait until these have ended. Those that an earlier attempt has queued already are not new."""
+        with self.database.write() as connection:
+            held = select(jobs.c.cancel_requested, jobs.c.priority).where(_mine(lease)).with_for_update()
+            mine = connection.execute(held).one_or_none()
+            if mine is None:
+                raise LeaseLost(lease.name)
+            if mine.cancel_requested:
+                _change(connection, lease, CANCELLED, "cancelled while it was running")
+                return
+            known = set(connection.scalars(select(jobs.c.id).where(jobs.c.parent == lease.number)))
+            for child in children:
+                if child.name.id not in known:
+                    _insert(connection, child._replace(priority=mine.priority), _digest(child), lease.number)
+            _change(connection, lease, WAITING, message, attempt=lease.attempt - 1, **_NO_LEASE)
+            _wake(connection, lease.number, "")
+
+
+def _digest(job: NewJob) -> str:
+    return hashlib.sha256(job.kind.encode() + b"\0" + job.request).hexdigest()
+
+
+def _insert(connection: Connection, job: NewJob, digest: str, parent: int | None = None) -> Row[Any]:
+    number = connection.scalar(
+        insert(jobs)
+        .values(
+            project=job.name.project,
+            id=job.name.id,
+            kind=job.kind,
+            state=QUEUED,
+            priority=job.priority,
+            request=job.request,
+            request_id=job.request_id or None,
+            request_digest=digest,
+            attempt=0,
+            max_attempts=job.max_attempts,
+            time_limit=job.time_limit,
+            cancel_requested=False,
+            created=now(),
+            last_sequence=1,
+            parent=parent,
+            untracked=True,
+        )
+        .returning(jobs.c.number)
+    )
+    assert number is not None
+    _write_event(connection, number, 1, QUEUED, 0, None, "")
+    return connection.execute(select(jobs).where(jobs.c.number == number)).one()
+
+
+def _wake(connection: Connection, parent: int, message: str) -> None:
+    """Tell a waiting job that one of those it waits for has ended, and queue it again after the last one."""
+    waiting = select(jobs.c.number).where(jobs.c.number == parent, jobs.c.state == WAITING).with_for_update()
+    if connection.scalar(waiting) is None:
+        return
+    # With the parent locked: of two that end at once, the second sees the first.
+    counts = select(func.count(), func.count().filter(jobs.c.state.in_(FINAL))).where(jobs.c.parent == parent)
+    all_of_them, ended = connection.execute(counts).one()
+    if ended == all_of_them:
+        _change(connection, parent, QUEUED, "what it waited for has ended")
+    elif message:
+        _change(connection, parent, WAITING, f"{message} ({ended} of {all_of_them})")
+
 
 def _count_alone(connection: Connection, project: str) -> None:
     """Let nobody else queue for the project until this transaction ends; on SQLite, nobody writes anyway."""
@@ -402,13 +458,15 @@ def _change(connection: Connection, target: int | Lease, state: str, message: st
     changed = connection.execute(
         update(jobs)
         .where(which)
-        .values(state=state, last_sequence=jobs.c.last_sequence + 1, **ends, **values)
-        .returning(jobs.c.number, jobs.c.last_sequence, jobs.c.attempt)
+        .values(state=state, last_sequence=jobs.c.last_sequence + 1, untracked=True, **ends, **values)
+        .returning(jobs.c.number, jobs.c.last_sequence, jobs.c.attempt, jobs.c.parent)
     ).one_or_none()
     if changed is None:
         raise LeaseLost(target.name if isinstance(target, Lease) else target)
     progress = values.get("progress")
     _write_event(connection, changed.number, changed.last_sequence, state, changed.attempt, progress, message)
+    if state in FINAL and changed.parent is not None:
+        _wake(connection, changed.parent, "one of its jobs has ended")
 
 
 def _write_event(

@@ -67,6 +67,21 @@ class Settings(BaseSettings):
     max_attempts: PositiveInt = Field(3, description="Starts of a job before it fails, unless the request says so.")
     child_jobs: PositiveInt = Field(1000, description="Jobs after which a computing process is replaced.")
 
+    # -- tracking
+    tracking: bool = Field(True, description="Keep a run of every job in MLflow, where the extra `tracking` is there.")
+    tracking_uri: str | None = Field(
+        None, description="MLflow's server, http://… or https://…; a SQLite store in data_dir if not given."
+    )
+    tracking_url: str | None = Field(
+        None, description="Where people find the MLflow UI, for links in answers; tracking_uri if that is a server."
+    )
+    tracking_experiment: str = Field(
+        "homophily", description="Experiment of the default project; others have their name behind it."
+    )
+    tracking_models: Literal["registered", "all"] = Field(
+        "registered", description="Models that are logged whole: those to be registered, or all."
+    )
+
     # -- keeping and forgetting
     keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")
     keep_uploads_hours: PositiveFloat = Field(48.0, description="Hours that a broken upload can be resumed.")

@@ -22,6 +22,7 @@ from homophily_service.queue import (
     QUEUED,
     RUNNING,
     SUCCEEDED,
+    WAITING,
     Event,
     Lease,
     LeaseLost,
@@ -749,3 +750,88 @@ def test_the_next_job_is_found_by_an_index(queue: Queue, backend: str) -> None:
             assert "Seq Scan" not in plan
             assert "TEMP B-TREE" not in plan
             assert "Sort" not in plan
+
+
+# -- jobs that wait for others -----------------------------------------------------------------------------------------
+
+
+def waiting_parent(queue: Queue, count: int = 2) -> tuple[JobName, list[JobName]]:
+    name = JobName("p", "parent")
+    queue.submit(NewJob(name, "fit", b"all"), max_queued=10)
+    lease = queue.claim("w", ["fit"], 60.0, b"")
+    assert lease is not None
+    names = [JobName("p", f"parent-{number}") for number in range(count)]
+    queue.wait_for(lease, [NewJob(child, "trial", child.id.encode()) for child in names], "waits for its trials")
+    return name, names
+
+
+def test_a_job_waits_for_those_that_it_has_queued(queue: Queue) -> None:
+    name, names = waiting_parent(queue)
+    assert queue.get(name).state == WAITING
+    assert [row.id for row in queue.children(name)] == [child.id for child in names]
+    assert queue.claim("w", ["fit"], 60.0, b"") is None
+    first, second = (queue.claim("w", ["trial"], 60.0, b"") for _ in range(2))
+    assert first is not None
+    assert second is not None
+    queue.finish(first, b"one")
+    assert queue.get(name).state == WAITING
+    queue.fail(second, b"wrong", "wrong")
+    row = queue.get(name)
+    # Waiting was no attempt of its own.
+    assert (row.state, row.attempt) == (QUEUED, 0)
+    again = queue.claim("w", ["fit"], 60.0, b"")
+    assert again is not None
+    assert again.attempt == 1
+    assert [(row.state, row.outcome) for row in queue.children(name)] == [(SUCCEEDED, b"one"), (FAILED, b"wrong")]
+
+
+def test_children_that_an_earlier_attempt_has_queued_are_not_queued_again(queue: Queue) -> None:
+    name, names = waiting_parent(queue)
+    for _ in names:
+        lease = queue.claim("w", ["trial"], 60.0, b"")
+        assert lease is not None
+        queue.finish(lease, b"done")
+    lease = queue.claim("w", ["fit"], 60.0, b"")
+    assert lease is not None
+    queue.wait_for(lease, [NewJob(child, "trial", b"") for child in names], "")
+    # All have ended: it need not wait.
+    assert queue.get(name).state == QUEUED
+    assert len(queue.children(name)) == 2
+
+
+def test_cancelling_a_job_cancels_those_that_it_waits_for(queue: Queue) -> None:
+    name, names = waiting_parent(queue)
+    running = queue.claim("w", ["trial"], 60.0, b"")
+    assert running is not None
+    assert queue.cancel(name).state == CANCELLED
+    assert queue.get(names[1]).state == CANCELLED
+    assert queue.renew(running, 60.0)
+    queue.cancelled(running)
+    assert {queue.get(one).state for one in (name, *names)} == {CANCELLED}
+
+
+def test_a_worker_that_lost_its_lease_queues_nothing(queue: Queue) -> None:
+    queue.submit(NewJob(JobName("p", "parent"), "fit", b""), max_queued=10)
+    lost = queue.claim("w", ["fit"], LOST, b"")
+    assert lost is not None
+    queue.claim("x", ["fit"], 60.0, b"")
+    with pytest.raises(LeaseLost):
+        queue.wait_for(lost, [NewJob(JobName("p", "child"), "trial", b"")], "")
+    with pytest.raises(NotFound):
+        queue.get(JobName("p", "child"))
+
+
+def test_children_that_end_at_once_wake_their_parent_once(queue: Queue) -> None:
+    name, names = waiting_parent(queue, 16)
+    leases = [queue.claim("w", ["trial"], 60.0, b"") for _ in names]
+
+    def finish(place: int) -> None:
+        lease = leases[place]
+        assert lease is not None
+        queue.finish(lease, b"")
+
+    in_threads(len(names), finish)
+    row = queue.get(name)
+    assert row.state == QUEUED
+    woken = [event for event in queue.events_after(row.number, 0) if event.message == "what it waited for has ended"]
+    assert len(woken) == 1

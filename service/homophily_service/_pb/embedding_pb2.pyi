@@ -313,6 +313,26 @@ class Embedding(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class SoftwareEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     DATASET_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
@@ -335,6 +355,10 @@ class Embedding(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
+    PEAK_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    SOFTWARE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """projects/{project}/embeddings/{embedding}."""
     dataset: _builtins.str
@@ -365,6 +389,10 @@ class Embedding(_message.Message):
     """The engine that computed the relationships."""
     size_bytes: _builtins.int
     """What the stored embedding takes, without its graph."""
+    peak_memory_bytes: _builtins.int
+    """The most memory that the process which made it held, in bytes."""
+    device: _builtins.str
+    """What it was computed on, such as cpu."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When the embedding was complete."""
@@ -393,6 +421,14 @@ class Embedding(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What was worth telling, such as links that contradict each other."""
 
+    @_builtins.property
+    def trace(self) -> _model_pb2.Trace:
+        """The way of the optimiser."""
+
+    @_builtins.property
+    def software(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The versions of the software that made it, by package."""
+
     def __init__(
         self,
         *,
@@ -418,10 +454,14 @@ class Embedding(_message.Message):
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         size_bytes: _builtins.int = ...,
+        trace: _model_pb2.Trace | None = ...,
+        peak_memory_bytes: _builtins.int = ...,
+        device: _builtins.str = ...,
+        software: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "graph", b"graph", "graph_parameters", b"graph_parameters", "links", b"links", "solver_parameters", b"solver_parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "graph", b"graph", "graph_parameters", b"graph_parameters", "links", b"links", "solver_parameters", b"solver_parameters", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters", "components", b"components", "create_time", b"create_time", "dataset", b"dataset", "dimensions", b"dimensions", "energy", b"energy", "engine", b"engine", "evaluations", b"evaluations", "graph", b"graph", "graph_parameters", b"graph_parameters", "iterations", b"iterations", "job", b"job", "labelled", b"labelled", "links", b"links", "model", b"model", "name", b"name", "parent_embedding", b"parent_embedding", "points", b"points", "seconds", b"seconds", "size_bytes", b"size_bytes", "solver_parameters", b"solver_parameters", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters", "components", b"components", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimensions", b"dimensions", "energy", b"energy", "engine", b"engine", "evaluations", b"evaluations", "graph", b"graph", "graph_parameters", b"graph_parameters", "iterations", b"iterations", "job", b"job", "labelled", b"labelled", "links", b"links", "model", b"model", "name", b"name", "parent_embedding", b"parent_embedding", "peak_memory_bytes", b"peak_memory_bytes", "points", b"points", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "trace", b"trace", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -82,6 +82,11 @@ class HomophilyServiceStub:
                 request_serializer=homophily_dot_v1_dot_job__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=homophily_dot_v1_dot_job__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.ImportModel = channel.unary_unary(
+                '/homophily.v1.HomophilyService/ImportModel',
+                request_serializer=homophily_dot_v1_dot_job__pb2.ImportModelRequest.SerializeToString,
+                response_deserializer=homophily_dot_v1_dot_job__pb2.ImportModelResponse.FromString,
+                _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/homophily.v1.HomophilyService/GetJob',
                 request_serializer=homophily_dot_v1_dot_job__pb2.GetJobRequest.SerializeToString,
@@ -218,6 +223,13 @@ class HomophilyServiceServicer:
 
     def Embed(self, request, context):
         """Starts a job that maps points.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportModel(self, request, context):
+        """Starts a job that brings a model here from the tracking server's registry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -370,6 +382,11 @@ def add_HomophilyServiceServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=homophily_dot_v1_dot_job__pb2.EmbedRequest.FromString,
                     response_serializer=homophily_dot_v1_dot_job__pb2.EmbedResponse.SerializeToString,
+            ),
+            'ImportModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportModel,
+                    request_deserializer=homophily_dot_v1_dot_job__pb2.ImportModelRequest.FromString,
+                    response_serializer=homophily_dot_v1_dot_job__pb2.ImportModelResponse.SerializeToString,
             ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
@@ -668,6 +685,33 @@ class HomophilyService:
             '/homophily.v1.HomophilyService/Embed',
             homophily_dot_v1_dot_job__pb2.EmbedRequest.SerializeToString,
             homophily_dot_v1_dot_job__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/homophily.v1.HomophilyService/ImportModel',
+            homophily_dot_v1_dot_job__pb2.ImportModelRequest.SerializeToString,
+            homophily_dot_v1_dot_job__pb2.ImportModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,8 @@ class HomophilyServiceStub:
     """Starts a job that changes a model's labels."""
     Embed: _grpc.UnaryUnaryMultiCallable[_job_pb2.EmbedRequest, _job_pb2.EmbedResponse]
     """Starts a job that maps points."""
+    ImportModel: _grpc.UnaryUnaryMultiCallable[_job_pb2.ImportModelRequest, _job_pb2.ImportModelResponse]
+    """Starts a job that brings a model here from the tracking server's registry."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_pb2.GetJobRequest, _job_pb2.GetJobResponse]
     """Gets a job."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_pb2.ListJobsRequest, _job_pb2.ListJobsResponse]
@@ -114,6 +116,8 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     """Starts a job that changes a model's labels."""
     Embed: _aio.UnaryUnaryMultiCallable[_job_pb2.EmbedRequest, _job_pb2.EmbedResponse]  # type: ignore[assignment]
     """Starts a job that maps points."""
+    ImportModel: _aio.UnaryUnaryMultiCallable[_job_pb2.ImportModelRequest, _job_pb2.ImportModelResponse]  # type: ignore[assignment]
+    """Starts a job that brings a model here from the tracking server's registry."""
     GetJob: _aio.UnaryUnaryMultiCallable[_job_pb2.GetJobRequest, _job_pb2.GetJobResponse]  # type: ignore[assignment]
     """Gets a job."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_pb2.ListJobsRequest, _job_pb2.ListJobsResponse]  # type: ignore[assignment]
@@ -216,6 +220,14 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_pb2.EmbedResponse, _abc.Awaitable[_job_pb2.EmbedResponse]]:
         """Starts a job that maps points."""
+
+    @_abc_1.abstractmethod
+    def ImportModel(
+        self,
+        request: _job_pb2.ImportModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_pb2.ImportModelResponse, _abc.Awaitable[_job_pb2.ImportModelResponse]]:
+        """Starts a job that brings a model here from the tracking server's registry."""
 
     @_abc_1.abstractmethod
     def GetJob(

@@ -38,6 +38,10 @@ class _JobKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobKind.Value
     """Makes a model from a model and changed labels."""
     JOB_KIND_EMBED: _JobKind.ValueType  # 3
     """Makes an embedding from points and links."""
+    JOB_KIND_TRIAL: _JobKind.ValueType  # 4
+    """Tries a few settings for a search, whose job it belongs to."""
+    JOB_KIND_IMPORT: _JobKind.ValueType  # 5
+    """Makes a model from one in the tracking server's registry."""
 
 class JobKind(_JobKind, metaclass=_JobKindEnumTypeWrapper):
     """What a job does."""
@@ -50,6 +54,10 @@ JOB_KIND_TRANSDUCE: JobKind.ValueType  # 2
 """Makes a model from a model and changed labels."""
 JOB_KIND_EMBED: JobKind.ValueType  # 3
 """Makes an embedding from points and links."""
+JOB_KIND_TRIAL: JobKind.ValueType  # 4
+"""Tries a few settings for a search, whose job it belongs to."""
+JOB_KIND_IMPORT: JobKind.ValueType  # 5
+"""Makes a model from one in the tracking server's registry."""
 Global___JobKind: _TypeAlias = JobKind  # noqa: Y015
 
 class _JobState:
@@ -70,6 +78,8 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     """It ended with an error."""
     JOB_STATE_CANCELLED: _JobState.ValueType  # 5
     """It was cancelled."""
+    JOB_STATE_WAITING: _JobState.ValueType  # 6
+    """It waits for jobs of its own, such as the trials of a search."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
     """Where a job is."""
@@ -86,6 +96,8 @@ JOB_STATE_FAILED: JobState.ValueType  # 4
 """It ended with an error."""
 JOB_STATE_CANCELLED: JobState.ValueType  # 5
 """It was cancelled."""
+JOB_STATE_WAITING: JobState.ValueType  # 6
+"""It waits for jobs of its own, such as the trials of a search."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
@@ -100,8 +112,13 @@ class Progress(_message.Message):
     ENERGY_FIELD_NUMBER: _builtins.int
     ERROR_RATE_FIELD_NUMBER: _builtins.int
     FRACTION_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    MAX_TRIALS_FIELD_NUMBER: _builtins.int
+    BEST_ERROR_RATE_FIELD_NUMBER: _builtins.int
+    GRADIENT_NORM_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """What is being done: load, graph, solve, calibrate or cluster, save."""
+    """What is being done: load, search, graph, solve, calibrate or cluster, save."""
     iteration: _builtins.int
     """The optimiser's steps so far."""
     max_iterations: _builtins.int
@@ -112,6 +129,16 @@ class Progress(_message.Message):
     """The share of wrong answers among the validation labels, once it is known."""
     fraction: _builtins.float
     """The share of the work that is done, between 0 and 1, roughly."""
+    trials: _builtins.int
+    """In a search, the trials that are done."""
+    max_trials: _builtins.int
+    """In a search, the trials at most."""
+    best_error_rate: _builtins.float
+    """In a search, the lowest share of wrong answers so far."""
+    gradient_norm: _builtins.float
+    """The largest component of the gradient."""
+    evaluations: _builtins.int
+    """The energy evaluations so far."""
     def __init__(
         self,
         *,
@@ -121,19 +148,32 @@ class Progress(_message.Message):
         energy: _builtins.float | None = ...,
         error_rate: _builtins.float | None = ...,
         fraction: _builtins.float = ...,
+        trials: _builtins.int = ...,
+        max_trials: _builtins.int = ...,
+        best_error_rate: _builtins.float | None = ...,
+        gradient_norm: _builtins.float | None = ...,
+        evaluations: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy", b"_energy", "_error_rate", b"_error_rate", "energy", b"energy", "error_rate", b"error_rate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_error_rate", b"_best_error_rate", "_energy", b"_energy", "_error_rate", b"_error_rate", "_gradient_norm", b"_gradient_norm", "best_error_rate", b"best_error_rate", "energy", b"energy", "error_rate", b"error_rate", "gradient_norm", b"gradient_norm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy", b"_energy", "_error_rate", b"_error_rate", "energy", b"energy", "error_rate", b"error_rate", "fraction", b"fraction", "iteration", b"iteration", "max_iterations", b"max_iterations", "phase", b"phase"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_error_rate", b"_best_error_rate", "_energy", b"_energy", "_error_rate", b"_error_rate", "_gradient_norm", b"_gradient_norm", "best_error_rate", b"best_error_rate", "energy", b"energy", "error_rate", b"error_rate", "evaluations", b"evaluations", "fraction", b"fraction", "gradient_norm", b"gradient_norm", "iteration", b"iteration", "max_iterations", b"max_iterations", "max_trials", b"max_trials", "phase", b"phase", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__best_error_rate: _TypeAlias = _typing.Literal["best_error_rate"]  # noqa: Y015
+    _WhichOneofArgType__best_error_rate: _TypeAlias = _typing.Literal["_best_error_rate", b"_best_error_rate"]  # noqa: Y015
     _WhichOneofReturnType__energy: _TypeAlias = _typing.Literal["energy"]  # noqa: Y015
     _WhichOneofArgType__energy: _TypeAlias = _typing.Literal["_energy", b"_energy"]  # noqa: Y015
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015
+    _WhichOneofReturnType__gradient_norm: _TypeAlias = _typing.Literal["gradient_norm"]  # noqa: Y015
+    _WhichOneofArgType__gradient_norm: _TypeAlias = _typing.Literal["_gradient_norm", b"_gradient_norm"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_error_rate) -> _WhichOneofReturnType__best_error_rate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__energy) -> _WhichOneofReturnType__energy | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error_rate) -> _WhichOneofReturnType__error_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gradient_norm) -> _WhichOneofReturnType__gradient_norm | None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
@@ -276,6 +316,54 @@ class EmbedResult(_message.Message):
 Global___EmbedResult: _TypeAlias = EmbedResult  # noqa: Y015
 
 @_typing.final
+class TrialResult(_message.Message):
+    """What a trial answers in the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trials(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.Trial]:
+        """The trials, as numbered by the search."""
+
+    def __init__(
+        self,
+        *,
+        trials: _abc.Iterable[_model_pb2.Trial] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialResult: _TypeAlias = TrialResult  # noqa: Y015
+
+@_typing.final
+class ImportResult(_message.Message):
+    """What ImportModel answers in the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model(self) -> _model_pb2.Model:
+        """The model."""
+
+    def __init__(
+        self,
+        *,
+        model: _model_pb2.Model | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportResult: _TypeAlias = ImportResult  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """Work that was asked for. It is kept whatever happens to the machines that do it."""
 
@@ -293,6 +381,8 @@ class Job(_message.Message):
     FIT_FIELD_NUMBER: _builtins.int
     TRANSDUCE_FIELD_NUMBER: _builtins.int
     EMBED_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
+    IMPORTED_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     FINISH_TIME_FIELD_NUMBER: _builtins.int
@@ -301,6 +391,8 @@ class Job(_message.Message):
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     TRACKING_RUN_FIELD_NUMBER: _builtins.int
+    TRACKING_URL_FIELD_NUMBER: _builtins.int
+    PARENT_JOB_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """projects/{project}/jobs/{job}."""
     kind: Global___JobKind.ValueType
@@ -322,7 +414,11 @@ class Job(_message.Message):
     last_sequence: _builtins.int
     """The number of the last event."""
     tracking_run: _builtins.str
-    """The tracking run, if runs are tracked."""
+    """The id of the tracking run, once it is known."""
+    tracking_url: _builtins.str
+    """Where people find that run."""
+    parent_job: _builtins.str
+    """The job of the search that a trial belongs to."""
     @_builtins.property
     def progress(self) -> Global___Progress:
         """How far it is."""
@@ -342,6 +438,14 @@ class Job(_message.Message):
     @_builtins.property
     def embed(self) -> Global___EmbedResult:
         """The result of an embedding."""
+
+    @_builtins.property
+    def trial(self) -> Global___TrialResult:
+        """The result of some trials of a search."""
+
+    @_builtins.property
+    def imported(self) -> Global___ImportResult:
+        """The result of an import."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -374,6 +478,8 @@ class Job(_message.Message):
         fit: Global___FitResult | None = ...,
         transduce: Global___TransduceResult | None = ...,
         embed: Global___EmbedResult | None = ...,
+        trial: Global___TrialResult | None = ...,
+        imported: Global___ImportResult | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         finish_time: _timestamp_pb2.Timestamp | None = ...,
@@ -382,12 +488,14 @@ class Job(_message.Message):
         cancel_requested: _builtins.bool = ...,
         last_sequence: _builtins.int = ...,
         tracking_run: _builtins.str = ...,
+        tracking_url: _builtins.str = ...,
+        parent_job: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "outcome", b"outcome", "progress", b"progress", "start_time", b"start_time", "time_limit", b"time_limit", "transduce", b"transduce"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "outcome", b"outcome", "progress", b"progress", "start_time", b"start_time", "time_limit", b"time_limit", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_run", b"tracking_run", "transduce", b"transduce"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "parent_job", b"parent_job", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_run", b"tracking_run", "tracking_url", b"tracking_url", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["error", "fit", "transduce", "embed"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["error", "fit", "transduce", "embed", "trial", "imported"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
@@ -499,6 +607,9 @@ class FitRequest(_message.Message):
     CALIBRATE_FIELD_NUMBER: _builtins.int
     MODEL_ID_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    SEARCH_FIELD_NUMBER: _builtins.int
+    TEST_FIELD_NUMBER: _builtins.int
+    REGISTRATION_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """projects/{project}."""
     dataset: _builtins.str
@@ -531,6 +642,18 @@ class FitRequest(_message.Message):
     def options(self) -> Global___JobOptions:
         """How the job is run."""
 
+    @_builtins.property
+    def search(self) -> _model_pb2.SearchParameters:
+        """Look for the hyper-parameters that are not given."""
+
+    @_builtins.property
+    def test(self) -> _model_pb2.Labels:
+        """Labels that are only compared with when everything is decided."""
+
+    @_builtins.property
+    def registration(self) -> _model_pb2.Registration:
+        """Register the model with the tracking server."""
+
     def __init__(
         self,
         *,
@@ -544,10 +667,13 @@ class FitRequest(_message.Message):
         calibrate: _builtins.bool = ...,
         model_id: _builtins.str = ...,
         options: Global___JobOptions | None = ...,
+        search: _model_pb2.SearchParameters | None = ...,
+        test: _model_pb2.Labels | None = ...,
+        registration: _model_pb2.Registration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "graph", b"graph", "inline", b"inline", "labels", b"labels", "options", b"options", "points", b"points", "solver", b"solver", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "graph", b"graph", "inline", b"inline", "labels", b"labels", "options", b"options", "points", b"points", "registration", b"registration", "search", b"search", "solver", b"solver", "test", b"test", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrate", b"calibrate", "dataset", b"dataset", "graph", b"graph", "inline", b"inline", "labels", b"labels", "model_id", b"model_id", "options", b"options", "parent", b"parent", "points", b"points", "solver", b"solver", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrate", b"calibrate", "dataset", b"dataset", "graph", b"graph", "inline", b"inline", "labels", b"labels", "model_id", b"model_id", "options", b"options", "parent", b"parent", "points", b"points", "registration", b"registration", "search", b"search", "solver", b"solver", "test", b"test", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_points: _TypeAlias = _typing.Literal["dataset", "inline"]  # noqa: Y015
     _WhichOneofArgType_points: _TypeAlias = _typing.Literal["points", b"points"]  # noqa: Y015
@@ -592,6 +718,8 @@ class TransduceRequest(_message.Message):
     CALIBRATE_FIELD_NUMBER: _builtins.int
     MODEL_ID_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    TEST_FIELD_NUMBER: _builtins.int
+    REGISTRATION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """projects/{project}/models/{model}."""
     calibrate: _builtins.bool
@@ -614,6 +742,14 @@ class TransduceRequest(_message.Message):
     def options(self) -> Global___JobOptions:
         """How the job is run."""
 
+    @_builtins.property
+    def test(self) -> _model_pb2.Labels:
+        """Labels that are only compared with when everything is decided."""
+
+    @_builtins.property
+    def registration(self) -> _model_pb2.Registration:
+        """Register the model with the tracking server."""
+
     def __init__(
         self,
         *,
@@ -624,10 +760,12 @@ class TransduceRequest(_message.Message):
         calibrate: _builtins.bool = ...,
         model_id: _builtins.str = ...,
         options: Global___JobOptions | None = ...,
+        test: _model_pb2.Labels | None = ...,
+        registration: _model_pb2.Registration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "options", b"options", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "options", b"options", "registration", b"registration", "test", b"test", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrate", b"calibrate", "labels", b"labels", "model", b"model", "model_id", b"model_id", "options", b"options", "validation", b"validation", "withdrawn", b"withdrawn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrate", b"calibrate", "labels", b"labels", "model", b"model", "model_id", b"model_id", "options", b"options", "registration", b"registration", "test", b"test", "validation", b"validation", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -781,6 +919,66 @@ class EmbedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EmbedResponse: _TypeAlias = EmbedResponse  # noqa: Y015
+
+@_typing.final
+class ImportModelRequest(_message.Message):
+    """Asks for a model out of the tracking server's registry, to be served here."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """projects/{project}."""
+    uri: _builtins.str
+    """Where it is: models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}."""
+    model_id: _builtins.str
+    """The id of the model; the job's id if empty."""
+    @_builtins.property
+    def options(self) -> Global___JobOptions:
+        """How the job is run."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        uri: _builtins.str = ...,
+        model_id: _builtins.str = ...,
+        options: Global___JobOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id", "options", b"options", "parent", b"parent", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportModelRequest: _TypeAlias = ImportModelRequest  # noqa: Y015
+
+@_typing.final
+class ImportModelResponse(_message.Message):
+    """The job that imports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job:
+        """The job."""
+
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportModelResponse: _TypeAlias = ImportModelResponse  # noqa: Y015
 
 @_typing.final
 class GetJobRequest(_message.Message):

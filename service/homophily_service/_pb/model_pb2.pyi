@@ -546,6 +546,269 @@ class GraphSummary(_message.Message):
 Global___GraphSummary: _TypeAlias = GraphSummary  # noqa: Y015
 
 @_typing.final
+class Trace(_message.Message):
+    """The way of the optimiser: one entry a step, the start first. Long ways are thinned out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    ENERGIES_FIELD_NUMBER: _builtins.int
+    GRADIENT_NORMS_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def iterations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The number of the step."""
+
+    @_builtins.property
+    def energies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The energy after it."""
+
+    @_builtins.property
+    def gradient_norms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The largest component of the gradient after it."""
+
+    @_builtins.property
+    def evaluations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The energy evaluations so far."""
+
+    def __init__(
+        self,
+        *,
+        iterations: _abc.Iterable[_builtins.int] | None = ...,
+        energies: _abc.Iterable[_builtins.float] | None = ...,
+        gradient_norms: _abc.Iterable[_builtins.float] | None = ...,
+        evaluations: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["energies", b"energies", "evaluations", b"evaluations", "gradient_norms", b"gradient_norms", "iterations", b"iterations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Trace: _TypeAlias = Trace  # noqa: Y015
+
+@_typing.final
+class ReliabilityBin(_message.Message):
+    """Answers that were given with about the same confidence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    confidence: _builtins.float
+    """The mean of the largest probability."""
+    accuracy: _builtins.float
+    """The share of right answers."""
+    points: _builtins.int
+    """The number of points."""
+    def __init__(
+        self,
+        *,
+        confidence: _builtins.float = ...,
+        accuracy: _builtins.float = ...,
+        points: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "confidence", b"confidence", "points", b"points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReliabilityBin: _TypeAlias = ReliabilityBin  # noqa: Y015
+
+@_typing.final
+class Evaluation(_message.Message):
+    """How well the answers agree with labels that were not used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTS_FIELD_NUMBER: _builtins.int
+    ERROR_RATE_FIELD_NUMBER: _builtins.int
+    CONFUSION_FIELD_NUMBER: _builtins.int
+    RELIABILITY_FIELD_NUMBER: _builtins.int
+    points: _builtins.int
+    """The number of labels compared with."""
+    error_rate: _builtins.float
+    """The share of wrong answers."""
+    @_builtins.property
+    def confusion(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Points by true class (row) and answer (column), row by row, both in the order of the model's classes. Labels of other
+        classes are wrong, but not listed. Empty for more than 100 classes.
+        """
+
+    @_builtins.property
+    def reliability(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReliabilityBin]:
+        """Probabilities against facts, for a calibrated model."""
+
+    def __init__(
+        self,
+        *,
+        points: _builtins.int = ...,
+        error_rate: _builtins.float = ...,
+        confusion: _abc.Iterable[_builtins.int] | None = ...,
+        reliability: _abc.Iterable[Global___ReliabilityBin] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confusion", b"confusion", "error_rate", b"error_rate", "points", b"points", "reliability", b"reliability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
+
+@_typing.final
+class SearchParameters(_message.Message):
+    """How hyper-parameters are looked for. What the request gives in graph and solver stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIALS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
+    trials: _builtins.int
+    """Settings that are tried at most; 40 if not given."""
+    seconds: _builtins.float
+    """Seconds after which no more are begun; no limit if not given."""
+    seed: _builtins.int
+    """Where random choices start; the same seed and the same trials find the same."""
+    spread: _builtins.bool
+    """Spread the trials over the workers as jobs of their own."""
+    def __init__(
+        self,
+        *,
+        trials: _builtins.int | None = ...,
+        seconds: _builtins.float | None = ...,
+        seed: _builtins.int = ...,
+        spread: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "trials", b"trials"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "seed", b"seed", "spread", b"spread", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
+    _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__trials: _TypeAlias = _typing.Literal["trials"]  # noqa: Y015
+    _WhichOneofArgType__trials: _TypeAlias = _typing.Literal["_trials", b"_trials"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trials) -> _WhichOneofReturnType__trials | None: ...
+
+Global___SearchParameters: _TypeAlias = SearchParameters  # noqa: Y015
+
+@_typing.final
+class Trial(_message.Message):
+    """A setting that was tried."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    SOLVER_FIELD_NUMBER: _builtins.int
+    ERROR_RATE_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    PRUNED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """0 for the first."""
+    stage: _builtins.int
+    """1: the graph and IRR, 2: ERR."""
+    error_rate: _builtins.float
+    """The share of wrong answers among the labels that were held out."""
+    score: _builtins.float
+    """What decides, lower is better: the error rate, and how sure the answers were."""
+    seconds: _builtins.float
+    """What the trial took."""
+    pruned: _builtins.bool
+    """True if it was given up when it could not win any more."""
+    @_builtins.property
+    def graph(self) -> Global___GraphParameters:
+        """The graph's parameters."""
+
+    @_builtins.property
+    def solver(self) -> Global___SolverParameters:
+        """The solver's parameters."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        stage: _builtins.int = ...,
+        graph: Global___GraphParameters | None = ...,
+        solver: Global___SolverParameters | None = ...,
+        error_rate: _builtins.float = ...,
+        score: _builtins.float = ...,
+        seconds: _builtins.float = ...,
+        pruned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "solver", b"solver"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_rate", b"error_rate", "graph", b"graph", "number", b"number", "pruned", b"pruned", "score", b"score", "seconds", b"seconds", "solver", b"solver", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Trial: _TypeAlias = Trial  # noqa: Y015
+
+@_typing.final
+class SearchSummary(_message.Message):
+    """A search for hyper-parameters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIALS_FIELD_NUMBER: _builtins.int
+    BEST_FIELD_NUMBER: _builtins.int
+    best: _builtins.int
+    """The number of the best one."""
+    @_builtins.property
+    def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Trial]:
+        """The trials."""
+
+    def __init__(
+        self,
+        *,
+        trials: _abc.Iterable[Global___Trial] | None = ...,
+        best: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best", b"best", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchSummary: _TypeAlias = SearchSummary  # noqa: Y015
+
+@_typing.final
+class Registration(_message.Message):
+    """Where a model is to be registered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ALIASES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name in the model registry of the tracking server."""
+    @_builtins.property
+    def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names for the new version, such as champion."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        aliases: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Registration: _TypeAlias = Registration  # noqa: Y015
+
+@_typing.final
 class Model(_message.Message):
     """A fitted model: a label for every point of its dataset, and scores for new points."""
 
@@ -564,6 +827,26 @@ class Model(_message.Message):
             *,
             key: _builtins.str = ...,
             value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class SoftwareEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -592,6 +875,14 @@ class Model(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
+    VALIDATION_FIELD_NUMBER: _builtins.int
+    TEST_FIELD_NUMBER: _builtins.int
+    SEARCH_FIELD_NUMBER: _builtins.int
+    PEAK_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    SOFTWARE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """projects/{project}/models/{model}."""
     dataset: _builtins.str
@@ -620,6 +911,12 @@ class Model(_message.Message):
     """True if probabilities can be asked for."""
     size_bytes: _builtins.int
     """What the stored model takes, without its graph."""
+    peak_memory_bytes: _builtins.int
+    """The most memory that the process which fitted it held, in bytes."""
+    device: _builtins.str
+    """What it was computed on, such as cpu."""
+    source: _builtins.str
+    """Where it came from, for a model that was imported."""
     @_builtins.property
     def classes(self) -> Global___ClassValues:
         """The classes, sorted; other messages name them by their position here."""
@@ -648,6 +945,26 @@ class Model(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What was worth telling, such as components without a label."""
 
+    @_builtins.property
+    def trace(self) -> Global___Trace:
+        """The way of the optimiser; empty for IRR."""
+
+    @_builtins.property
+    def validation(self) -> Global___Evaluation:
+        """The answers against the validation labels."""
+
+    @_builtins.property
+    def test(self) -> Global___Evaluation:
+        """The answers against the test labels."""
+
+    @_builtins.property
+    def search(self) -> Global___SearchSummary:
+        """The search that found the parameters, if there was one."""
+
+    @_builtins.property
+    def software(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The versions of the software that fitted it, by package."""
+
     def __init__(
         self,
         *,
@@ -672,10 +989,18 @@ class Model(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         size_bytes: _builtins.int = ...,
+        trace: Global___Trace | None = ...,
+        validation: Global___Evaluation | None = ...,
+        test: Global___Evaluation | None = ...,
+        search: Global___SearchSummary | None = ...,
+        peak_memory_bytes: _builtins.int = ...,
+        device: _builtins.str = ...,
+        software: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        source: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "solver_parameters", b"solver_parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "search", b"search", "solver_parameters", b"solver_parameters", "test", b"test", "trace", b"trace", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "dimensions", b"dimensions", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluations", b"evaluations", "graph", b"graph", "graph_parameters", b"graph_parameters", "iterations", b"iterations", "job", b"job", "labelled", b"labelled", "name", b"name", "parent_model", b"parent_model", "points", b"points", "seconds", b"seconds", "size_bytes", b"size_bytes", "solver_parameters", b"solver_parameters", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimensions", b"dimensions", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluations", b"evaluations", "graph", b"graph", "graph_parameters", b"graph_parameters", "iterations", b"iterations", "job", b"job", "labelled", b"labelled", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "points", b"points", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -30,7 +31,7 @@ from homophily_service.api.messages import (
 from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
-from homophily_service.errors import AlreadyExists, InvalidRequest, NotFound
+from homophily_service.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
 from homophily_service.names import (
     DatasetName,
     EmbeddingName,
@@ -49,7 +50,12 @@ from homophily_service.uploads import limits_of, publish_dataset
 
 LONGEST_WAIT = 60.0
 
-Request = TypeVar("Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest)
+# A version or an alias of a registered model, or an artifact of a run.
+REGISTERED = re.compile(
+    r"models:/[^/@\0]{1,250}(/\d{1,9}|@[\w.-]{1,250})|models:/m-[0-9a-f]{32}|runs:/[0-9a-f]{32}/[\w./-]{1,250}"
+)
+
+Request = TypeVar("Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest, pb.ImportModelRequest)
 Name = TypeVar("Name", bound=ResourceName)
 
 
@@ -78,6 +84,12 @@ class Jobs:
         project = allowed_project(request.parent, "parent")
         await asyncio.to_thread(self._check, self._check_embed, project, request)
         return pb.EmbedResponse(job=await self._submit(project, "embed", request))
+
+    async def ImportModel(self, request: pb.ImportModelRequest, _: Any) -> pb.ImportModelResponse:
+        """Check what can be checked without asking the registry, and queue."""
+        project = allowed_project(request.parent, "parent")
+        await asyncio.to_thread(self._check, self._check_import, project, request)
+        return pb.ImportModelResponse(job=await self._submit(project, "import", request))
 
     async def GetJob(self, request: pb.GetJobRequest, _: Any) -> pb.GetJobResponse:
         """A job."""
@@ -208,6 +220,16 @@ class Jobs:
         self._check_new(EmbeddingName, project, request.embedding_id, "embedding_id", request.options)
         if points is not None:
             request.dataset = self._keep_inline(project, points)
+
+    def _check_import(self, project: str, request: pb.ImportModelRequest) -> None:
+        """Refuse what is wrong."""
+        if not self.settings.tracking:
+            raise FailedPrecondition("this service keeps no tracking runs, so it has no registry", reason="NO_TRACKING")
+        if not REGISTERED.fullmatch(request.uri) or ".." in request.uri:
+            raise InvalidRequest(
+                "uri", "must be models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}"
+            )
+        self._check_new(ModelName, project, request.model_id, "model_id", request.options)
 
     def _look_at_points(
         self, project: str, request: pb.FitRequest | pb.EmbedRequest

@@ -19,12 +19,17 @@ STATES = {
     queue.SUCCEEDED: job_pb2.JOB_STATE_SUCCEEDED,
     queue.FAILED: job_pb2.JOB_STATE_FAILED,
     queue.CANCELLED: job_pb2.JOB_STATE_CANCELLED,
+    queue.WAITING: job_pb2.JOB_STATE_WAITING,
 }
 KINDS = {
     "fit": job_pb2.JOB_KIND_FIT,
     "transduce": job_pb2.JOB_KIND_TRANSDUCE,
     "embed": job_pb2.JOB_KIND_EMBED,
+    "trial": job_pb2.JOB_KIND_TRIAL,
+    "import": job_pb2.JOB_KIND_IMPORT,
 }
+# Where a job's result is, if the field is not called as the kind.
+OUTCOMES = {"import": "imported"}
 DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
 
 
@@ -62,15 +67,13 @@ def job_message(row: Row[Any], position: int = 0) -> job_pb2.Job:
         request_id=row.request_id or "",
         cancel_requested=row.cancel_requested,
         last_sequence=row.last_sequence,
+        tracking_run=row.tracking_run or "",
+        tracking_url=row.tracking_url or "",
     )
     if row.state == queue.FAILED:
         job.error.ParseFromString(row.outcome)
-    elif row.state == queue.SUCCEEDED and row.kind == "fit":
-        job.fit.ParseFromString(row.outcome)
-    elif row.state == queue.SUCCEEDED and row.kind == "transduce":
-        job.transduce.ParseFromString(row.outcome)
-    elif row.state == queue.SUCCEEDED and row.kind == "embed":
-        job.embed.ParseFromString(row.outcome)
+    elif row.state == queue.SUCCEEDED and row.kind in KINDS:
+        getattr(job, OUTCOMES.get(row.kind, row.kind)).ParseFromString(row.outcome)
     return job
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 metadata = MetaData()
@@ -48,11 +49,18 @@ jobs = Table(
     Column("started", Float(53)),
     Column("finished", Float(53)),
     Column("progress", LargeBinary),
-    # A serialised FitResult, TransduceResult or EmbedResult, or a JobError.
+    # A serialised result of the job's kind, or a JobError.
     Column("outcome", LargeBinary),
     Column("last_sequence", Integer, nullable=False),
+    # The job that waits for this one.
+    Column("parent", _Number),
+    # The tracking run, and whether something has happened that is not in it yet.
+    Column("tracking_run", String(64)),
+    Column("tracking_url", Text),
+    Column("untracked", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("project", "id"),
     UniqueConstraint("project", "request_id"),
+    Index("jobs_by_parent", "parent", "state"),
     Index("jobs_by_project", "project", "number"),
     Index("jobs_by_state", "project", "state", "number"),
     Index("jobs_by_end", "finished"),
@@ -61,6 +69,12 @@ jobs = Table(
 
 # What is next: the first entry of this index whose kind is known.
 Index("jobs_by_turn", jobs.c.state, jobs.c.priority.desc(), jobs.c.number, jobs.c.kind)
+Index(
+    "jobs_untracked",
+    jobs.c.number,
+    sqlite_where=jobs.c.untracked,
+    postgresql_where=jobs.c.untracked,
+)
 
 events = Table(
     "events",
