@@ -47,6 +47,7 @@ class IRRClassifier(GraphClassifier):
         "tol": [POSITIVE],
         "callback": [callable, None],
     }
+    _search_method: ClassVar[str] = "irr"
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class IRRClassifier(GraphClassifier):
         backend: str = "numpy",
         callback: Callable[[int, float], object] | None = None,
         n_jobs: int | None = None,
+        search: Any = None,
     ):
         self.n_neighbors = n_neighbors
         self.power = power
@@ -79,9 +81,10 @@ class IRRClassifier(GraphClassifier):
         self.backend = backend
         self.callback = callback
         self.n_jobs = n_jobs
+        self.search = search
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
-        arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
+        arguments = problem.laplacian, problem.confidence, problem.targets, self._used("lambda1")
         found = solve_irr(
             *arguments,
             power=self._power,
@@ -147,9 +150,14 @@ class ERRClassifier(GraphClassifier):
         before the first step and after each. Before that, each iteration of the IRR start shows it a :class:`Start`
         (a direct solution only one, at its end), whose ``iteration`` is 0 and whose ``energy`` None. Raise to cancel.
     n_jobs : threads; None means every core this process may use.
+    search : choose parameters by held-out labels before the fit: True, a number of trials, or a dict of options of
+        :func:`homophily.selection.select` (such as ``{"seconds": 60, "vary": ["n_neighbors", "lambda2"]}``). What
+        differs from its default stays as it is given; with a graph for X nothing of the graph is searched. Parameters
+        keep their values: those found are in ``chosen_``.
 
     Attributes
     ----------
+    chosen_, search_ : with ``search``, the parameters in use where they are not those given, and all trials.
     transduction_ : (u,) classes of all points. label_distributions_ : (u, C) their calibrated probabilities.
     solution_ : (u, n) values F. offsets_ : (n,) what is added to scores before the decision.
     classes_, class_prior_, graph_ : the classes, their assumed shares, the :class:`KNNGraph`.
@@ -181,6 +189,7 @@ class ERRClassifier(GraphClassifier):
         "callback": [callable, None],
     }
 
+    _search_method: ClassVar[str] = "err"
     SIGMA_F = 0.65
     REPULSION = 0.65
 
@@ -208,6 +217,7 @@ class ERRClassifier(GraphClassifier):
         backend: str = "numpy",
         callback: Callable[[State | Start], object] | None = None,
         n_jobs: int | None = None,
+        search: Any = None,
     ):
         self.n_neighbors = n_neighbors
         self.power = power
@@ -231,6 +241,7 @@ class ERRClassifier(GraphClassifier):
         self.backend = backend
         self.callback = callback
         self.n_jobs = n_jobs
+        self.search = search
 
     def _check_together(self) -> None:
         if self.relationship_neighbors is not None and self._power != 1:
@@ -246,14 +257,15 @@ class ERRClassifier(GraphClassifier):
 
     @property
     def _power(self) -> int:
-        return 1 if self.power is None and self.relationship_neighbors is not None else super()._power
+        return 1 if self._used("power") is None and self.relationship_neighbors is not None else super()._power
 
     @property
     def _repulsion(self) -> float:
         if self.relationship_neighbors is not None or not self.normalized:
             # The sparse form has no other; and rows that sum to 0 do not push.
             return 1.0
-        return self.REPULSION if self.repulsion is None else float(self.repulsion)
+        repulsion = self._used("repulsion")
+        return self.REPULSION if repulsion is None else float(repulsion)
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
         """What the diagonal of L^p loses to the repulsion that does not count."""
@@ -267,8 +279,8 @@ class ERRClassifier(GraphClassifier):
 
     def _sigma_f(self, columns: int) -> float:
         """The width in use: targets are 2 apart in one column, √2 in more."""
-        if self.sigma_f is not None:
-            return float(self.sigma_f)
+        if (sigma_f := self._used("sigma_f")) is not None:
+            return float(sigma_f)
         return float(self.SIGMA_F * (2.0 if columns == 1 else np.sqrt(2.0)))
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
@@ -281,7 +293,7 @@ class ERRClassifier(GraphClassifier):
                 problem.laplacian,
                 problem.confidence,
                 problem.targets,
-                self.lambda1,
+                self._used("lambda1"),
                 power=self._power,
                 tolerance=1e-10,
                 n_jobs=self.n_jobs,
@@ -342,13 +354,14 @@ class ERRClassifier(GraphClassifier):
         callback: Callable[..., object] | None,
     ) -> Answer:
         name, relationships, count = engine
-        weight = self.lambda2 / count
+        lambda1, lambda2 = self._used("lambda1"), self._used("lambda2")
+        weight = lambda2 / count
         energy = LabelEnergy(
             problem.laplacian,
             self._power,
             problem.confidence,
             problem.targets,
-            self.lambda1,
+            lambda1,
             relationships,
             weight,
             self.n_jobs,
@@ -359,7 +372,7 @@ class ERRClassifier(GraphClassifier):
                 problem.laplacian,
                 self._power,
                 problem.confidence,
-                self.lambda1 + self.lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2),
+                lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2),
                 self.n_jobs,
             )
         F = np.ascontiguousarray(F)
@@ -384,7 +397,7 @@ class ERRClassifier(GraphClassifier):
         return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
-        if self.relationship_neighbors is not None or self.lambda2 == 0.0:
+        if self.relationship_neighbors is not None or self._used("lambda2") == 0.0:
             # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
             return (None,)
         problem = self._problem(self._labels)
@@ -395,5 +408,5 @@ class ERRClassifier(GraphClassifier):
         for F in np.split(known, known.shape[1] if self._one_vs_rest else 1, axis=1):
             sigma_f = self._sigma_f(F.shape[1])
             sums = gauss_sums(np.ascontiguousarray(F), G, sigma_f)
-            terms.append(RelationshipTerm(sigma_f, self.lambda2, self._repulsion, sums))
+            terms.append(RelationshipTerm(sigma_f, self._used("lambda2"), self._repulsion, sums))
         return tuple(terms)

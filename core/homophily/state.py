@@ -203,11 +203,14 @@ def classifier_state(classifier: Classifier) -> State:
     terms: tuple[RelationshipTerm | None, ...] = classifier._lazy["terms"]
     calibration: Calibration | None = classifier._lazy.get("calibration")
     error = classifier.engine_error_
+    # What was searched is stored as if it had been given.
+    parameters = classifier.get_params(deep=False) | classifier.__dict__.get("chosen_", {})
+    del parameters["callback"], parameters["search"]
     document = {
         "format": FORMAT,
         "kind": "classifier",
         "estimator": name,
-        "parameters": _plain({k: v for k, v in classifier.get_params(deep=False).items() if k != "callback"}),
+        "parameters": _plain(parameters),
         "n_points": classifier.graph_.n_points,
         "n_links": int(classifier.graph_.W.nnz),
         "classes": _class_list(classifier.classes_),

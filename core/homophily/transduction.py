@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from homophily.calibration import Calibration, fit_calibration, label_folds
 from homophily.errors import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
+from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.labels import (
     Labels,
@@ -92,7 +93,10 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         "lambda1": [POSITIVE],
         "class_prior": ["array-like", StrOptions({"estimate"}), None],
         "backend": [StrOptions({"numpy"})],
+        "search": ["boolean", Interval(Integral, 1, None, closed="left"), dict, None],
     }
+
+    _search_method: ClassVar[str]
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, sample_weight: Any = None, init: Any = None) -> Self:
@@ -107,8 +111,11 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         """
         self._check_together()
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
-        self.__dict__.pop("transduction_", None)
+        for name in ("transduction_", "chosen_", "search_"):
+            self.__dict__.pop(name, None)
         X = self._points(X)
+        if self.search:
+            X, sample_weight = self._choose(X, y, sample_weight)
         labels = encode_labels(y, sample_weight)
         if self.class_prior is None or isinstance(self.class_prior, str):
             self.class_prior_ = estimate_prior(labels)
@@ -196,9 +203,37 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
 
     @property
     def _power(self) -> int:
-        return 2 if self.power is None else self.power
+        power = self._used("power")
+        return 2 if power is None else int(power)
+
+    def _used(self, name: str) -> Any:
+        """The value of a parameter that counts: what the search chose, or else what was given."""
+        return self.__dict__.get("chosen_", {}).get(name, getattr(self, name))
 
     # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _choose(self, X: Any, y: Any, sample_weight: Any) -> tuple[KNNGraph, Any]:
+        """Search; the best graph, and the weights of the labels that the fit may see."""
+        # Here, because the search is made of fits.
+        from homophily.selection.select import find
+
+        options: dict[str, Any] = {}
+        if isinstance(self.search, dict):
+            options = self.search
+        elif not isinstance(self.search, bool):
+            options = {"trials": self.search}
+        defaults = type(self)().get_params(deep=False)
+        fixed = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            # By repr, because a class prior may be an array.
+            if name not in ("search", "callback", "n_jobs") and repr(value) != repr(defaults[name])
+        }
+        asked = {"sample_weight": sample_weight, "n_jobs": self.n_jobs, **options, "method": self._search_method}
+        found = find(X, y, **{**fixed, **asked})
+        self.chosen_ = {name: value for name, value in found.best.parameters.items() if name not in fixed}
+        self.search_ = found.search.trials
+        return found.graph, found.confidence
 
     def _check_together(self) -> None:
         """Refuse parameters that are right one by one but not together."""
@@ -316,7 +351,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
             columns,
             self.reached_,
             normalized=self.normalized,
-            lambda1=self.lambda1,
+            lambda1=self._used("lambda1"),
             n_jobs=self.n_jobs,
         )
         return self._scores(values, degrees), reached

@@ -6,11 +6,11 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length
 
@@ -19,7 +19,7 @@ from homophily.errors import HomophilyWarning
 from homophily.graph import KNNGraph
 from homophily.labels import encode_labels
 from homophily.selection.evaluate import build_graph, hold_out, run_group
-from homophily.selection.records import Best, Group, Method, Outcome, Trial
+from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
 from homophily.selection.search import DEFAULT_TRIALS, Search
 from homophily.threads import thread_count
 
@@ -73,6 +73,53 @@ def select(
     >>> len(found.trials), bool((found.estimator_.transduction_ == y).mean() > 0.98)
     (4, True)
     """
+    found = find(
+        X,
+        y,
+        validation=validation,
+        method=method,
+        trials=trials,
+        seconds=seconds,
+        seed=seed,
+        vary=vary,
+        sample_weight=sample_weight,
+        n_jobs=n_jobs,
+        callback=callback,
+        **fixed,
+    )
+    kind = IRRClassifier if method == "irr" else ERRClassifier
+    estimator = kind(**found.best.parameters, n_jobs=n_jobs)
+    estimator.fit(found.graph, y, sample_weight=found.confidence)
+    return Selection(estimator, found.best, found.search.trials)
+
+
+class Found(NamedTuple):
+    """A finished search with what the final fit needs."""
+
+    search: Search
+    best: Best
+    graph: KNNGraph
+    """The best parameters' graph."""
+    confidence: NDArray[np.float64]
+    """Of the labels that the final fit may see."""
+
+
+def find(
+    X: Any,
+    y: ArrayLike,
+    *,
+    validation: ArrayLike | None = None,
+    method: Method = "err",
+    trials: int = DEFAULT_TRIALS,
+    seconds: float | None = None,
+    seed: int = 0,
+    vary: Sequence[str] | None = None,
+    sample_weight: ArrayLike | None = None,
+    n_jobs: int | None = None,
+    callback: Callable[[Trial], object] | None = None,
+    **fixed: Any,
+) -> Found:
+    """:func:`select` without the final fit."""
     began = time.perf_counter()
     labels = encode_labels(y, sample_weight)
     parts = hold_out(labels, validation, seed)
@@ -95,25 +142,25 @@ def select(
     graphs: dict[str, KNNGraph] = {}
 
     def run(group: Group) -> Outcome:
-        key = repr(sorted(group.graph.items()))
-        if key not in graphs:
-            graphs[key] = build_graph(group.graph, X, threads // workers)
-            check_consistent_length(graphs[key].W, labels.targets)
         left = None if seconds is None else seconds - (time.perf_counter() - began)
-        return run_group(group, graphs[key], y, parts, left, threads // workers, callback)
+        return run_group(group, graphs[_key(group.graph)], y, parts, left, threads // workers, callback)
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
         # Around all threads at once: the filters are the process's, not a thread's.
         warnings.simplefilter("ignore", HomophilyWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         while groups := search.ask():
-            wanted = {repr(sorted(group.graph.items())) for group in groups}
-            for key in [key for key in graphs if key not in wanted]:
-                del graphs[key]
-            search.tell(joblib.Parallel(n_jobs=workers, prefer="threads")(joblib.delayed(run)(g) for g in groups))
+            wanted = {_key(group.graph): group.graph for group in groups}
+            # Graphs of large data are large: those of a batch are kept for the next, no others.
+            graphs = {key: graph for key, graph in graphs.items() if key in wanted}
+            for key in wanted.keys() - graphs.keys():
+                graphs[key] = build_graph(wanted[key], X, n_jobs)
+                check_consistent_length(graphs[key].W, labels.targets)
+            search.tell(parallel(joblib.delayed(run)(group) for group in groups))
     best = search.best
-    kind = IRRClassifier if method == "irr" else ERRClassifier
-    estimator = kind(**best.parameters, n_jobs=n_jobs)
-    weights = labels.confidence if validation is None else parts[0].confidence
-    estimator.fit(X, y, sample_weight=weights)
-    return Selection(estimator, best, search.trials)
+    graph = graphs.get(_key(best.graph)) or build_graph(best.graph, X, n_jobs)
+    return Found(search, best, graph, labels.confidence if validation is None else parts[0].confidence)
+
+
+def _key(parameters: Parameters) -> str:
+    return repr(sorted(parameters.items()))
