@@ -66,7 +66,7 @@ class MapOutput:
 
     def check(self) -> None:
         """Refuse what cannot be written: before the work, not after it."""
-        from homophily_service.cli.maps import PAGES, PICTURES, TABLES, pyplot
+        from homophily_service.cli.maps import PAGES, PICTURES, TABLES, check_matplotlib
 
         for path, suffixes in ((self.output, TABLES), (self.plot, PICTURES), (self.html, PAGES)):
             if path is not None and path.suffix.lower() not in suffixes:
@@ -74,7 +74,7 @@ class MapOutput:
             if path is not None and not path.parent.is_dir():
                 raise WrongInput(f"{path}: there is no folder {path.parent}")
         if self.plot is not None:
-            pyplot(self.plot)
+            check_matplotlib(self.plot)
         if self.output is not None and self.output.suffix.lower() == ".parquet":
             from homophily_service.cli.files import arrow
 
@@ -84,7 +84,8 @@ class MapOutput:
         """Write the files; ``labels`` colour the points where no others are given."""
         from homophily_service.cli.answers import write_columns
         from homophily_service.cli.describing import short
-        from homophily_service.cli.maps import columns_of, draw, to_draw, write_page
+        from homophily_service.cli.maps import columns_of
+        from homophily_service.pictures.maps import map_page, map_picture, to_draw
 
         found = client.read_embedding(embedding)
         known = None if labels is None else labels.checked(embedding.points, str(self.color_by)).by_point
@@ -93,10 +94,10 @@ class MapOutput:
             say(f"{embedding.points:,} points are in {self.output}.")
         drawing = to_draw(short(embedding.name), found, known)
         if self.plot is not None:
-            draw(drawing, self.plot)
+            self.plot.write_bytes(map_picture(drawing))
             say(f"A picture is in {self.plot}.")
         if self.html is not None:
-            write_page(drawing, self.html)
+            self.html.write_bytes(map_page(drawing))
             say(f"A page is in {self.html}.")
 
 

@@ -1,0 +1,110 @@
+"""What the pictures share: a figure that no other code sees, colours, words, and the bytes at the end."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+from functools import cache
+from typing import Any
+
+# Told apart by people with any eyes, by their lightness too.
+_PALETTE = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#6a3d9a",
+    "#8c6d31",
+    "#17becf",
+    "#b5a300",
+)
+GREY, INK, FAINT, MARK = "#9a9a9a", "#2f3b47", "#5a6673", "#e0001b"
+_DPI = 120
+# Browsers load pages with many pictures; a picture of scattered dots is as good in few colours.
+_MOST_BYTES = 150_000
+
+
+def colours(count: int) -> list[str]:
+    """Colours of so many groups."""
+    found = list(_PALETTE[:count])
+    for number in range(len(found), count):
+        # The golden ratio of the circle never comes near a hue again; lightness goes up and down beside it.
+        hue, lightness = number * 0.618034 % 1.0, (0.36, 0.5, 0.64)[number % 3]
+        red, green, blue = (round(255 * part) for part in colorsys.hls_to_rgb(hue, lightness, 0.6))
+        found.append(f"#{red:02x}{green:02x}{blue:02x}")
+    return found
+
+
+def need_matplotlib() -> None:
+    """Raise ImportError, with what to do, where there is no matplotlib."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ImportError("pictures need matplotlib, which is not installed: pip install 'homophily[plot]'") from None
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure, in inches. pyplot would keep a list of all figures, and want a screen."""
+    need_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def tidy(axis: Any, *, grid: str | None = "both") -> None:
+    """Take away what tells nothing."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize="small", color=GREY)
+    if grid is not None:
+        axis.grid(axis=grid, color="#e4e8ec", linewidth=0.7)
+        axis.set_axisbelow(True)
+
+
+def headline(figure: Any, heading: str, below: str) -> None:
+    """What is seen, and of what it is."""
+    figure.suptitle(words(heading), x=0.012, ha="left", fontsize=12, fontweight="bold", color=INK)
+    figure.axes[0].set_title(words(below), loc="left", fontsize=9, color=FAINT)
+
+
+def to_png(figure: Any) -> bytes:
+    """The picture."""
+    drawn = io.BytesIO()
+    # Without the version of matplotlib, so that the same data are the same bytes for longer.
+    figure.savefig(drawn, format="png", dpi=_DPI, metadata={"Software": None})
+    if drawn.tell() > _MOST_BYTES:
+        from PIL import Image
+
+        with Image.open(drawn) as full:
+            few = full.convert("RGB").quantize(96, dither=Image.Dither.NONE)
+        drawn = io.BytesIO()
+        few.save(drawn, "png", optimize=True)
+    return drawn.getvalue()
+
+
+def words(text: str, most: int | None = None) -> str:
+    """A text that matplotlib draws as it is: no formulas, no characters that the font lacks, not too long."""
+    glyphs = _glyphs()
+    text = "".join(one if ord(one) in glyphs else "□" for one in " ".join(text.split()))
+    if most is not None and len(text) > most:
+        text = f"{text[: most - 1]}…"
+    return text.replace("$", r"\$")
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    plain, bold = (get_font(findfont(FontProperties(weight=weight))).get_charmap() for weight in ("normal", "bold"))
+    return frozenset(plain.keys() & bold.keys())
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def percent(share: float) -> str:
+    """A share, with as many digits as tell something."""
+    return f"{100 * share:.3g} %" if share >= 0.0001 or share == 0 else "< 0.01 %"
