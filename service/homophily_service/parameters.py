@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -48,6 +49,11 @@ TEXT = np.dtypes.StringDType()
 # Beyond it one term of the energy is no more than the rounding of another, and the systems to solve are singular.
 LARGEST = 1e12
 MOST_COMPONENTS = 100
+MOST_TRIALS = 1000
+REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,200}")
+ALIAS = re.compile(r"[A-Za-z0-9_-]{1,100}")
+# What a search may look for.
+SEARCHED = ("n_neighbors", "lambda1", "power", "sigma_f", "lambda2", "repulsion")
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
 
 
@@ -186,6 +192,42 @@ def solver_parameters(
         parameters["multiclass"] = multiclass
     parameters["class_prior"] = _class_prior(message.class_prior, n_classes, f"{field}.class_prior")
     return method, parameters
+
+
+def set_parameters(found: dict[str, Any], graph: pb.GraphParameters, solver: pb.SolverParameters) -> None:
+    """Set in messages what a search has found or tried."""
+    for name in SEARCHED:
+        if found.get(name) is not None:
+            setattr(graph if name == "n_neighbors" else solver, name, found[name])
+    if "weights" in found:
+        graph.weights = next(number for number, name in WEIGHTS.items() if number and name == found["weights"])
+
+
+def check_search(message: pb.SearchParameters, field: str) -> None:
+    """Refuse a search that cannot be done."""
+    if message.HasField("trials"):
+        _between(message.trials, 2, MOST_TRIALS, f"{field}.trials")
+    if message.HasField("seconds"):
+        _positive(message.seconds, f"{field}.seconds")
+
+
+def apart(field: str, points: Sequence[int], labelled: Sequence[int]) -> None:
+    """Refuse points to judge by whose labels are learned from."""
+    both = np.flatnonzero(np.isin(points, labelled))
+    if both.size:
+        place = int(both[0])
+        raise InvalidRequest(f"{field}.points[{place}]", f"point {points[place]} is among the labels")
+
+
+def check_registration(message: pb.Registration, field: str) -> None:
+    """Refuse names that a model registry does not take."""
+    if not REGISTERED_NAME.fullmatch(message.name):
+        raise InvalidRequest(f"{field}.name", "must be 1 to 200 characters, without / : @ and control characters")
+    for place, alias in enumerate(message.aliases):
+        if not ALIAS.fullmatch(alias) or alias == "latest" or re.fullmatch(r"v\d+", alias):
+            raise InvalidRequest(
+                f"{field}.aliases[{place}]", "must be letters, digits, _ and -, not latest nor a version such as v1"
+            )
 
 
 def embedding_parameters(message: embedding_pb2.EmbeddingParameters, field: str) -> dict[str, Any]:

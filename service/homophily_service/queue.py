@@ -341,6 +341,11 @@ class Queue:
                 **_UNCLAIMED,
             )
 
+    def get_request(self, number: int) -> bytes:
+        """What was asked for."""
+        with self.database.read() as connection:
+            return bytes(connection.scalars(select(jobs.c.request).where(jobs.c.number == number)).one())
+
     def wait_for(self, lease: Lease, children: Sequence[NewJob], message: str) -> None:
         """Let the job wait until these have ended. Those that an earlier attempt has queued already are not new."""
         with self.database.write() as connection:

@@ -136,7 +136,7 @@ class Progress(_message.Message):
     best_error_rate: _builtins.float
     """In a search, the lowest share of wrong answers so far."""
     gradient_norm: _builtins.float
-    """The largest component of the gradient."""
+    """The norm of the gradient, relative to that at the start."""
     evaluations: _builtins.int
     """The energy evaluations so far."""
     def __init__(

@@ -565,7 +565,7 @@ class Trace(_message.Message):
 
     @_builtins.property
     def gradient_norms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The largest component of the gradient after it."""
+        """The norm of the gradient after it, relative to that at the start."""
 
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -668,7 +668,7 @@ class SearchParameters(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
-    """Settings that are tried at most; 40 if not given."""
+    """Settings that are tried at most; 48 if not given."""
     seconds: _builtins.float
     """Seconds after which no more are begun; no limit if not given."""
     seed: _builtins.int
@@ -712,18 +712,21 @@ class Trial(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     PRUNED_FIELD_NUMBER: _builtins.int
+    HELD_OUT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """0 for the first."""
     stage: _builtins.int
     """1: the graph and IRR, 2: ERR."""
     error_rate: _builtins.float
-    """The share of wrong answers among the labels that were held out."""
+    """The share of wrong answers among the labels that were held out; not set if it was not begun."""
     score: _builtins.float
-    """What decides, lower is better: the error rate, and how sure the answers were."""
+    """The mean log-loss of these answers, which tells more finely how good they are."""
     seconds: _builtins.float
     """What the trial took."""
     pruned: _builtins.bool
-    """True if it was given up when it could not win any more."""
+    """True if it was given up, or not begun, when it could not win any more or the time was over."""
+    held_out: _builtins.int
+    """The answers that the two are means of."""
     @_builtins.property
     def graph(self) -> Global___GraphParameters:
         """The graph's parameters."""
@@ -739,16 +742,24 @@ class Trial(_message.Message):
         stage: _builtins.int = ...,
         graph: Global___GraphParameters | None = ...,
         solver: Global___SolverParameters | None = ...,
-        error_rate: _builtins.float = ...,
-        score: _builtins.float = ...,
+        error_rate: _builtins.float | None = ...,
+        score: _builtins.float | None = ...,
         seconds: _builtins.float = ...,
         pruned: _builtins.bool = ...,
+        held_out: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "solver", b"solver"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "_score", b"_score", "error_rate", b"error_rate", "graph", b"graph", "score", b"score", "solver", b"solver"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_rate", b"error_rate", "graph", b"graph", "number", b"number", "pruned", b"pruned", "score", b"score", "seconds", b"seconds", "solver", b"solver", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "_score", b"_score", "error_rate", b"error_rate", "graph", b"graph", "held_out", b"held_out", "number", b"number", "pruned", b"pruned", "score", b"score", "seconds", b"seconds", "solver", b"solver", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
+    _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error_rate) -> _WhichOneofReturnType__error_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
 
 Global___Trial: _TypeAlias = Trial  # noqa: Y015
 

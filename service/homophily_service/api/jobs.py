@@ -42,13 +42,22 @@ from homophily_service.names import (
     check_id,
     new_id,
 )
-from homophily_service.parameters import check_two_classes, graph_parameters, read_labels, solver_parameters
+from homophily_service.parameters import (
+    apart,
+    check_registration,
+    check_search,
+    check_two_classes,
+    graph_parameters,
+    read_labels,
+    solver_parameters,
+)
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.uploads import limits_of, publish_dataset
 
 LONGEST_WAIT = 60.0
+NO_TRACKING = "NO_TRACKING"
 
 # A version or an alias of a registered model, or an artifact of a run.
 REGISTERED = re.compile(
@@ -178,19 +187,33 @@ class Jobs:
         rows, is_sparse, points = self._look_at_points(project, request)
         labels = read_labels(request.labels, rows, "labels", max_classes=self.settings.max_classes)
         check_two_classes(labels.classes, "labels")
-        read_labels(request.validation, rows, "validation", max_classes=self.settings.max_classes)
+        self._check_compared(request, rows)
+        if request.HasField("search"):
+            check_search(request.search, "search")
+            apart("validation", request.validation.points, request.labels.points)
         graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
         solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
         self._check_new(ModelName, project, request.model_id, "model_id", request.options)
         if points is not None:
             request.dataset = self._keep_inline(project, points)
 
+    def _check_compared(self, request: pb.FitRequest | pb.TransduceRequest, rows: int) -> None:
+        """Refuse what is wrong with the labels that are not used, and with where the model goes."""
+        for field in ("validation", "test"):
+            read_labels(getattr(request, field), rows, field, max_classes=self.settings.max_classes)
+        if request.HasField("registration"):
+            if not self.settings.tracking:
+                raise FailedPrecondition(
+                    "this service keeps no tracking runs to register models with", reason=NO_TRACKING
+                )
+            check_registration(request.registration, "registration")
+
     def _check_transduce(self, project: str, request: pb.TransduceRequest) -> None:
         """Refuse what is wrong."""
         name = ModelName.parse(request.model, "model")
         model = model_pb2.Model.FromString(self.stores.catalog.get(name).message)
         labels = read_labels(request.labels, model.points, "labels", max_classes=self.settings.max_classes)
-        read_labels(request.validation, model.points, "validation", max_classes=self.settings.max_classes)
+        self._check_compared(request, model.points)
         if labels.points.size and request.labels.classes.WhichOneof("kind") != model.classes.WhichOneof("kind"):
             raise InvalidRequest("labels.classes", f"must be {model.classes.WhichOneof('kind')}, as the model's")
         withdrawn = np.array(request.withdrawn, dtype=np.int64)
@@ -224,7 +247,7 @@ class Jobs:
     def _check_import(self, project: str, request: pb.ImportModelRequest) -> None:
         """Refuse what is wrong."""
         if not self.settings.tracking:
-            raise FailedPrecondition("this service keeps no tracking runs, so it has no registry", reason="NO_TRACKING")
+            raise FailedPrecondition("this service keeps no tracking runs, so it has no registry", reason=NO_TRACKING)
         if not REGISTERED.fullmatch(request.uri) or ".." in request.uri:
             raise InvalidRequest(
                 "uri", "must be models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}"

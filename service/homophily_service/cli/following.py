@@ -16,7 +16,7 @@ from rich.text import Text
 
 from homophily_service.cli.describing import clock, short
 from homophily_service.cli.failures import INTERRUPTED
-from homophily_service.cli.screen import err, say
+from homophily_service.cli.screen import err, percent, say
 from homophily_service.client import ClientError, Job, JobEvent, JobHandle, JobState
 
 
@@ -190,7 +190,11 @@ def _what(event: JobEvent) -> str:
 
 def _facts(event: JobEvent) -> str:
     facts = []
-    if event.max_iterations:
+    if event.max_trials:
+        facts.append(f"trial {event.trials}/{event.max_trials}")
+        if event.best_error_rate is not None:
+            facts.append(f"best error {percent(event.best_error_rate)}")
+    elif event.max_iterations:
         facts.append(f"{event.iteration}/{event.max_iterations}")
     elif event.iteration:
         facts.append(str(event.iteration))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_TARGET = "127.0.0.1:50051"
 
 _SERVICE, _GRAPH, _SOLVER, _JOB = "Service", "Graph", "Solver", "Job"
+_SEARCH = "Search"
 
 Target = Annotated[
     str, typer.Option(envvar="HOMOPHILY_TARGET", metavar="HOST:PORT", help="The service.", rich_help_panel=_SERVICE)
@@ -128,6 +129,35 @@ class SolverOptions:
             given["class_prior"] = numbers(self.class_prior, float, "--class-prior")
         given["normalized"] = _truth(self.normalized, "--normalized")
         return given
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """A search for the hyper-parameters that are not given."""
+
+    search: Annotated[
+        bool, typer.Option("--search", help="Look for the parameters that are not given.", rich_help_panel=_SEARCH)
+    ] = False
+    trials: Annotated[
+        int | None, typer.Option(help="Settings to try at most; 48.", metavar="N", rich_help_panel=_SEARCH)
+    ] = None
+    search_seconds: Annotated[
+        float | None, typer.Option(help="No more are begun after so long.", metavar="S", rich_help_panel=_SEARCH)
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Of the search.", metavar="N", rich_help_panel=_SEARCH)] = None
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Spread the trials over all workers.", rich_help_panel=_SEARCH)
+    ] = False
+
+    def argument(self) -> dict[str, Any] | None:
+        """What ``Client.fit`` takes."""
+        every = {"trials": self.trials, "seconds": self.search_seconds, "seed": self.seed, "spread": self.spread}
+        given = {name: value for name, value in every.items() if value}
+        if given and not self.search:
+            raise WrongInput(
+                "--trials, --search-seconds, --seed and --spread are of a --search, which is not asked for."
+            )
+        return given if self.search else None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from homophily_service.cli.failures import FAILED, WrongInput
-from homophily_service.cli.options import GraphOptions, JobOptions, Service, SolverOptions, command, numbers
+from homophily_service.cli.options import GraphOptions, JobOptions, SearchOptions, Service, SolverOptions, command, numbers
 from homophily_service.cli.screen import AsJson, err, print_json, say, tell
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ Unlabelled = Annotated[
 Validation = Annotated[
     str | None,
     typer.Option(metavar="FILE[:COLUMN]", help="Labels that are not used, only compared with: the error rate."),
+]
+Test = Annotated[
+    str | None,
+    typer.Option(metavar="FILE[:COLUMN]", help="Labels that are compared with when everything is decided."),
 ]
 Calibrate = Annotated[
     bool, typer.Option("--calibrate", help="So that probabilities can be asked for; takes five more fits.")
@@ -83,8 +87,10 @@ def fit(
     label_column: LabelColumn = None,
     unlabelled: Unlabelled = "-1",
     validation: Validation = None,
+    test: Test = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
+    search: SearchOptions,
     solver: SolverOptions,
     graph: GraphOptions,
     job: JobOptions,
@@ -100,23 +106,26 @@ def fit(
     if (labels is None) == (label_column is None):
         raise WrongInput("Labels are needed, either by --labels FILE or by --label-column of the data's file.")
     given = None if labels is None else read_labels(labels, unlabelled)
-    compared = None if validation is None else read_labels(validation, unlabelled)
-    arguments = solver.arguments() | vars(graph)
+    compared = {
+        name: (file, read_labels(file, unlabelled))
+        for name, file in (("validation", validation), ("test", test))
+        if file is not None
+    }
+    arguments = solver.arguments() | vars(graph) | {"search": search.argument()}
     with service.client() as client:
         dataset, entries = find_dataset(client, data, label_column)
         source = labels or f"{data}:{label_column}"
         if given is None:
             given = _from_column(entries, unlabelled, source)
         given = given.checked(dataset.points, source).of_two_classes(source)
-        if compared is not None:
-            compared = compared.checked(dataset.points, str(validation)).like(given.by_point.values())
+        for name, (file, read) in compared.items():
+            arguments[name] = read.checked(dataset.points, file).like(given.by_point.values()).by_point
 
         def start(request_id: str) -> JobHandle[Any]:
             return client.fit(
                 dataset,
                 given.by_point,
                 **arguments,
-                validation=None if compared is None else compared.by_point,
                 calibrate=calibrate,
                 model_id=model,
                 priority=job.priority,
@@ -135,6 +144,7 @@ def transduce(
     unlabelled: Unlabelled = "-1",
     withdraw: Annotated[str | None, typer.Option(metavar="3,17,…", help="Points that lose their label.")] = None,
     validation: Validation = None,
+    test: Test = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
     job: JobOptions,
@@ -150,21 +160,27 @@ def transduce(
     if labels is None and withdraw is None:
         raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
     given = None if labels is None else read_labels(labels, unlabelled)
-    compared = None if validation is None else read_labels(validation, unlabelled)
+    compared = {
+        name: (file, read_labels(file, unlabelled))
+        for name, file in (("validation", validation), ("test", test))
+        if file is not None
+    }
     withdrawn = [] if withdraw is None else numbers(withdraw, int, "--withdraw")
     with service.client() as client:
         found = client.get_model(base)
         if given is not None:
             given = given.checked(found.points, str(labels)).like(found.classes)
-        if compared is not None:
-            compared = compared.checked(found.points, str(validation)).like(found.classes)
+        arguments: dict[str, Any] = {
+            name: read.checked(found.points, file).like(found.classes).by_point
+            for name, (file, read) in compared.items()
+        }
 
         def start(request_id: str) -> JobHandle[Any]:
             return client.transduce(
                 found,
                 None if given is None else given.by_point,
                 withdrawn=withdrawn,
-                validation=None if compared is None else compared.by_point,
+                **arguments,
                 calibrate=calibrate,
                 model_id=model,
                 priority=job.priority,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -17,7 +17,7 @@ from homophily_service.client.errors import ClientError, LimitExceeded
 from homophily_service.client.handle import LONGEST_WAIT, JobHandle
 from homophily_service.client.labels import GivenLabels, to_labels, whole_numbers
 from homophily_service.client.models import Models
-from homophily_service.client.parameters import choice, graph_message, options_message, solver_message
+from homophily_service.client.parameters import choice, graph_message, options_message, search_message, solver_message
 from homophily_service.client.points import Points
 from homophily_service.client.results import KINDS, STATES, Dataset, JobState, Model
 from homophily_service.names import DatasetName, JobName, ModelName, ProjectName
@@ -52,6 +52,8 @@ class Jobs(Datasets, Models):
         multiclass: str | None = None,
         class_prior: ArrayLike | str | None = None,
         validation: Any = None,
+        test: Any = None,
+        search: bool | int | Mapping[str, Any] | None = None,
         calibrate: bool = False,
         model_id: str | None = None,
         wait: float = 0.0,
@@ -71,7 +73,10 @@ class Jobs(Datasets, Models):
             Classes are whole numbers (True is 1) or strings.
         method, n_neighbors … class_prior : see the core's ``KNNGraph``, ``ERRClassifier`` (method="err") and
             ``IRRClassifier`` ("irr"). None takes the default, which for the metric of sparse points is cosine.
-        validation : labels, as y, that are not used, only compared with.
+        validation : labels, as y, that are not used, only compared with; a search decides by them.
+        test : labels, as y, that are compared with when everything is decided.
+        search : look for the hyper-parameters that are not given: True, a number of trials, or a dictionary with
+            ``trials``, ``seconds``, ``seed`` and ``spread`` (True: as jobs of their own, over all workers).
         calibrate : so that probabilities can be asked for; takes about five more fits.
         model_id : the model's short name; the job's if not given.
         wait : seconds, at most 60, for which the answer may take its time to come back with a finished job.
@@ -103,6 +108,7 @@ class Jobs(Datasets, Models):
                 multiclass=multiclass,
                 class_prior=class_prior,
             ),
+            search=search_message(search),
             calibrate=calibrate,
             model_id=model_id or "",
             options=options_message(
@@ -113,9 +119,14 @@ class Jobs(Datasets, Models):
                 max_attempts=max_attempts,
             ),
         )
-        given = {"y": to_labels(y), "validation": to_labels(validation, "validation")}
+        given = {
+            "y": to_labels(y),
+            "validation": to_labels(validation, "validation"),
+            "test": to_labels(test, "test"),
+        }
         request.labels.CopyFrom(given["y"].message)
         request.validation.CopyFrom(given["validation"].message)
+        request.test.CopyFrom(given["test"].message)
         if isinstance(data, Dataset | str):
             self._use_dataset(request, data, given)
         else:
@@ -129,6 +140,7 @@ class Jobs(Datasets, Models):
         *,
         withdrawn: ArrayLike = (),
         validation: Any = None,
+        test: Any = None,
         calibrate: bool = False,
         model_id: str | None = None,
         wait: float = 0.0,
@@ -143,7 +155,11 @@ class Jobs(Datasets, Models):
         ``withdrawn`` are points that lose their label. The rest is as in ``fit``.
         """
         name = self._name(ModelName, model, "model")
-        given = {"labels": to_labels(labels, "labels"), "validation": to_labels(validation, "validation")}
+        given = {
+            "labels": to_labels(labels, "labels"),
+            "validation": to_labels(validation, "validation"),
+            "test": to_labels(test, "test"),
+        }
         if any(one.length is not None for one in given.values()):
             check_lengths(given, (model if isinstance(model, Model) else self.get_model(model)).points)
         request = job_pb2.TransduceRequest(
@@ -151,6 +167,7 @@ class Jobs(Datasets, Models):
             labels=given["labels"].message,
             withdrawn=whole_numbers(withdrawn, "withdrawn"),
             validation=given["validation"].message,
+            test=given["test"].message,
             calibrate=calibrate,
             model_id=model_id or "",
             options=options_message(

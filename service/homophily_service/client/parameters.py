@@ -70,6 +70,21 @@ def solver_message(*, class_prior: Any = None, **parameters: Any) -> pb.SolverPa
     return message
 
 
+def search_message(search: bool | int | Mapping[str, Any] | None) -> pb.SearchParameters | None:
+    """A search: True for its defaults, a number of trials, or its fields by name; None and False for none.
+
+    >>> search_message({"trials": 20, "spread": True}).trials
+    20
+    """
+    if search is None or search is False:
+        return None
+    fields = {} if search is True else dict(search) if isinstance(search, Mapping) else {"trials": search}
+    unknown = fields.keys() - pb.SearchParameters.DESCRIPTOR.fields_by_name.keys()
+    if unknown:
+        raise ValueError(f"search must have no fields but trials, seconds, seed and spread. Got {sorted(unknown)}.")
+    return pb.SearchParameters(**fields)
+
+
 def embedding_message(**parameters: Any) -> embedding_pb2.EmbeddingParameters:
     """The map's parameters; None means not given."""
     message = embedding_pb2.EmbeddingParameters()

@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.arrays import DTYPES
 from homophily_service.client.errors import JobFailed, from_job
+from homophily_service.client.fitting import Evaluation, Search, Trace
 from homophily_service.client.labels import class_array
 from homophily_service.client.parameters import to_dict
 
@@ -101,6 +102,18 @@ class Model:
     #: What was worth telling, such as components without a label.
     warnings: tuple[str, ...]
     size_bytes: int
+    #: The way of the optimiser; None for IRR.
+    trace: Trace | None
+    #: The answers against the validation labels, and against the test labels, where there were any.
+    validation: Evaluation | None
+    test: Evaluation | None
+    #: The search that found the parameters, if there was one.
+    search: Search | None
+    #: The most memory that the process which fitted it held.
+    peak_memory_bytes: int
+    #: What it was computed on, such as cpu, and the versions of the software by package.
+    device: str
+    software: dict[str, str]
 
     @classmethod
     def from_message(cls, message: model_pb2.Model) -> Model:
@@ -127,6 +140,13 @@ class Model:
             create_time=_time(message.create_time),
             warnings=tuple(message.warnings),
             size_bytes=message.size_bytes,
+            trace=Trace.from_message(message.trace),
+            validation=Evaluation.from_message(message.validation),
+            test=Evaluation.from_message(message.test),
+            search=Search.from_message(message.search),
+            peak_memory_bytes=message.peak_memory_bytes,
+            device=message.device,
+            software=dict(message.software),
         )
 
 
@@ -196,6 +216,13 @@ class Embedding:
     #: What was worth telling, such as links that contradict each other.
     warnings: tuple[str, ...]
     size_bytes: int
+    #: The way of the optimiser.
+    trace: Trace | None
+    #: The most memory that the process which made it held.
+    peak_memory_bytes: int
+    #: What it was computed on, such as cpu, and the versions of the software by package.
+    device: str
+    software: dict[str, str]
 
     @classmethod
     def from_message(cls, message: embedding_pb2.Embedding) -> Embedding:
@@ -223,6 +250,10 @@ class Embedding:
             seconds=dict(message.seconds),
             warnings=tuple(message.warnings),
             size_bytes=message.size_bytes,
+            trace=Trace.from_message(message.trace),
+            peak_memory_bytes=message.peak_memory_bytes,
+            device=message.device,
+            software=dict(message.software),
         )
 
 
@@ -235,6 +266,8 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    #: For jobs of its own, such as the trials of a search.
+    WAITING = "waiting"
 
     @property
     def is_final(self) -> bool:
@@ -248,8 +281,15 @@ STATES: dict[str, job_pb2.JobState.ValueType] = {
     JobState.SUCCEEDED: job_pb2.JOB_STATE_SUCCEEDED,
     JobState.FAILED: job_pb2.JOB_STATE_FAILED,
     JobState.CANCELLED: job_pb2.JOB_STATE_CANCELLED,
+    JobState.WAITING: job_pb2.JOB_STATE_WAITING,
 }
-KINDS = {"fit": job_pb2.JOB_KIND_FIT, "transduce": job_pb2.JOB_KIND_TRANSDUCE, "embed": job_pb2.JOB_KIND_EMBED}
+KINDS = {
+    "fit": job_pb2.JOB_KIND_FIT,
+    "transduce": job_pb2.JOB_KIND_TRANSDUCE,
+    "embed": job_pb2.JOB_KIND_EMBED,
+    "trial": job_pb2.JOB_KIND_TRIAL,
+    "import": job_pb2.JOB_KIND_IMPORT,
+}
 _STATES_BACK = {number: JobState(state) for state, number in STATES.items()}
 _KINDS_BACK = {number: kind for kind, number in KINDS.items()}
 
@@ -266,6 +306,10 @@ class Progress:
     error_rate: float | None
     #: The share of the work that is done, roughly.
     fraction: float
+    #: In a search: the settings tried, at most so many, and the lowest error rate among them.
+    trials: int
+    max_trials: int
+    best_error_rate: float | None
 
     @classmethod
     def from_message(cls, message: job_pb2.Progress) -> Progress:
@@ -277,6 +321,9 @@ class Progress:
             energy=message.energy if message.HasField("energy") else None,
             error_rate=message.error_rate if message.HasField("error_rate") else None,
             fraction=message.fraction,
+            trials=message.trials,
+            max_trials=message.max_trials,
+            best_error_rate=message.best_error_rate if message.HasField("best_error_rate") else None,
         )
 
 
@@ -294,6 +341,9 @@ class JobEvent:
     energy: float | None
     error_rate: float | None
     fraction: float | None
+    trials: int | None
+    max_trials: int | None
+    best_error_rate: float | None
     message: str
 
     @classmethod
@@ -343,6 +393,8 @@ class Job:
     cancel_requested: bool
     last_sequence: int
     tracking_run: str
+    #: Where people find that run.
+    tracking_url: str
 
     @classmethod
     def from_message(cls, message: job_pb2.Job) -> Job:
@@ -370,6 +422,7 @@ class Job:
             cancel_requested=message.cancel_requested,
             last_sequence=message.last_sequence,
             tracking_run=message.tracking_run,
+            tracking_url=message.tracking_url,
         )
 
 

@@ -12,7 +12,7 @@ from homophily_service.processes import begin, fair_threads
 from homophily_service.stores import Stores
 from homophily_service.warm import warm_up, warm_up_maps
 from homophily_service.worker.compute import KINDS, compute
-from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, Task
+from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, WAIT, Task, Waiting
 
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.worker.child")
@@ -37,7 +37,8 @@ def main() -> None:
             return
         job_name.set(str(task.name))
         try:
-            connection.send_bytes(SUCCESS + compute(task, stores, settings, threads, tell))
+            answer = compute(task, stores, settings, threads, tell)
+            connection.send_bytes(WAIT + answer.encode() if isinstance(answer, Waiting) else SUCCESS + answer)
         except ServiceError as error:
             connection.send_bytes(ERROR + job_error(error))
         except Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,12 +25,30 @@ from homophily_service.parameters import (
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.worker.embed import embed
-from homophily_service.worker.protocol import Task
-from homophily_service.worker.work import Stage, Tell, Work, graph_of, sentences
+from homophily_service.worker.evaluation import evaluation
+from homophily_service.worker.protocol import Task, Waiting
+from homophily_service.worker.search import find, try_group
+from homophily_service.worker.work import (
+    Stage,
+    Tell,
+    Work,
+    describe_computing,
+    forget_peak_memory,
+    graph_of,
+    sentences,
+)
 
 
-def compute(task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell) -> bytes:
-    """The job's result, serialised; a ServiceError if it cannot be had."""
+class Compared(NamedTuple):
+    """Labels that are only compared with: those to decide by, and those for when everything is decided."""
+
+    validation: PointLabels
+    test: PointLabels
+
+
+def compute(task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell) -> bytes | Waiting:
+    """The job's result, serialised, or what it has to wait for; a ServiceError if it cannot be had."""
+    forget_peak_memory()
     try:
         return KINDS[task.kind](Work(task, stores, settings, threads, Stage(tell)))
     except ServiceError:
@@ -48,15 +66,21 @@ def _noop(_: Work) -> bytes:
     return b""
 
 
-def _fit(work: Work) -> bytes:
+def _fit(work: Work) -> bytes | Waiting:
     request = job_pb2.FitRequest.FromString(work.task.request)
     work.stage.enter("load")
+    search = None
+    if request.HasField("search"):
+        found = find(work, request)
+        if isinstance(found, Waiting):
+            return found
+        search = found
     row = work.stores.catalog.get(DatasetName.parse(request.dataset, "dataset"))
     dataset = dataset_pb2.Dataset.FromString(row.message)
     shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
     labels = work.labels(request.labels, shape.rows, "labels")
     check_two_classes(labels.classes, "labels")
-    validation = work.labels(request.validation, shape.rows, "validation")
+    compared = Compared(*(work.labels(getattr(request, field), shape.rows, field) for field in Compared._fields))
     classifier = _classifier(request.solver, len(np.unique(labels.classes)))
     model = model_pb2.Model(
         name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
@@ -64,11 +88,12 @@ def _fit(work: Work) -> bytes:
         graph_parameters=request.graph,
         solver_parameters=request.solver,
         dimensions=shape.columns,
+        search=search,
     )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         graph = graph_of(work, dataset, row.blob, model)
-        _solve(work, model, classifier, graph, labels, validation, calibrate=request.calibrate)
+        _solve(work, model, classifier, graph, labels, compared, calibrate=request.calibrate)
     model.warnings.extend(sentences(told))
     return job_pb2.FitResult(model=model).SerializeToString()
 
@@ -81,7 +106,7 @@ def _transduce(work: Work) -> bytes:
     before = load_model(work.stores, row.blob, row.graph, work.threads)
     known = classes_of(parent.classes)
     changed = work.labels(request.labels, parent.points, "labels")
-    validation = work.labels(request.validation, parent.points, "validation")
+    compared = Compared(*(work.labels(getattr(request, field), parent.points, field) for field in Compared._fields))
     labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
     check_two_classes(labels.classes, "labels")
     classes = np.unique(labels.classes)
@@ -100,7 +125,7 @@ def _transduce(work: Work) -> bytes:
     earlier = before.solution_ if np.array_equal(classes, known) else None
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        _solve(work, model, classifier, before.graph_, labels, validation, calibrate=request.calibrate, earlier=earlier)
+        _solve(work, model, classifier, before.graph_, labels, compared, calibrate=request.calibrate, earlier=earlier)
     model.warnings.extend(sentences(told))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
     return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
@@ -137,12 +162,12 @@ def _solve(
     classifier: Classifier,
     graph: KNNGraph,
     labels: PointLabels,
-    validation: PointLabels,
+    compared: Compared,
     *,
     calibrate: bool,
     earlier: Any = None,
 ) -> None:
-    """Fit, compare with the validation labels, store, and describe it all in ``model``.
+    """Fit, compare with labels that were not used, store, and describe it all in ``model``.
 
     ``earlier`` is the solution for other labels, from which the linear solution starts.
     """
@@ -154,10 +179,10 @@ def _solve(
     most = int(getattr(classifier, "max_iter", 0))
 
     def follow(state: Iterate | int, *_: Any) -> None:
-        if isinstance(state, int):
-            stage.step(state, most)
+        if isinstance(state, Iterate):
+            stage.optimised(state, most)
         else:
-            stage.step(state.iteration, most, state.energy)
+            stage.step(state if isinstance(state, int) else state.iteration, most)
 
     classifier.set_params(n_jobs=work.threads, callback=follow)
     start = earlier
@@ -165,14 +190,17 @@ def _solve(
         start = _irr_start(classifier, graph, y, weights, earlier)
     classifier.fit(graph, y, sample_weight=weights, init=start)
     classifier.set_params(callback=None)
+    model.trace.CopyFrom(stage.trace)
     if calibrate:
         stage.enter("calibrate")
         _ = classifier.calibration_
-    if validation.points.size:
-        answers = classes[classifier.transduction_[validation.points]]
-        same_kind = answers.dtype.kind == validation.classes.dtype.kind
-        model.error_rate = float(np.mean(answers != validation.classes)) if same_kind else 1.0
-        stage.progress.error_rate = model.error_rate
+    probabilities = classifier.label_distributions_ if calibrate else None
+    for field, known in zip(Compared._fields, compared, strict=True):
+        if known.points.size:
+            answers = classifier.transduction_[known.points], probabilities
+            getattr(model, field).CopyFrom(evaluation(classes, known, *answers))
+    if model.HasField("validation"):
+        stage.progress.error_rate = model.error_rate = model.validation.error_rate
     stage.enter("save")
     model.size_bytes = save_model(work.stores.blobs, work.task.result_path, classifier, calibrate=calibrate)
     stage.leave()
@@ -183,6 +211,7 @@ def _solve(
     model.evaluations, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = calibrate
     model.seconds.update(stage.seconds)
+    describe_computing(model)
     model.create_time.GetCurrentTime()
 
 
@@ -204,4 +233,10 @@ def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any,
     return irr.fit(graph, y, sample_weight=weights, init=earlier).solution_
 
 
-KINDS: dict[str, Callable[[Work], bytes]] = {"noop": _noop, "fit": _fit, "transduce": _transduce, "embed": embed}
+KINDS: dict[str, Callable[[Work], bytes | Waiting]] = {
+    "noop": _noop,
+    "fit": _fit,
+    "trial": try_group,
+    "transduce": _transduce,
+    "embed": embed,
+}

@@ -26,7 +26,7 @@ from homophily_service.links import (
 from homophily_service.models import load_graph
 from homophily_service.names import DatasetName, EmbeddingName, ModelName
 from homophily_service.parameters import embedding_parameters, map_shape
-from homophily_service.worker.work import Work, graph_of, sentences
+from homophily_service.worker.work import Work, describe_computing, graph_of, sentences
 
 # Violated links of each kind in the embedding's message; all of them are among its arrays.
 LISTED_LINKS = 100
@@ -128,6 +128,7 @@ def _solve(
     stage.enter("solve")
     fitted = ERREmbedding(n_components, **parameters)
     _fit(work, fitted, graph, links, start.earlier)
+    embedding.trace.CopyFrom(stage.trace)
     violated = Links(fitted.violated_must_, fitted.violated_cannot_)
     embedding.links.CopyFrom(
         embedding_pb2.LinkSummary(
@@ -153,6 +154,7 @@ def _solve(
     embedding.energy, embedding.iterations = float(fitted.energy_), int(fitted.n_iter_)
     embedding.evaluations, embedding.engine = int(fitted.n_evaluations_), str(fitted.engine_)
     embedding.seconds.update(stage.seconds)
+    describe_computing(embedding)
     embedding.create_time.GetCurrentTime()
 
 
@@ -185,7 +187,7 @@ def _fit(
     most = estimator.max_iter * (len(estimator.widths) if init is None else 1)
 
     def follow(state: Iterate) -> None:
-        work.stage.step(state.iteration, most, state.energy)
+        work.stage.optimised(state, most)
 
     estimator.set_params(n_jobs=work.threads, callback=follow)
     estimator.fit(graph, must_link=links.must, cannot_link=links.cannot, init=init)

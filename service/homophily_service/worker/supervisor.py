@@ -20,11 +20,11 @@ from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.errors import ServiceError, TimeLimit, Unavailable
 from homophily_service.job_errors import job_error, lost_too_often
 from homophily_service.logs import job_name, start_logging
-from homophily_service.names import EmbeddingName, ModelName, ResourceName
-from homophily_service.queue import Lease, LeaseLost
+from homophily_service.names import EmbeddingName, JobName, ModelName, ResourceName
+from homophily_service.queue import Lease, LeaseLost, NewJob
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
-from homophily_service.worker.protocol import ERROR, READY, SUCCESS, Task
+from homophily_service.worker.protocol import ERROR, READY, SUCCESS, WAIT, Task, Waiting
 
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.worker.supervisor")
@@ -121,6 +121,8 @@ class Worker:
                     kind, body = message[:1], message[1:]
                     if kind == SUCCESS:
                         return lambda: self._succeed(lease, body)
+                    if kind == WAIT:
+                        return lambda: self._wait(lease, Waiting.decode(body))
                     if kind == ERROR:
                         error = job_pb2.JobError.FromString(body)
                         if error.code == Unavailable.code.value[0]:
@@ -175,6 +177,20 @@ class Worker:
         except ServiceError as error:
             # Such as a model_id that was taken meanwhile.
             self.stores.queue.fail(lease, job_error(error), error.message)
+
+    def _wait(self, lease: Lease, waiting: Waiting) -> None:
+        """Queue what the job has to wait for."""
+        jobs = [
+            NewJob(
+                JobName(lease.name.project, child.id),
+                "trial",
+                child.request,
+                max_attempts=self.settings.max_attempts,
+                time_limit=lease.time_limit,
+            )
+            for child in waiting.children
+        ]
+        self.stores.queue.wait_for(lease, jobs, waiting.message)
 
     def _try_later(self, lease: Lease, message: str) -> None:
         """Give a job back whose stores did not answer, after a pause in which they may have come back."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+import platform
+import resource
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 from homophily import KNNGraph
+from homophily.optimize import State as Iterate
 from homophily.state import PointLabels
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
@@ -22,8 +28,11 @@ from homophily_service.worker.protocol import Task
 _log = logging.getLogger(__name__)
 
 # Roughly how much of a job is done when a phase begins.
-PHASES = {"load": 0.0, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "cluster": 0.8, "save": 0.95}
+PHASES = {"load": 0.0, "search": 0.02, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "cluster": 0.8, "save": 0.95}
 SECONDS_BETWEEN_REPORTS = 0.2
+# A trace that has become longer loses every second step.
+LONGEST_TRACE = 1000
+SOFTWARE = ("homophily", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
 
 Tell = Callable[[job_pb2.Progress], None]
 Described = model_pb2.Model | embedding_pb2.Embedding
@@ -36,6 +45,7 @@ class Stage:
         self.tell = tell
         self.seconds: dict[str, float] = {}
         self.progress = job_pb2.Progress()
+        self.trace = model_pb2.Trace()
         self._entered = self._told = time.monotonic()
 
     def enter(self, phase: str) -> None:
@@ -51,13 +61,29 @@ class Stage:
             self.seconds[self.progress.phase] = self.seconds.get(self.progress.phase, 0.0) + now - self._entered
         self._entered = now
 
-    def step(self, iteration: int, most: int, energy: float | None = None) -> None:
-        """A step of the optimiser; told a few times a second."""
+    def step(self, iteration: int, most: int) -> None:
+        """A step of a solver; told a few times a second."""
         begins, ends = PHASES[self.progress.phase], PHASES["calibrate" if self.progress.phase == "solve" else "save"]
         self.progress.iteration, self.progress.max_iterations = iteration, most
         self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
-        if energy is not None:
-            self.progress.energy = energy
+        self.now_and_then()
+
+    def optimised(self, state: Iterate, most: int) -> None:
+        """A step of the optimiser, which goes into the trace as well."""
+        trace, progress = self.trace, self.progress
+        trace.iterations.append(state.iteration)
+        trace.energies.append(state.energy)
+        trace.gradient_norms.append(state.gradient_norm)
+        trace.evaluations.append(state.n_evaluations)
+        if len(trace.iterations) > LONGEST_TRACE:
+            for column in (trace.iterations, trace.energies, trace.gradient_norms, trace.evaluations):
+                del column[1::2]
+        progress.energy, progress.gradient_norm = state.energy, state.gradient_norm
+        progress.evaluations = state.n_evaluations
+        self.step(state.iteration, most)
+
+    def now_and_then(self) -> None:
+        """Tell how far it is, if the last time was a while ago."""
         if time.monotonic() - self._told >= SECONDS_BETWEEN_REPORTS:
             self._tell()
 
@@ -114,6 +140,27 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
         )
     )
     return graph
+
+
+def describe_computing(described: Described) -> None:
+    """Note on what, with what and in how much memory something was computed."""
+    described.device = "cpu"
+    described.peak_memory_bytes = _peak_memory()
+    described.software.update({package: version(package) for package in SOFTWARE})
+    described.software["python"] = platform.python_version()
+
+
+def forget_peak_memory() -> None:
+    """Measure the most memory from here on, where the kernel lets us: the process has had other jobs."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory() -> int:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def sentences(told: list[warnings.WarningMessage]) -> list[str]:

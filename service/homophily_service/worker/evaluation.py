@@ -1,0 +1,43 @@
+"""Answers against labels that were not used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily.state import PointLabels
+from homophily_service._pb import model_pb2
+
+MOST_CLASSES_SHOWN = 100
+RELIABILITY_BINS = 10
+
+
+def evaluation(
+    classes: NDArray[Any],
+    known: PointLabels,
+    answers: NDArray[np.integer],
+    probabilities: NDArray[np.float64] | None,
+) -> model_pb2.Evaluation:
+    """Compare ``answers``, positions in ``classes`` for the points of ``known``; probabilities are of all points."""
+    count = len(classes)
+    truth = np.full(len(known.points), -1)
+    if known.classes.dtype.kind == classes.dtype.kind:
+        there = np.isin(known.classes, classes)
+        truth[there] = np.searchsorted(classes, known.classes[there])
+    right = truth == answers
+    message = model_pb2.Evaluation(points=len(truth), error_rate=float(np.mean(~right)))
+    if count <= MOST_CLASSES_SHOWN:
+        listed = truth >= 0
+        cells = np.bincount(truth[listed] * count + answers[listed], minlength=count * count)
+        message.confusion.extend(cells.tolist())
+    if probabilities is not None:
+        confidence = probabilities[known.points, answers]
+        bins = np.minimum((confidence * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
+        for place in np.unique(bins):
+            mine = bins == place
+            message.reliability.add(
+                confidence=float(confidence[mine].mean()), accuracy=float(right[mine].mean()), points=int(mine.sum())
+            )
+    return message

@@ -1,0 +1,225 @@
+"""Looking for hyper-parameters: in one job, or spread over the workers as jobs of their own.
+
+A spread search holds nothing between its steps. Each time what it waited for has ended, it is told all outcomes anew
+and asks for the next trials, so that any worker can go on with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from homophily import KNNGraph
+from homophily.selection import Group, Outcome, Result, Search, Trial, build_graph, evaluate, select
+from homophily.selection.search import DEFAULT_TRIALS
+from homophily.state import PointLabels, fit_arguments
+from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_service.arrays import points_from_parts
+from homophily_service.errors import error_of_code
+from homophily_service.names import DatasetName
+from homophily_service.parameters import graph_parameters, set_parameters, solver_parameters
+from homophily_service.queue import FAILED, SUCCEEDED
+from homophily_service.worker.protocol import Child, Waiting
+from homophily_service.worker.work import PHASES, Work
+
+STAGES = {"graph": 1, "relationships": 2}
+# Graphs of trials are kept in memory only, and only the last ones: trials that follow each other share them.
+_GRAPHS_KEPT = 2
+_graphs: OrderedDict[str, KNNGraph] = OrderedDict()
+
+
+class Question(NamedTuple):
+    """What is searched for: labels to learn from, those to judge by, and where trials may differ."""
+
+    y: Any
+    weights: Any
+    validation: Any
+    method: str
+    fixed: dict[str, Any]
+    n_classes: int
+
+
+def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | Waiting:
+    """Search, and set what was found in the request; or what to wait for."""
+    dataset, blob = _dataset(work, request)
+    question = _question(work, request, dataset)
+    asked = request.search
+    trials = asked.trials if asked.HasField("trials") else DEFAULT_TRIALS
+    seconds = asked.seconds if asked.HasField("seconds") else None
+    work.stage.enter("search")
+    work.stage.progress.max_trials = trials
+    if asked.spread:
+        search = Search(
+            len(question.y),
+            question.n_classes,
+            method=question.method,  # type: ignore[arg-type]
+            trials=trials,
+            seconds=seconds,
+            seed=asked.seed,
+            fixed=question.fixed,
+        )
+        outcomes = _outcomes(work)
+        search.tell(outcomes)
+        for trial in search.trials:
+            _count(work, trial)
+        if groups := search.ask():
+            children = [Child(f"{work.task.name.id}-{group.number}", _encode(group, request)) for group in groups]
+            return Waiting(children, f"tries {sum(len(group.trials) for group in groups)} settings")
+        best, tried = search.best, search.trials
+    else:
+        found = select(
+            _points(work, blob, dataset),
+            question.y,
+            sample_weight=question.weights,
+            validation=question.validation,
+            method=question.method,  # type: ignore[arg-type]
+            trials=trials,
+            seconds=seconds,
+            seed=asked.seed,
+            n_jobs=work.threads,
+            callback=lambda trial: _count(work, trial),
+            **question.fixed,
+        )
+        best, tried = found.best, found.trials
+    set_parameters(best.parameters, request.graph, request.solver)
+    return model_pb2.SearchSummary(trials=map(_message, tried), best=best.trial)
+
+
+def try_group(work: Work) -> bytes:
+    """The trials of a group, as a job of their own; the result is a TrialResult."""
+    group, request = _decode(work.task.request)
+    work.stage.enter("load")
+    dataset, blob = _dataset(work, request)
+    question = _question(work, request, dataset)
+    work.stage.enter("search")
+    work.stage.progress.max_trials = len(group.trials)
+    outcome = evaluate(
+        group,
+        _graph(work, dataset, blob, group.graph),
+        question.y,
+        sample_weight=question.weights,
+        validation=question.validation,
+        seed=request.search.seed,
+        n_jobs=work.threads,
+        callback=lambda trial: _count(work, trial),
+    )
+    trials = [_message(trial) for trial in _trials(outcome)]
+    return job_pb2.TrialResult(trials=trials).SerializeToString()
+
+
+def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Dataset, str]:
+    row = work.stores.catalog.get(DatasetName.parse(request.dataset, "dataset"))
+    return dataset_pb2.Dataset.FromString(row.message), row.blob
+
+
+def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Dataset) -> Question:
+    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
+    u = dataset.shape.csr.rows if is_sparse else dataset.shape.dense.rows
+    labels = work.labels(request.labels, u, "labels")
+    validation = work.labels(request.validation, u, "validation")
+    together = labels
+    if validation.points.size:
+        together = PointLabels(*(np.concatenate(columns) for columns in zip(labels, validation, strict=True)))
+    # The core sees positions: any value may be a class here.
+    classes, positions = np.unique(together.classes, return_inverse=True)
+    y, weights = fit_arguments(together._replace(classes=positions), u)
+    method, solver = solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+    if isinstance(solver["class_prior"], np.ndarray):
+        # Groups go through JSON.
+        solver["class_prior"] = solver["class_prior"].tolist()
+    fixed = {**graph_parameters(request.graph, is_sparse=is_sparse, field="graph"), **solver}
+    if not request.graph.HasField("n_neighbors"):
+        del fixed["n_neighbors"]
+    return Question(y, weights, validation.points if validation.points.size else None, method, fixed, len(classes))
+
+
+def _points(work: Work, blob: str, dataset: dataset_pb2.Dataset) -> Any:
+    columns = dataset.shape.csr.columns or dataset.shape.dense.columns
+    return points_from_parts(work.stores.blobs.read(blob).arrays, columns)
+
+
+def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> KNNGraph:
+    key = dataset.sha256.hex() + json.dumps(parameters, sort_keys=True)
+    if key not in _graphs:
+        _graphs[key] = build_graph(parameters, _points(work, blob, dataset), work.threads)
+        if len(_graphs) > _GRAPHS_KEPT:
+            _graphs.popitem(last=False)
+    _graphs.move_to_end(key)
+    return _graphs[key]
+
+
+def _count(work: Work, trial: Trial) -> None:
+    """Tell that a trial is done."""
+    progress = work.stage.progress
+    progress.trials += 1
+    if trial.error is not None and not trial.pruned:
+        so_far = progress.best_error_rate if progress.HasField("best_error_rate") else 1.0
+        progress.best_error_rate = min(so_far, trial.error)
+    begins = PHASES["search"]
+    progress.fraction = begins + (PHASES["solve"] - begins) * min(1.0, progress.trials / max(1, progress.max_trials))
+    work.stage.now_and_then()
+
+
+def _message(trial: Trial) -> model_pb2.Trial:
+    message = model_pb2.Trial(
+        number=trial.number,
+        stage=STAGES[trial.stage],
+        error_rate=trial.error,
+        score=trial.loss,
+        seconds=trial.seconds,
+        pruned=trial.pruned,
+        held_out=trial.held_out,
+    )
+    message.solver.method = model_pb2.METHOD_IRR if trial.method == "irr" else model_pb2.METHOD_ERR
+    set_parameters(trial.parameters, message.graph, message.solver)
+    return message
+
+
+def _trials(outcome: Outcome) -> list[Trial]:
+    whole = Search(2, 2)
+    whole.tell([outcome])
+    return whole.trials
+
+
+# -- to other workers and back ---------------------------------------------------------------------------------------
+
+
+def _encode(group: Group, request: job_pb2.FitRequest) -> bytes:
+    return json.dumps(group.to_json()).encode() + b"\n" + request.SerializeToString(deterministic=True)
+
+
+def _decode(body: bytes) -> tuple[Group, job_pb2.FitRequest]:
+    line, _, request = body.partition(b"\n")
+    return Group.from_json(json.loads(line)), job_pb2.FitRequest.FromString(request)
+
+
+def _outcomes(work: Work) -> list[Outcome]:
+    """What became of the trials so far. Those that failed count as given up, unless all did."""
+    outcomes, failures = [], []
+    for row in work.stores.queue.children(work.task.name):
+        group, _ = _decode(work.stores.queue.get_request(row.number))
+        if row.state == SUCCEEDED:
+            trials = job_pb2.TrialResult.FromString(row.outcome).trials
+            outcomes.append(Outcome(group, tuple(map(_result, trials))))
+        else:
+            if row.state == FAILED:
+                failures.append(job_pb2.JobError.FromString(row.outcome))
+            given_up = Result(None, None, 0, 0.0, pruned=True)
+            outcomes.append(Outcome(group, (given_up,) * len(group.trials)))
+    if failures and len(failures) == len(outcomes):
+        error = failures[0]
+        raise error_of_code(error.code, error.message, error.reason, [])
+    return outcomes
+
+
+def _result(trial: model_pb2.Trial) -> Result:
+    return Result(
+        trial.error_rate if trial.HasField("error_rate") else None,
+        trial.score if trial.HasField("score") else None,
+        trial.held_out,
+        trial.seconds,
+        trial.pruned,
+    )

@@ -1,0 +1,136 @@
+"""Fit with a search: in one job, spread over jobs, cancelled, and with labels to test by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_moons
+
+from homophily_service._pb import model_pb2
+from homophily_service.client import Client, InvalidArgument, JobCancelled, Model
+from homophily_service.names import JobName
+
+from .serving import Service, running
+
+U = 300
+
+
+def message_of(client: Client, model: Model) -> model_pb2.Model:
+    return client._stub.GetModel(model_pb2.GetModelRequest(name=model.name)).model
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("search"), workers=2, threads=1) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.target) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def moons() -> tuple[Any, Any]:
+    return make_moons(U, noise=0.15, random_state=0)
+
+
+def asked(moons: tuple[Any, Any], **search: Any) -> dict[str, Any]:
+    _, y = moons
+    names = np.array(["left", "right"])[y]
+    return {
+        "y": {i: names[i] for i in range(12)},
+        "validation": {i: names[i] for i in range(12, 40)},
+        "test": {i: names[i] for i in range(40, U)},
+        "search": {"trials": 8, **search},
+        "calibrate": True,
+    }
+
+
+def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[Any, Any]) -> None:
+    job = client.fit(moons[0], **asked(moons), lambda1=0.02)
+    events = list(job.watch())
+    model = job.result(60)
+    message = message_of(client, model)
+    assert [trial.number for trial in message.search.trials] == list(range(8))
+    assert {trial.stage for trial in message.search.trials} == {1, 2}
+    # What was given stays, what was found is in the model.
+    assert {trial.solver.lambda1 for trial in message.search.trials} == {0.02}
+    best = message.search.trials[message.search.best]
+    assert message.solver_parameters.sigma_f == best.solver.sigma_f
+    assert message.solver_parameters.lambda2 == best.solver.lambda2
+    assert message.graph_parameters.n_neighbors == best.graph.n_neighbors
+    assert best.held_out == 28
+    assert any(event.phase == "search" for event in events)
+    assert message.test.points == U - 40
+    assert message.test.error_rate < 0.2
+    assert sum(message.test.confusion) == U - 40
+    assert sum(one.points for one in message.test.reliability) == U - 40
+    assert message.validation.error_rate == message.error_rate
+    assert message.trace.energies[-1] == message.energy
+    assert list(message.trace.iterations) == sorted(message.trace.iterations)
+    assert message.peak_memory_bytes > 50 << 20
+    assert "numpy" in message.software
+
+
+def compared(message: model_pb2.Model) -> list[Any]:
+    return [
+        (trial.number, trial.error_rate, trial.score, trial.solver.SerializeToString(deterministic=True))
+        for trial in message.search.trials
+    ]
+
+
+def test_a_spread_search_finds_the_same(client: Client, moons: tuple[Any, Any]) -> None:
+    alone = message_of(client, client.fit(moons[0], **asked(moons)).result(60))
+    job = client.fit(moons[0], **asked(moons, spread=True))
+    states = {str(event.state) for event in job.watch()}
+    assert "waiting" in states
+    spread = message_of(client, job.result(60))
+    assert compared(spread) == compared(alone)
+    assert spread.search.best == alone.search.best
+    assert spread.solver_parameters == alone.solver_parameters
+    trials = list(client.list_jobs(kind="trial"))
+    assert len(trials) > 2
+    assert {str(one.state) for one in trials} == {"succeeded"}
+    # Waiting for trials is no attempt.
+    assert job.refresh().attempt == 1
+
+
+def test_cancelling_a_spread_search_cancels_its_trials(client: Client, moons: tuple[Any, Any]) -> None:
+    job = client.fit(moons[0], **asked(moons, spread=True, trials=200))
+    for event in job.watch():
+        if event.state == "waiting":
+            break
+    job.cancel()
+    with pytest.raises(JobCancelled):
+        job.result(30)
+    mine = JobName.parse(job.name, "name").id
+    for one in client.list_jobs(kind="trial"):
+        if JobName.parse(one.name, "name").id.startswith(mine):
+            list(one.watch())
+            assert str(one.state) in ("cancelled", "succeeded")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"search": {"trials": 1}}, "search.trials"),
+        ({"search": {"seconds": -1.0}}, "search.seconds"),
+        ({"validation": {3: "left"}}, "validation.points[0]"),
+        ({"test": {U: "left"}}, "test.points[0]"),
+    ],
+)
+def test_a_wrong_search_is_refused(client: Client, moons: tuple[Any, Any], change: Any, field: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        client.fit(moons[0], **(asked(moons) | change))
+    assert refused.value.violations[0].field == field
+
+
+def test_a_search_with_too_few_labels_fails_with_a_sentence(client: Client, moons: tuple[Any, Any]) -> None:
+    job = client.fit(moons[0], {0: "left", 1: "right"}, search=True)
+    with pytest.raises(Exception, match="needs labels to judge by"):
+        job.result(60)
