@@ -14,8 +14,10 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from homophily.backend import BackendName
 from homophily.energy import LabelEnergy, PolynomialPreconditioner, row_sums
 from homophily.extend import RelationshipTerm, gauss_sums
+from homophily.gpu.linear import solve_irr as solve_on_device
 from homophily.linear import irr_energy, solve_irr
 from homophily.optimize import NonlinearCG, State
 from homophily.relationship import ENGINE_NAMES, Engine, EngineName, make_engine, warn_of_error
@@ -62,7 +64,7 @@ class IRRClassifier(GraphClassifier):
         exponent: int = 2,
         symmetrize: str = "mean",
         normalized: bool = True,
-        backend: str = "numpy",
+        backend: BackendName = "numpy",
         callback: Callable[[int, float], object] | None = None,
         n_jobs: int | None = None,
         search: Any = None,
@@ -85,14 +87,11 @@ class IRRClassifier(GraphClassifier):
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         arguments = problem.laplacian, problem.confidence, problem.targets, self._used("lambda1")
-        found = solve_irr(
-            *arguments,
-            power=self._power,
-            tolerance=self.tol,
-            initial=init,
-            n_jobs=self.n_jobs,
-            callback=callback,
-        )
+        how: dict[str, Any] = {"power": self._power, "tolerance": self.tol, "initial": init, "callback": callback}
+        if problem.on_device is not None:
+            found = solve_on_device(problem.on_device, *arguments, **how)
+        else:
+            found = solve_irr(*arguments, **how, n_jobs=self.n_jobs)
         energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
         return Answer(found.solution, energy, found.iterations, 0)
 
@@ -145,7 +144,7 @@ class ERRClassifier(GraphClassifier):
     multiclass : "vector" or "one-vs-rest", for more than two classes.
     engine : how the relationship energy is computed, see :mod:`homophily.relationship`.
     normalized : use the normalised Laplacian.
-    backend : "numpy".
+    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
     callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``)
         before the first step and after each. Before that, each iteration of the IRR start shows it a :class:`Start`
         (a direct solution only one, at its end), whose ``iteration`` is 0 and whose ``energy`` None. Raise to cancel.
@@ -214,7 +213,7 @@ class ERRClassifier(GraphClassifier):
         exponent: int = 2,
         symmetrize: str = "mean",
         normalized: bool = True,
-        backend: str = "numpy",
+        backend: BackendName = "numpy",
         callback: Callable[[State | Start], object] | None = None,
         n_jobs: int | None = None,
         search: Any = None,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
+from homophily.backend import BackendName
 from homophily.embed import ERREmbedding, Floats
 from homophily.graph import KNNGraph
 from homophily.links import Links
@@ -89,6 +90,7 @@ class ERRClustering(ClusterMixin, ERREmbedding):
         exponent: int = 2,
         symmetrize: str = "max",
         normalized: bool = True,
+        backend: BackendName = "numpy",
         callback: Callable[[State], object] | None = None,
         n_jobs: int | None = None,
     ):
@@ -115,6 +117,7 @@ class ERRClustering(ClusterMixin, ERREmbedding):
             exponent=exponent,
             symmetrize=symmetrize,
             normalized=normalized,
+            backend=backend,
             callback=callback,
             n_jobs=n_jobs,
         )

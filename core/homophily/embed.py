@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from homophily.backend import BACKEND_CONSTRAINT, BackendName
 from homophily.energy import row_sums
 from homophily.errors import ContradictingLinksError
 from homophily.graph import KNNGraph
@@ -67,6 +68,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         lower the energy a little and change neither errors nor links.
     engine : how R is computed, see :mod:`homophily.relationship`.
     normalized : use the normalised Laplacian.
+    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
     callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and
         the map ``x``) before the first step and after each. Raise to cancel.
     n_jobs : threads; None means every core this process may use.
@@ -109,6 +111,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "tol": [Interval(Real, 0, None, closed="left")],
         "engine": [StrOptions(set(ENGINE_NAMES))],
         "normalized": ["boolean"],
+        "backend": BACKEND_CONSTRAINT,
         "callback": [callable, None],
     }
 
@@ -136,6 +139,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         exponent: int = 2,
         symmetrize: str = "max",
         normalized: bool = True,
+        backend: BackendName = "numpy",
         callback: Callable[[State], object] | None = None,
         n_jobs: int | None = None,
     ):
@@ -161,6 +165,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.exponent = exponent
         self.symmetrize = symmetrize
         self.normalized = normalized
+        self.backend = backend
         self.callback = callback
         self.n_jobs = n_jobs
 

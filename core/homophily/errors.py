@@ -1,4 +1,4 @@
-"""The warnings of the core; errors are Python's own ValueError and TypeError, worded as scikit-learn does, but for one.
+"""The warnings of the core; errors are Python's own ValueError and TypeError, worded as scikit-learn does, but for two.
 
 UserWarning
 └── HomophilyWarning
@@ -6,10 +6,14 @@ UserWarning
     ├── UnlabelledComponentsWarning     parts of the graph that no label reaches
     ├── DisconnectedGraphWarning     a map of a graph in several parts
     ├── ContradictingLinksWarning     links that cannot all be obeyed
-    └── ApproximationWarning     an approximate engine is far from the exact energy
+    ├── ApproximationWarning     an approximate engine is far from the exact energy
+    └── DeviceFallbackWarning     backend="auto" found no GPU to use
 
 ValueError
 └── ContradictingLinksError     links that cannot all be obeyed, where what follows from them is asked for
+
+RuntimeError
+└── DeviceUnavailableError     backend="cupy" without CuPy, a driver or a GPU
 """
 
 from __future__ import annotations
@@ -41,3 +45,11 @@ class ContradictingLinksWarning(HomophilyWarning):
 
 class ContradictingLinksError(ValueError):
     """Everything follows from links that contradict each other, so nothing is concluded from them."""
+
+
+class DeviceFallbackWarning(HomophilyWarning):
+    """The CPU computes because no GPU can; told once in a process."""
+
+
+class DeviceUnavailableError(RuntimeError):
+    """A GPU was asked for, and something that it needs is missing."""

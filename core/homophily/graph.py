@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from homophily.backend import BACKEND_CONSTRAINT, BackendName, get_backend
 from homophily.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
 
 # exp(-600) ≈ 1e-261: small enough to mean «hardly linked», large enough to divide by. Without a floor a far neighbour's
@@ -49,6 +50,7 @@ class KNNGraph(BaseEstimator):
     sigma_x : σ_x of the "fixed" weights; the others do not use it.
     exponent : q, 2 (the field's habit) or 1 (as the paper prints it).
     symmetrize : "mean", (W + Wᵀ)/2, where a one-sided neighbour counts half; or "max".
+    backend : "numpy", or "cupy" to search among dense points on a GPU, all pairs of them; "auto": if there is one.
     n_jobs : threads; None means every core this process may use.
 
     Attributes
@@ -73,6 +75,7 @@ class KNNGraph(BaseEstimator):
         "sigma_x": [Interval(Real, 0, None, closed="neither"), None],
         "exponent": [Options(Integral, {1, 2})],
         "symmetrize": [StrOptions({"max", "mean"})],
+        "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     }
 
@@ -84,6 +87,7 @@ class KNNGraph(BaseEstimator):
         sigma_x: float | None = None,
         exponent: int = 2,
         symmetrize: Literal["max", "mean"] = "mean",
+        backend: BackendName = "numpy",
         n_jobs: int | None = None,
     ):
         self.n_neighbors = n_neighbors
@@ -92,6 +96,7 @@ class KNNGraph(BaseEstimator):
         self.sigma_x = sigma_x
         self.exponent = exponent
         self.symmetrize = symmetrize
+        self.backend = backend
         self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -101,6 +106,7 @@ class KNNGraph(BaseEstimator):
             raise ValueError(
                 "The 'sigma_x' parameter of KNNGraph must be given with weights='fixed'. Got None instead."
             )
+        backend = get_backend(self.backend)
         X = validate_data(self, X, **_POINTS)
         if self.metric in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
             raise ValueError(
@@ -116,7 +122,7 @@ class KNNGraph(BaseEstimator):
             self._W = _affinity_weights(X)
         else:
             if self.metric != "precomputed":
-                self.index_ = neighbor_index(X, self.metric, self.n_jobs)
+                self.index_ = neighbor_index(X, self.metric, self.n_jobs, backend)
                 self.recall_ = self.index_.recall
             self._n_found = available_neighbors(self.n_neighbors, X.shape[0] - 1)
             self.distances_, self.indices_ = self._others(self._n_found)

@@ -7,17 +7,21 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from homophily.backend import Backend, get_backend
 from homophily.graph import KNNGraph
 
 #: Constraints of the parameters that are handed on to :class:`KNNGraph`.
-GRAPH_CONSTRAINTS: dict[str, list[Any]] = dict(KNNGraph._parameter_constraints)
+GRAPH_CONSTRAINTS: dict[str, list[Any]] = {
+    name: constraint for name, constraint in KNNGraph._parameter_constraints.items() if name != "backend"
+}
 
 
 class GraphEstimator:
     """Mixin for estimators that have the parameters of :class:`KNNGraph` among their own."""
 
     def _points(self, X: Any) -> Any:
-        """X, checked; a fitted graph counts as points and is passed on as it is."""
+        """X, checked; a fitted graph counts as points and is passed on as it is. A missing GPU is told of here."""
+        self._backend()
         if isinstance(X, KNNGraph):
             check_is_fitted(X)
             for name in ("n_features_in_", "feature_names_in_"):
@@ -31,8 +35,13 @@ class GraphEstimator:
         """The graph of checked points."""
         if isinstance(X, KNNGraph):
             return X
-        graph: KNNGraph = KNNGraph(**{name: getattr(self, name) for name in GRAPH_CONSTRAINTS}).fit(X)
+        parameters = {name: getattr(self, name) for name in GRAPH_CONSTRAINTS}
+        graph: KNNGraph = KNNGraph(**parameters, backend=getattr(self, "backend", "numpy")).fit(X)
         return graph
+
+    def _backend(self) -> Backend:
+        """Where to compute; estimators without the parameter know the CPU only."""
+        return get_backend(getattr(self, "backend", "numpy"))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]

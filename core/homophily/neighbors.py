@@ -37,7 +37,9 @@ from scipy import sparse
 from scipy.spatial import KDTree
 from sparse_dot_topn import sp_matmul_topn
 
+from homophily.backend import Backend, CupyBackend
 from homophily.errors import NeighborsWarning
+from homophily.gpu.neighbors import DeviceSearch
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Metric = Literal["euclidean", "cosine"]
@@ -151,15 +153,21 @@ def available_neighbors(k: int, most: int) -> int:
     return int(min(k, most))
 
 
-def neighbor_index(X: Any, metric: Metric = "euclidean", n_jobs: int | None = None) -> NeighborIndex:
-    """Index the rows of a dense array or a sparse matrix.
+def neighbor_index(
+    X: Any, metric: Metric = "euclidean", n_jobs: int | None = None, backend: Backend | None = None
+) -> NeighborIndex:
+    """Index the rows of a dense array or a sparse matrix; a GPU searches among dense rows, if that is the backend.
 
     >>> import numpy as np
     >>> distances, indices = neighbor_index(np.array([[0.0], [1.0], [3.0]])).self_query(1)
     >>> indices.ravel().tolist(), distances.ravel().tolist()
     ([1, 0, 1], [1.0, 1.0, 2.0])
     """
-    return SparseIndex(X, metric, n_jobs) if sparse.issparse(X) else DenseIndex(X, metric, n_jobs=n_jobs)
+    if sparse.issparse(X):
+        return SparseIndex(X, metric, n_jobs)
+    if isinstance(backend, CupyBackend):
+        return DeviceIndex(X, metric, n_jobs, backend)
+    return DenseIndex(X, metric, n_jobs=n_jobs)
 
 
 class DenseIndex(NeighborIndex):
@@ -274,6 +282,32 @@ class DenseIndex(NeighborIndex):
             NeighborsWarning,
             stacklevel=4,
         )
+
+
+class DeviceIndex(DenseIndex):
+    """All pairs, on a GPU while the graph is made; afterwards and in other processes it is the CPU's exact index."""
+
+    def __init__(self, X: NDArray[Any], metric: Metric, n_jobs: int | None, backend: CupyBackend):
+        super().__init__(X, metric, "exact", n_jobs)
+        self._backend: CupyBackend | None = backend
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_backend": None}
+
+    def self_query(self, k: int) -> tuple[Distances, Indices]:
+        """The ``k`` nearest *other* points of every stored point; the candidates come from the device."""
+        if self._backend is None or self.size < 2:
+            return super().self_query(k)
+        with self._backend.job():
+            self._search: DeviceSearch | None = DeviceSearch(self._backend, self._searched(self._points))
+            try:
+                return super().self_query(k)
+            finally:
+                self._search = None
+
+    def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
+        search = getattr(self, "_search", None)
+        return super()._candidates(rows, count) if search is None else search.nearest(self._searched(rows), count)
 
 
 class SparseIndex(NeighborIndex):

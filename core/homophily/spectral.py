@@ -25,6 +25,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from homophily.backend import BACKEND_CONSTRAINT, BackendName
 from homophily.errors import DisconnectedGraphWarning
 from homophily.extend import Columns, extend
 from homophily.graph import KNNGraph
@@ -311,6 +312,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
     n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
     normalized : use the normalised Laplacian.
     tol : accuracy of the eigenvectors, see :func:`~homophily.spectral.smallest_eigenpairs`.
+    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
     n_jobs : threads; None means every core this process may use. The result does not depend on it.
 
     Attributes
@@ -334,6 +336,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "normalized": ["boolean"],
         "tol": [Interval(Real, 0, None, closed="neither")],
+        "backend": BACKEND_CONSTRAINT,
     }
 
     def __init__(
@@ -347,6 +350,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         symmetrize: str = "mean",
         normalized: bool = True,
         tol: float = 1e-6,
+        backend: BackendName = "numpy",
         n_jobs: int | None = None,
     ):
         self.n_components = n_components
@@ -358,6 +362,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         self.symmetrize = symmetrize
         self.normalized = normalized
         self.tol = tol
+        self.backend = backend
         self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=False)

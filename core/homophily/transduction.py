@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,9 +19,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from homophily.backend import BACKEND_CONSTRAINT, CupyBackend
 from homophily.calibration import Calibration, fit_calibration, label_folds
 from homophily.errors import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
+from homophily.gpu.matrix import DeviceMatrix
 from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.labels import (
@@ -51,6 +53,8 @@ class Problem:
     laplacian: csr_array
     confidence: Floats
     targets: Floats
+    on_device: DeviceMatrix | None = None
+    """The Laplacian on the GPU, where there is one."""
 
     def restricted(self, matrix: csr_array) -> csr_array:
         """The same part of another matrix of the whole graph."""
@@ -92,7 +96,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         "normalized": ["boolean"],
         "lambda1": [POSITIVE],
         "class_prior": ["array-like", StrOptions({"estimate"}), None],
-        "backend": [StrOptions({"numpy"})],
+        "backend": BACKEND_CONSTRAINT,
         "search": ["boolean", Interval(Integral, 1, None, closed="left"), dict, None],
     }
 
@@ -127,7 +131,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         self.classes_ = labels.classes
         self.reached_ = self._reach(labels)
         problem = self._problem(labels)
-        answer = self._minimise(problem, None if start is None else start[problem.rows], self.callback)
+        answer = self._solve(problem, None if start is None else start[problem.rows], self.callback)
         self.solution_ = np.zeros((self.graph_.n_points, answer.F.shape[1]))
         self.solution_[problem.rows] = answer.F
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
@@ -238,6 +242,13 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
     def _check_together(self) -> None:
         """Refuse parameters that are right one by one but not together."""
 
+    def _solve(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+        """Minimise, with the graph on the device if there is one."""
+        with self._backend().job() as backend:
+            if isinstance(backend, CupyBackend):
+                problem = replace(problem, on_device=DeviceMatrix.of(backend, problem.laplacian))
+            return self._minimise(problem, init, callback)
+
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         raise NotImplementedError
 
@@ -306,7 +317,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
             confidence[held_out] = 0.0
             part = Problem(problem.rows, problem.laplacian, confidence[problem.rows], problem.targets)
             values = np.zeros_like(self.solution_)
-            values[problem.rows] = self._minimise(part, None, None).F
+            values[problem.rows] = self._solve(part, None, None).F
             scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
         used = folds >= 0
         return fit_calibration(

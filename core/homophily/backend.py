@@ -1,0 +1,190 @@
+"""Where arrays live and computing happens: the CPU (NumPy) or a GPU (CuPy). The one seam between the two.
+
+CuPy is imported only when a GPU is asked for. What runs there is in :mod:`homophily.gpu`, its kernels in
+:mod:`homophily.kernels`.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import StrOptions
+
+from homophily.errors import DeviceFallbackWarning, DeviceUnavailableError
+from homophily.kernels import Kernels
+
+BackendName = Literal["numpy", "cupy", "auto"]
+BACKENDS: tuple[BackendName, ...] = ("numpy", "cupy", "auto")
+BACKEND_CONSTRAINT = [StrOptions(set(BACKENDS))]
+
+# Of the memory that is free, as much is planned for; the rest is for what libraries take for themselves.
+SHARE_OF_FREE = 0.6
+
+
+class NumpyBackend:
+    """The CPU."""
+
+    name = "numpy"
+    on_device = False
+    xp: Any = np
+
+    def to_device(self, array: Any, dtype: Any = np.float64) -> Any:
+        """A contiguous array."""
+        return np.ascontiguousarray(array, dtype=dtype)
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """The array itself."""
+        return np.asarray(array)
+
+    @contextmanager
+    def job(self) -> Iterator[NumpyBackend]:
+        """Nothing to prepare or to give back."""
+        yield self
+
+
+class CupyBackend:
+    """One GPU through CuPy: transfers, memory, kernels."""
+
+    name = "cupy"
+    on_device = True
+
+    def __init__(self, cupy: Any, device: int) -> None:
+        self.xp, self.device = cupy, device
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """The kernels in float64, compiled when first launched."""
+        return Kernels(self.xp)
+
+    def to_device(self, array: Any, dtype: Any = np.float64) -> Any:
+        """A contiguous copy on the device."""
+        return self.xp.asarray(np.ascontiguousarray(array, dtype=dtype))
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """A copy on the host; waits for the device."""
+        return np.asarray(self.xp.asnumpy(array))
+
+    def free_memory(self) -> int:
+        """Bytes that can still be allocated: those free on the device and those that the pool holds unused."""
+        free, _ = self.xp.cuda.runtime.memGetInfo()
+        return int(free) + int(self.xp.get_default_memory_pool().free_bytes())
+
+    def planned_memory(self) -> int:
+        """Bytes that work arrays may be planned for."""
+        return int(SHARE_OF_FREE * self.free_memory())
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether the device had no room (CuPy's error is a MemoryError, like the host's)."""
+        return isinstance(error, self.xp.cuda.memory.OutOfMemoryError)
+
+    @contextmanager
+    def job(self) -> Iterator[CupyBackend]:
+        """The device in use for one fit: current for this thread, its memory given back at the end."""
+        with self.xp.cuda.Device(self.device):
+            try:
+                yield self
+            except MemoryError as error:
+                if not self.is_out_of_memory(error):
+                    raise
+                raise MemoryError(
+                    f"The GPU has too little free memory for this problem, even in the smallest parts ({error}). "
+                    "Free some, use fewer points, or backend='numpy'."
+                ) from error
+            finally:
+                self.release()
+
+    def release(self) -> None:
+        """Give unused memory back to the device."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+        self.xp.get_default_pinned_memory_pool().free_all_blocks()
+
+
+Backend = NumpyBackend | CupyBackend
+
+_NUMPY = NumpyBackend()
+_chosen_device = 0
+_told = False
+_lock = threading.Lock()
+
+
+def get_backend(name: BackendName = "numpy") -> Backend:
+    """The backend of that name.
+
+    "cupy" raises a :class:`~homophily.errors.DeviceUnavailableError` that says what is missing; "auto" then takes the
+    CPU, with one warning in a process.
+
+    >>> get_backend("numpy").name
+    'numpy'
+    """
+    if name == "numpy":
+        return _NUMPY
+    try:
+        return _cupy_backend(_chosen_device)
+    except DeviceUnavailableError as error:
+        if name == "cupy":
+            raise
+        _tell_fallback(str(error))
+        return _NUMPY
+
+
+def select_device(device: str) -> BackendName:
+    """Choose where this process computes, by "cpu", "auto", "cuda" or "cuda:<number>"; the ``backend`` to ask for.
+
+    >>> select_device("cpu")
+    'numpy'
+    """
+    global _chosen_device
+    if device == "cpu":
+        return "numpy"
+    if device == "auto":
+        return "auto"
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
+        raise ValueError(f"The device must be 'cpu', 'auto', 'cuda' or 'cuda:<number>'. Got {device!r} instead.")
+    _chosen_device = int(number or 0)
+    get_backend("cupy")
+    return "cupy"
+
+
+@cache
+def _cupy_backend(device: int) -> CupyBackend:
+    try:
+        cupy = import_module("cupy")
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            "backend='cupy' needs CuPy, which cannot be imported: pip install 'homophily[gpu]' for CUDA 12, or "
+            f"'homophily[gpu-cuda13]' for CUDA 13 ({error})."
+        ) from error
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceUnavailableError(
+            f"backend='cupy' needs an NVIDIA driver that CuPy {cupy.__version__} can use, and finds none ({error})."
+        ) from error
+    if device >= count:
+        raise DeviceUnavailableError(
+            f"backend='cupy' needs the CUDA device {device}, and the driver shows {count} devices "
+            "(see CUDA_VISIBLE_DEVICES)."
+        )
+    return CupyBackend(cupy, device)
+
+
+def _tell_fallback(reason: str) -> None:
+    global _told
+    with _lock:
+        told, _told = _told, True
+    if not told:
+        warnings.warn(
+            f"backend='auto' computes on the CPU. {reason}",
+            DeviceFallbackWarning,
+            # Whoever called the ``fit`` that asked, past scikit-learn's wrapper.
+            stacklevel=5,
+        )

@@ -1,0 +1,113 @@
+"""The CUDA kernels, as ``.cu`` files beside this one, and the one way to launch them.
+
+A launch passes arguments blindly: a float32 array where the kernel reads doubles, or a strided view, computes garbage
+without an error. So every launch goes through :class:`Kernels`, which reads each kernel's signature out of its source
+and checks what it is given against it: types, contiguity, device, and the sizes that the comments there state.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+THREADS = 128
+"""Threads a block of every launch, as in ``common.cuh``."""
+SOURCES = ("csr", "reduce", "tiles", "modes", "pairs", "topk")
+MOST_BLOCKS = 2**31 - 1
+MOST_BLOCKS_ACROSS = 2**16 - 1
+
+_SIGNATURE = re.compile(r'extern "C" __global__ void (\w+)\((.*?)\n\)', re.DOTALL)
+_ARGUMENT = re.compile(r"(?:const )?(real|float|int)(\*?) (\w+)(?: /\* ([^*]+(?:\*[^/][^*]*)*) \*/)?")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel; ``size`` is the number of a pointer's elements, in terms of the integer arguments."""
+
+    name: str
+    type: str
+    pointer: bool
+    size: str | None
+
+
+@cache
+def source(name: str) -> str:
+    """The text of a kernel file with what is common to all in front."""
+    here = files(__name__)
+    return "\n".join((here / part).read_text(encoding="utf-8") for part in ("common.cuh", f"{name}.cu"))
+
+
+@cache
+def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
+    """The kernels of a file and their arguments."""
+    found = {}
+    for kernel, arguments in _SIGNATURE.findall(source(name)):
+        found[kernel] = tuple(
+            Argument(argument, kind, bool(star), size or None)
+            for kind, star, argument, size in _ARGUMENT.findall(arguments)
+        )
+    return found
+
+
+class Kernels:
+    """The kernels compiled for one backend and one type of reals, float64 or float32."""
+
+    def __init__(self, xp: Any, dtype: Any = np.float64) -> None:
+        self.xp, self.dtype = xp, np.dtype(dtype)
+        self._types = {"real": self.dtype, "float": np.dtype(np.float32), "int": np.dtype(np.int32)}
+        self._files = {kernel: name for name in SOURCES for kernel in signatures(name)}
+        self._compiled: dict[str, Any] = {}
+
+    def launch(self, kernel: str, threads: int, *arguments: Any, across: int = 1) -> None:
+        """Run ``kernel`` on ``threads`` threads in blocks of ``THREADS``, times ``across`` in the second direction.
+
+        Arguments are those of the kernel's signature: Python numbers for numbers, device arrays for pointers.
+        """
+        blocks = -(-threads // THREADS)
+        if threads == 0 or across == 0:
+            return
+        if not (0 < blocks <= MOST_BLOCKS and 0 < across <= MOST_BLOCKS_ACROSS):
+            raise ValueError(f"The kernel {kernel!r} cannot be launched on {threads} times {across} threads.")
+        declared = signatures(self._files[kernel])[kernel]
+        if len(arguments) != len(declared):
+            raise TypeError(f"The kernel {kernel!r} takes {len(declared)} arguments. Got {len(arguments)} instead.")
+        given = dict(zip((argument.name for argument in declared), arguments, strict=True))
+        whole = {argument.name: given[argument.name] for argument in declared if argument.type == "int"}
+        checked = [self._check(kernel, argument, given[argument.name], whole) for argument in declared]
+        self._function(kernel)((blocks, across), (THREADS,), tuple(checked))
+
+    def _check(self, kernel: str, argument: Argument, value: Any, whole: dict[str, Any]) -> Any:
+        wanted = self._types[argument.type]
+        owner = f"The argument {argument.name!r} of the kernel {kernel!r}"
+        if not argument.pointer:
+            if argument.type == "int":
+                if not isinstance(value, int) or not -(2**31) <= value < 2**31:
+                    raise TypeError(f"{owner} must be an int of 32 bits. Got {value!r} instead.")
+            elif not isinstance(value, float | int):
+                raise TypeError(f"{owner} must be a Python number. Got {type(value).__name__} instead.")
+            return wanted.type(value)
+        if not isinstance(value, self.xp.ndarray):
+            raise TypeError(f"{owner} must be an array on the device. Got {type(value).__name__} instead.")
+        if value.dtype != wanted or not value.flags.c_contiguous:
+            layout = "contiguous" if value.flags.c_contiguous else "strided"
+            raise TypeError(f"{owner} must be a contiguous array of {wanted}. Got a {layout} one of {value.dtype}.")
+        if value.device != self.xp.cuda.Device():
+            raise ValueError(f"{owner} must be on the current device. Got an array on {value.device} instead.")
+        # The expressions are the package's own comments in its kernels; there are no builtins to reach.
+        size = eval(str(argument.size), {"__builtins__": {}}, whole)
+        if value.size < size:
+            raise ValueError(f"{owner} must have at least {size} elements. Got {value.size} instead.")
+        return value
+
+    def _function(self, kernel: str) -> Any:
+        if kernel not in self._compiled:
+            name = self._files[kernel]
+            options = ("--std=c++17", f"-DREAL={'double' if self.dtype == np.float64 else 'float'}")
+            module = self.xp.RawModule(code=source(name), options=options)
+            self._compiled |= {each: module.get_function(each) for each in signatures(name)}
+        return self._compiled[kernel]

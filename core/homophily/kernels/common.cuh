@@ -1,0 +1,32 @@
+// What every kernel file starts with; the launcher puts it in front of each.
+//
+// `real` is float64 unless the launcher compiles with -DREAL=float. Launches are one thread a unit of work, THREADS
+// threads a block: a multiple of the warp on every architecture, small enough that the registers of the largest kernel
+// still allow several blocks a multiprocessor. Sums are taken in an order that depends on sizes alone (never on the
+// device, on timing, or on atomics over floating-point numbers), so that a repeated run gives the same bits.
+//
+// A comment behind a pointer argument is the number of its elements in terms of the integer arguments; the launcher
+// reads these signatures and refuses arrays that are smaller.
+
+#ifndef REAL
+#define REAL double
+#endif
+typedef REAL real;
+#define THREADS 128
+
+__device__ __forceinline__ long long global_thread() {
+    return (long long)blockIdx.x * THREADS + threadIdx.x;
+}
+
+// Sum over the block's threads by a tree in shared memory; every thread of the block must call it. The result is
+// right in thread 0. The first barrier keeps a thread that is still reading the last call's scratch from being overtaken.
+__device__ __forceinline__ real block_sum(real value, real* scratch) {
+    __syncthreads();
+    scratch[threadIdx.x] = value;
+    __syncthreads();
+    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
+        __syncthreads();
+    }
+    return scratch[0];
+}

@@ -1,0 +1,41 @@
+// Products of a sparse matrix with a block of columns, each row summed in the order it is stored.
+//
+// One thread an entry of the result, neighbouring threads on neighbouring columns, so that a warp reads whole lines of
+// x. Rows of a neighbour graph are short (10 to 140 entries) and nearly equally long: a warp a row would leave most
+// lanes idle, and its sum would need a second order. No shared memory: a row's indices are read by all its columns'
+// threads at once, from the cache.
+
+__device__ __forceinline__ real row_times(
+    int row, int column, int columns, const int* indptr, const int* indices, const real* data, const real* x
+) {
+    real total = 0;
+    for (int e = indptr[row]; e < indptr[row + 1]; ++e)
+        total += data[e] * x[(long long)indices[e] * columns + column];
+    return total;
+}
+
+// out = A x
+extern "C" __global__ void csr_product(
+    int rows, int inner, int columns, int entries,
+    const int* indptr /* rows + 1 */, const int* indices /* entries */, const real* data /* entries */,
+    const real* x /* inner * columns */, real* out /* rows * columns */
+) {
+    long long at = global_thread();
+    if (at >= (long long)rows * columns) return;
+    int row = (int)(at / columns);
+    out[at] = row_times(row, (int)(at - (long long)row * columns), columns, indptr, indices, data, x);
+}
+
+// out = alpha A x + diag(beta) y: the last of p products with L makes (H + λ L^p) y in the same pass.
+extern "C" __global__ void csr_product_plus(
+    int rows, int inner, int columns, int entries,
+    const int* indptr /* rows + 1 */, const int* indices /* entries */, const real* data /* entries */,
+    const real* x /* inner * columns */, real alpha, const real* beta /* rows */,
+    const real* y /* rows * columns */, real* out /* rows * columns */
+) {
+    long long at = global_thread();
+    if (at >= (long long)rows * columns) return;
+    int row = (int)(at / columns);
+    int column = (int)(at - (long long)row * columns);
+    out[at] = alpha * row_times(row, column, columns, indptr, indices, data, x) + beta[row] * y[at];
+}

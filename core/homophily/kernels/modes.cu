@@ -1,0 +1,114 @@
+// Gauss sums on a line by Fourier modes: the pass over points and the pass over edges.
+//
+// With base frequency ω and modes q = 0 … , S_q = Σ_i exp(i q ω f_i) and N_q = Σ_(j,k) G_jk φ_jk exp(i q ω m_jk) give
+//     g(m) = Σ_q c_q Re(conj(S_q) exp(i q ω m)),    E = Σ_q c_q Re(conj(S_q) N_q).
+// Modes are visited MODES at a time: a thread keeps the sums of that many in registers (8 complex numbers are 32
+// registers; more would spill or leave few threads a multiprocessor), and everything is linear in the modes, so that
+// passes add up. Nothing is scattered: a row of G belongs to one thread, which sees every edge from its own end;
+// sums over all rows go through a tree in shared memory (THREADS reals, 1 KB) and then over the blocks, whose number
+// depends on the size alone. exp(i q ω m) = z_j z_k with the half phases z_j = exp(i q ω f_j / 2) of the points, so an edge costs
+// no sine: 12 bytes of the graph, 24 of the other point, one exponential and about 14 operations a mode.
+
+#define MODES 8
+
+struct Phase { real re, im; };
+
+__device__ __forceinline__ Phase times(Phase a, Phase b) {
+    Phase c = {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+    return c;
+}
+
+__device__ __forceinline__ void store_sums(const real* sums, real* scratch, real* partial) {
+    for (int at = 0; at < 2 * MODES; ++at) {
+        real total = block_sum(sums[at], scratch);
+        if (threadIdx.x == 0) partial[(long long)blockIdx.x * 2 * MODES + at] = total;
+    }
+}
+
+// partial[b, 2r], partial[b, 2r + 1] = Re and Im of Σ_i exp(i (first + r) ω f_i) over the points of block b
+extern "C" __global__ void point_modes(
+    int points, int first, int blocks, real omega, const real* f /* points */, real* partial /* blocks * 16 */
+) {
+    __shared__ real scratch[THREADS];
+    real sums[2 * MODES];
+    for (int at = 0; at < 2 * MODES; ++at) sums[at] = 0;
+    for (int i = (int)global_thread(); i < points; i += blocks * THREADS) {
+        Phase step, now;
+        sincos(omega * f[i], &step.im, &step.re);
+        sincos(first * (omega * f[i]), &now.im, &now.re);
+        for (int r = 0; r < MODES; ++r) {
+            sums[2 * r] += now.re;
+            sums[2 * r + 1] += now.im;
+            now = times(now, step);
+        }
+    }
+    store_sums(sums, scratch, partial);
+}
+
+// half[i] = exp(i ω f_i / 2), exp(i first ω f_i / 2): as re, im, re, im
+extern "C" __global__ void half_phases(
+    int points, int first, real omega, const real* f /* points */, real* half /* 4 * points */
+) {
+    int i = (int)global_thread();
+    if (i >= points) return;
+    real angle = omega * f[i] / 2;
+    sincos(angle, &half[4 * i + 1], &half[4 * i]);
+    sincos(first * angle, &half[4 * i + 3], &half[4 * i + 2]);
+}
+
+// The modes first … first + MODES − 1 of g, read at the edges' middles, and those of N.
+// weights[2r], weights[2r + 1] = c_q Re S_q, −c_q Im S_q. gradient[j] += Σ_k 2 G φ (½ g'(m) − (f_j − f_k)/σ² g(m)).
+extern "C" __global__ void edge_modes(
+    int points, int entries, int first, int blocks, real omega, real inverse,
+    const int* indptr /* points + 1 */, const int* indices /* entries */, const real* data /* entries */,
+    const real* f /* points */, const real* half /* 4 * points */, const real* weights /* 16 */,
+    real* gradient /* points */, real* partial /* blocks * 16 */
+) {
+    __shared__ real scratch[THREADS];
+    __shared__ real field[2 * MODES];
+    if (threadIdx.x < 2 * MODES) field[threadIdx.x] = weights[threadIdx.x];
+    __syncthreads();
+    real sums[2 * MODES];
+    for (int at = 0; at < 2 * MODES; ++at) sums[at] = 0;
+    for (int j = (int)global_thread(); j < points; j += blocks * THREADS) {
+        real own = f[j];
+        Phase own_step = {half[4 * j], half[4 * j + 1]}, own_first = {half[4 * j + 2], half[4 * j + 3]};
+        real pull = 0;
+        for (int e = indptr[j]; e < indptr[j + 1]; ++e) {
+            int k = indices[e];
+            real gap = own - f[k];
+            real strength = data[e] * exp(-gap * gap * inverse / 2);
+            Phase other_step = {half[4 * k], half[4 * k + 1]}, other_first = {half[4 * k + 2], half[4 * k + 3]};
+            Phase step = times(own_step, other_step), now = times(own_first, other_first);
+            real value = 0, slope = 0;
+            for (int r = 0; r < MODES; ++r) {
+                value += field[2 * r] * now.re - field[2 * r + 1] * now.im;
+                slope -= (first + r) * (field[2 * r] * now.im + field[2 * r + 1] * now.re);
+                sums[2 * r] += strength * now.re;
+                sums[2 * r + 1] += strength * now.im;
+                now = times(now, step);
+            }
+            pull += strength * (omega * slope - 2 * gap * inverse * value);
+        }
+        gradient[j] += pull;
+    }
+    store_sums(sums, scratch, partial);
+}
+
+// gradient[i] += Σ_q c_q q ω (Im N_q cos(q ω f_i) − Re N_q sin(q ω f_i)); weights[2r], weights[2r + 1] = c_q N_q
+extern "C" __global__ void adjoint_modes(
+    int points, int first, real omega, const real* f /* points */, const real* weights /* 16 */,
+    real* gradient /* points */
+) {
+    int i = (int)global_thread();
+    if (i >= points) return;
+    Phase step, now;
+    sincos(omega * f[i], &step.im, &step.re);
+    sincos(first * (omega * f[i]), &now.im, &now.re);
+    real pull = 0;
+    for (int r = 0; r < MODES; ++r) {
+        pull += (first + r) * (weights[2 * r + 1] * now.re - weights[2 * r] * now.im);
+        now = times(now, step);
+    }
+    gradient[i] += omega * pull;
+}
