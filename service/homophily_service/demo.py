@@ -170,7 +170,8 @@ def embedded_service(folder: Path) -> Iterator[str]:
     """`homophily serve` on a free port, ready when this is entered, stopped when it is left; gives its address."""
     # Settings of another service must not reach this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
-    environment["HOMOPHILY_LOG_LEVEL"] = "warning"
+    # Its runs would be gone with its folder.
+    environment |= {"HOMOPHILY_LOG_LEVEL": "warning", "HOMOPHILY_TRACKING": "false"}
     log = folder / "log"
     with log.open("w") as stderr:
         process = subprocess.Popen(

@@ -54,7 +54,7 @@ def started(server):
 run_server(settings, started)
 """
 # Small and quick, for machines that run several tests at once.
-_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.02, "shutdown_grace": 2.0}
+_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.02, "shutdown_grace": 2.0, "tracking": False}
 
 
 @dataclass

@@ -618,7 +618,7 @@ class RealServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self, **settings: Any) -> None:
-        given = {"data_dir": str(self.folder), "port": self.port, "threads": 1, **settings}
+        given = {"data_dir": str(self.folder), "port": self.port, "threads": 1, "tracking": False, **settings}
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE, json.dumps(given)], stdout=subprocess.PIPE, text=True
         )

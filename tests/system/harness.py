@@ -98,6 +98,7 @@ class Cluster:
             "predictors": 0,
             "workers": 0,
             "threads": 1,
+            "tracking": False,
             **settings,
         }
         self.stores = Stores.open(Settings(**self.options))

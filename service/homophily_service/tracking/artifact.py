@@ -1,0 +1,130 @@
+"""A fitted model as a folder of its own, in the manifest format of every stored object: arrays, JSON, checksums.
+
+::
+
+    about/    the classes, and the description that the service had of the model
+    graph/    the graph, with the points
+    model/    the classifier on it; its classes are positions, as everywhere in the store
+
+Nothing in it is code or pickled: a folder from anywhere can be read, and says so if it is no such model.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf import json_format
+from numpy.typing import NDArray
+
+from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
+from homophily_service._pb import model_pb2
+from homophily_service.errors import DataLoss, FailedPrecondition, NotFound
+from homophily_service.models import Classifier
+from homophily_service.parameters import TEXT, classes_of
+from homophily_service.store.blobs import Blobs
+from homophily_service.stores import Stores
+
+# To be raised when a reader of today would misread what is written; every version ever written stays readable.
+FORMAT = 1
+ABOUT, GRAPH, MODEL = "about", "graph", "model"
+
+
+class Parts(NamedTuple):
+    """A model as states: what is written."""
+
+    graph: State
+    model: State
+    #: By position.
+    classes: NDArray[Any]
+    #: What the service says of it; None for one that a program of its own has fitted.
+    described: model_pb2.Model | None
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether it has probabilities."""
+        return self.model.document.get("calibration_slope") is not None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether its points are."""
+        search = self.graph.document.get("search")
+        return isinstance(search, dict) and search.get("kind") == "sparse"
+
+    def classifier(self, *, by_position: bool = False) -> Classifier:
+        """The classifier itself, with its classes, or with their positions instead."""
+        classes = np.arange(len(self.classes)) if by_position else self.classes
+        return restore_classifier(_named(self.model, classes), restore_graph(self.graph))
+
+
+def parts_of(classifier: Classifier) -> Parts:
+    """A classifier that was fitted in this process."""
+    state = classifier_state(classifier)
+    return Parts(graph_state(classifier.graph_), state, np.asarray(classifier.classes_), None)
+
+
+def stored_parts(stores: Stores, described: model_pb2.Model, blob: str) -> Parts:
+    """A model of the service."""
+    path = stores.catalog.use_graph(described.graph.digest)
+    if path is None:
+        raise NotFound(f"the graph of {described.name} is not there any more")
+    graph, model = stores.blobs.read(path), stores.blobs.read(blob)
+    # The answers for its own points follow from the rest.
+    own = {name: array for name, array in model.arrays.items() if not name.startswith("answer.")}
+    classes = classes_of(described.classes)
+    return Parts(State(graph.arrays, graph.document), State(own, model.document), classes, described)
+
+
+def write_parts(folder: Path, parts: Parts) -> None:
+    """Write all of it below a folder."""
+    blobs = Blobs(str(folder))
+    described = None
+    if parts.described is not None:
+        described = json_format.MessageToDict(parts.described, preserving_proto_field_name=True)
+    about = {
+        "format": FORMAT,
+        "kind": "homophily model",
+        "homophily": version("homophily"),
+        "classes": {"dtype": _dtype(parts.classes), "values": parts.classes.tolist()},
+        "model": described,
+    }
+    model = _named(parts.model, np.arange(len(parts.classes)))
+    blobs.write(GRAPH, parts.graph.arrays, parts.graph.document)
+    blobs.write(MODEL, model.arrays, model.document)
+    blobs.write(ABOUT, {}, about)
+
+
+def read_parts(folder: Path) -> Parts:
+    """What was written below a folder: DataLoss if it is damaged, FailedPrecondition if it never was such a model."""
+    blobs = Blobs(str(folder))
+    try:
+        about, graph, model = (blobs.read(name) for name in (ABOUT, GRAPH, MODEL))
+    except NotFound as error:
+        raise FailedPrecondition("it is no model of Homophily", reason="NOT_A_MODEL") from error
+    found = about.document.get("format")
+    if found != FORMAT:
+        raise FailedPrecondition(f"the model has format {found}, but this release reads up to {FORMAT}")
+    try:
+        classes = about.document["classes"]
+        dtype, values = classes["dtype"], classes["values"]
+        named: NDArray[Any] = np.array(values, dtype=TEXT if dtype == "str" else dtype)
+        if named.ndim != 1 or named.tolist() != values:
+            raise ValueError(f"classes are not {dtype}")
+        described = None
+        if about.document["model"] is not None:
+            described = json_format.ParseDict(about.document["model"], model_pb2.Model(), ignore_unknown_fields=True)
+    except (KeyError, TypeError, ValueError, OverflowError, json_format.ParseError) as error:
+        raise DataLoss(f"the description of the model is damaged: {error}") from error
+    return Parts(State(graph.arrays, graph.document), State(model.arrays, model.document), named, described)
+
+
+def _named(model: State, classes: NDArray[Any]) -> State:
+    """The state with other names for the classes."""
+    named = {"dtype": _dtype(classes), "values": classes.tolist()}
+    return State(model.arrays, {**model.document, "classes": named})
+
+
+def _dtype(classes: NDArray[Any]) -> str:
+    return "str" if classes.dtype.kind in "UT" else classes.dtype.name

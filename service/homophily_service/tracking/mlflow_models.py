@@ -1,0 +1,201 @@
+"""Fitted classifiers as models of MLflow: saved, logged, loaded, and served by ``mlflow models serve``.
+
+What is written is the folder of :mod:`homophily_service.tracking.artifact`: no pickle, and no code of anybody's. MLflow
+loads it through :func:`_load_pyfunc` wherever ``homophily[tracking]`` is installed.
+
+>>> import tempfile
+>>> import mlflow
+>>> from homophily import IRRClassifier
+>>> from homophily_service.tracking.mlflow_models import load_model, save_model
+>>> classifier = IRRClassifier(n_neighbors=2).fit([[0.0], [1.0], [8.0], [9.0]], ["a", "", "", "b"])
+>>> folder = tempfile.mkdtemp() + "/model"
+>>> save_model(classifier, folder)
+>>> mlflow.pyfunc.load_model(folder).predict([[0.5], [8.5]])["class"].tolist()
+['a', 'b']
+>>> load_model(folder).classes_.tolist()
+['a', 'b']
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from scipy import sparse
+
+from homophily_service._pb import model_pb2
+from homophily_service.models import Classifier
+from homophily_service.names import ModelName
+from homophily_service.stores import Stores
+from homophily_service.tracking.artifact import Parts, parts_of, read_parts, stored_parts, write_parts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.models import Model
+    from mlflow.models.model import ModelInfo
+    from mlflow.models.signature import ModelSignature
+
+FLAVOR = "homophily"
+# The folder of ours inside MLflow's.
+DATA = "homophily"
+_EXAMPLE_POINTS = 3
+# A larger example would be most of the page that shows it.
+_EXAMPLE_NUMBERS = 30_000
+
+
+def save_model(classifier: Classifier, path: str | Path, mlflow_model: Model | None = None) -> None:
+    """Write a fitted classifier as a folder that MLflow can load.
+
+    It has probabilities if it was calibrated before, which the first use of ``predict_proba`` does.
+    """
+    _save(parts_of(classifier), Path(path), mlflow_model)
+
+
+def log_model(classifier: Classifier, name: str = "model", **options: Any) -> ModelInfo:
+    """Log a fitted classifier to MLflow's active run; options are those of ``mlflow.models.Model.log``.
+
+    Among them are ``registered_model_name``, ``run_id`` and ``tags``.
+    """
+    from mlflow.models import Model
+
+    flavor = sys.modules[__name__]
+    info: ModelInfo = Model.log(artifact_path=None, flavor=flavor, name=name, classifier=classifier, **options)
+    return info
+
+
+def load_model(uri: str) -> Classifier:
+    """The classifier itself, out of a folder or by MLflow's URI, such as ``models:/digits@champion``."""
+    import mlflow
+
+    return read_parts(Path(mlflow.artifacts.download_artifacts(artifact_uri=uri)) / DATA).classifier()
+
+
+def save_stored(stores: Stores, model: model_pb2.Model, path: Path, *, model_id: str, run_id: str) -> None:
+    """Write a model of the service, to be logged under an id that MLflow has given."""
+    from mlflow.models import Model
+
+    row = stores.catalog.get(ModelName.parse(model.name, "name"))
+    parts = stored_parts(stores, model_pb2.Model.FromString(row.message), row.blob)
+    metadata = {"homophily.model": model.name, "homophily.job": model.job}
+    _save(parts, path, Model(model_uuid=model_id, model_id=model_id, run_id=run_id, metadata=metadata))
+
+
+def _save(parts: Parts, path: Path, mlflow_model: Model | None) -> None:
+    from mlflow.models import Model
+
+    # What every flavour of MLflow writes its example with.
+    from mlflow.models.utils import _save_example
+
+    path.mkdir(parents=True)
+    write_parts(path / DATA, parts)
+    model = Model() if mlflow_model is None else mlflow_model
+    model.signature = _signature(parts)
+    _save_example(model, _example(parts), str(path))
+    requirement = f"homophily[tracking]=={version('homophily')}"
+    conda = ["pip", {"pip": [requirement]}]
+    files = {
+        "python_env.yaml": {"python": platform.python_version(), "dependencies": ["-r requirements.txt"]},
+        "conda.yaml": {"channels": ["conda-forge"], "dependencies": [f"python={platform.python_version()}", *conda]},
+    }
+    for name, content in files.items():
+        (path / name).write_text(yaml.safe_dump(content))
+    (path / "requirements.txt").write_text(requirement + "\n")
+    _pyfunc().add_to_model(
+        model, loader_module=__name__, data=DATA, conda_env="conda.yaml", python_env="python_env.yaml"
+    )
+    model.add_flavor(FLAVOR, version=version("homophily"), data=DATA)
+    model.model_size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    model.save(str(path / "MLmodel"))
+
+
+def _pyfunc() -> Any:
+    # It warns, when it is imported, of types that are its own.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import mlflow.pyfunc
+    return mlflow.pyfunc
+
+
+def _signature(parts: Parts) -> ModelSignature:
+    from mlflow.models.signature import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+
+    columns = int(parts.graph.document["n_features"])
+    kinds = {"i": DataType.long, "u": DataType.long, "f": DataType.double, "b": DataType.boolean}
+    answers: list[ColSpec | TensorSpec] = [ColSpec(kinds.get(parts.classes.dtype.kind, DataType.string), "class")]
+    answers += [ColSpec(DataType.double, name) for name in _score_names(parts)]
+    if parts.is_calibrated:
+        answers += [ColSpec(DataType.double, name) for name in _probability_names(parts)]
+    return ModelSignature(Schema([TensorSpec(_dtype(parts), (-1, columns))]), Schema(answers))
+
+
+def _dtype(parts: Parts) -> np.dtype[Any]:
+    points = parts.graph.arrays.get("points")
+    return np.dtype(np.float64) if points is None else np.dtype(points.dtype.name)
+
+
+def _example(parts: Parts) -> Any:
+    """A few of the points that the model was fitted on; None where they are too long to be shown."""
+    columns = int(parts.graph.document["n_features"])
+    if _EXAMPLE_POINTS * columns > _EXAMPLE_NUMBERS:
+        return None
+    if parts.is_sparse:
+        rows = parts.graph.arrays["points_indptr"][: _EXAMPLE_POINTS + 1]
+        filled = [parts.graph.arrays[f"points_{part}"][: rows[-1]] for part in ("data", "indices")]
+        points = sparse.csr_array((*filled, rows), shape=(len(rows) - 1, columns + 1)).toarray()
+    elif "points" in parts.graph.arrays:
+        points = parts.graph.arrays["points"][:_EXAMPLE_POINTS]
+    else:
+        return None
+    # For the cosine, a column more says which rows are zero.
+    return np.array(points[:, :columns], dtype=_dtype(parts))
+
+
+def _score_names(parts: Parts) -> list[str]:
+    return ["score"] if len(parts.classes) == 2 else [f"score_{name}" for name in parts.classes.tolist()]
+
+
+def _probability_names(parts: Parts) -> list[str]:
+    return [f"probability_{name}" for name in parts.classes.tolist()]
+
+
+class ServedModel:
+    """What MLflow asks: a table of the class, scores and probabilities of each point."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._classifier = parts, parts.classifier(by_position=True)
+        # MLflow makes columns of Python's own strings.
+        text = parts.classes.dtype.kind in "UT"
+        self._classes = np.array(parts.classes.tolist(), dtype=object) if text else parts.classes
+
+    def predict(self, data: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
+        """Answers for an array, a sparse matrix, a table, or a list of points."""
+        import pandas as pd
+
+        points = _points(data)
+        if self._parts.is_sparse:
+            points = sparse.csr_array(points)
+        found = self._classifier.answer(points, probabilities=self._parts.is_calibrated)
+        columns: dict[str, Any] = {"class": self._classes[found.classes]}
+        scores = np.asarray(found.scores).reshape(len(found.classes), -1)
+        columns |= dict(zip(_score_names(self._parts), scores.T, strict=True))
+        if found.probabilities is not None:
+            columns |= dict(zip(_probability_names(self._parts), found.probabilities.T, strict=True))
+        return pd.DataFrame(columns)
+
+
+def _points(data: Any) -> Any:
+    if sparse.issparse(data):
+        return data
+    return data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
+
+
+def _load_pyfunc(path: str) -> ServedModel:
+    """What MLflow calls with the folder of ours."""
+    return ServedModel(read_parts(Path(path)))

@@ -1,0 +1,122 @@
+"""What has happened to jobs and is not in their runs yet: a mark in the database, set in the transaction it belongs to.
+
+The mark is taken away only if nothing has happened meanwhile, so nothing is ever lost between the two; it is taken away
+after the run has everything, so what is sent twice after a crash must be taken twice without harm.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import Connection, Row, exc, make_url, or_, select, text, update
+
+from homophily_service import queue
+from homophily_service.store.database import Database
+from homophily_service.store.tables import jobs
+
+# Any number will do, as long as nothing else in the database uses it.
+_LOCK = 0x686F6D74
+
+
+class Outbox:
+    """Jobs whose runs are behind."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def waiting(self, limit: int) -> Sequence[Row[Any]]:
+        """Those that have been marked, oldest first."""
+        query = select(jobs).where(jobs.c.untracked).order_by(jobs.c.number).limit(limit)
+        with self.database.read() as connection:
+            return connection.execute(query).all()
+
+    def pass_over(self, kinds: Collection[str]) -> int:
+        """Take the mark from jobs that have nothing to be sent: of other kinds, or not started yet."""
+        idle = or_(jobs.c.kind.not_in(kinds), (jobs.c.state == queue.QUEUED) & jobs.c.tracking_run.is_(None))
+        with self.database.read() as connection:
+            if connection.scalar(select(jobs.c.number).where(jobs.c.untracked, idle).limit(1)) is None:
+                return 0
+        with self.database.write(durable=False) as connection:
+            return connection.execute(update(jobs).where(jobs.c.untracked, idle).values(untracked=False)).rowcount
+
+    def note_run(self, number: int, run: str, url: str | None) -> None:
+        """Remember which run is the job's."""
+        with self.database.write(durable=False) as connection:
+            noted = update(jobs).where(jobs.c.number == number)
+            connection.execute(noted.values(tracking_run=run, tracking_url=url))
+
+    def sent(self, number: int, sequence: int) -> None:
+        """Take the mark away, unless something has happened after the event of this number."""
+        with self.database.write(durable=False) as connection:
+            mine = update(jobs).where(jobs.c.number == number, jobs.c.last_sequence == sequence)
+            connection.execute(mine.values(untracked=False))
+
+
+class Turn:
+    """Only one tracker of a database works at a time; the turn ends with the process or the connection."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._connection: Connection | None = None
+        self._file: int | None = None
+
+    def is_mine(self) -> bool:
+        """Whether this process has the turn, taken now if it is free."""
+        if self.database.engine.dialect.name == "sqlite":
+            return self._has_file()
+        try:
+            return self._has_session()
+        except exc.SQLAlchemyError:
+            self.close()
+            return False
+
+    def _has_file(self) -> bool:
+        if self._file is not None:
+            return True
+        name = make_url(self.database.url).database
+        assert name is not None
+        file = os.open(Path(f"{name}-tracker"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._file = file
+        return True
+
+    def _has_session(self) -> bool:
+        """The lock is the session's: where that answers, it has it still."""
+        if self._connection is not None:
+            self._connection.execute(text("SELECT 1"))
+            return True
+        connection = self.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            if connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}):
+                self._connection = connection
+        finally:
+            if self._connection is None:
+                connection.close()
+        return self._connection is not None
+
+    def close(self) -> None:
+        """Leave the turn to others."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._connection is not None:
+            # Not back to the pool, where the session would keep the lock.
+            with suppress(exc.SQLAlchemyError):
+                self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

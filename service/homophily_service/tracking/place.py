@@ -1,0 +1,76 @@
+"""Where MLflow is, by the settings; MLflow itself is imported only when there is something to tell it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from homophily_service.errors import FailedPrecondition
+from homophily_service.settings import Settings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# A server that does not answer is given up soon, and asked again later; an operator may set them otherwise.
+_DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+    # What is done here is nobody else's business.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Our lines are JSON.
+    "MLFLOW_CONFIGURE_LOGGING": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+class Place(NamedTuple):
+    """A tracking store: its URI, where people find it, and where artifacts of new experiments go if not its choice."""
+
+    uri: str
+    url: str | None
+    artifacts: str | None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Place:
+        """The one of the settings: a server, or a SQLite file in the data directory."""
+        if settings.tracking_uri is not None:
+            served = settings.tracking_uri.startswith(("http://", "https://"))
+            url = settings.tracking_url or (settings.tracking_uri if served else None)
+            return cls(settings.tracking_uri, None if url is None else url.rstrip("/"), None)
+        folder = settings.data_dir.absolute()
+        url = None if settings.tracking_url is None else settings.tracking_url.rstrip("/")
+        return cls(f"sqlite:///{folder / 'mlflow.db'}", url, (folder / "mlartifacts").as_uri())
+
+    @property
+    def shown(self) -> str:
+        """The URI without a password."""
+        scheme, separator, rest = self.uri.partition("://")
+        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+    def run_url(self, experiment: str, run: str) -> str | None:
+        """Where people find a run."""
+        return None if self.url is None else f"{self.url}/#/experiments/{experiment}/runs/{run}"
+
+
+def is_installed() -> bool:
+    """Whether MLflow can be imported."""
+    return importlib.util.find_spec("mlflow") is not None
+
+
+def connect(settings: Settings) -> MlflowClient:
+    """A client of the tracking store and its registry; what MLflow does by itself in this process goes there too."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import mlflow
+    except ImportError as error:
+        raise FailedPrecondition("MLflow is not installed here: pip install 'homophily[tracking]'") from error
+
+    place = Place.of(settings)
+    if place.artifacts is not None:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    mlflow.set_tracking_uri(place.uri)
+    mlflow.set_registry_uri(place.uri)
+    return mlflow.MlflowClient(place.uri, place.uri)

@@ -1,0 +1,353 @@
+"""What the run of a job holds, out of the job's own messages: names, parameters, measures. MLflow is not known here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import Row
+
+from homophily_service import queue
+from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_service.arrays import DTYPES
+from homophily_service.errors import NotFound, ServiceError
+from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName
+from homophily_service.parameters import embedding_parameters, graph_parameters, solver_parameters
+from homophily_service.queue import Event
+from homophily_service.stores import Stores
+
+KINDS = ("fit", "transduce", "embed")
+# Parameters that say how it was computed, not what.
+_NOT_ASKED = {"n_jobs", "callback", "search"}
+_LONGEST_VALUE = 4000
+# As the service fills them in.
+_DEFAULT_TRIALS = 48
+
+Made = model_pb2.Model | embedding_pb2.Embedding
+Request = job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest
+
+
+class Measure(NamedTuple):
+    """A number, measured at a time (in seconds), at a step of the optimiser."""
+
+    key: str
+    value: float
+    time: float
+    step: int = 0
+
+
+class Data(NamedTuple):
+    """The points of a job."""
+
+    name: str
+    digest: str
+    is_sparse: bool
+    dtype: str
+    rows: int
+    columns: int
+    size: int
+
+    @classmethod
+    def of(cls, message: dataset_pb2.Dataset) -> Data:
+        """Read a dataset's message."""
+        is_sparse = message.shape.WhichOneof("layout") == "csr"
+        shape = message.shape.csr if is_sparse else message.shape.dense
+        dtype = DTYPES[shape.data_type].name
+        return cls(message.name, message.sha256.hex(), is_sparse, dtype, shape.rows, shape.columns, message.size_bytes)
+
+    @property
+    def profile(self) -> str:
+        """As JSON, for MLflow's page of the dataset."""
+        layout = "sparse" if self.is_sparse else "dense"
+        return json.dumps({"points": self.rows, "features": self.columns, "layout": layout, "bytes": self.size})
+
+    @property
+    def schema(self) -> str:
+        """As MLflow writes that of an array."""
+        spec = {"type": "tensor", "tensor-spec": {"dtype": self.dtype, "shape": [-1, self.columns]}}
+        return json.dumps({"mlflow_tensorspec": {"features": json.dumps([spec]), "targets": None}})
+
+
+class Record(NamedTuple):
+    """All that is known of a job at present."""
+
+    job: JobName
+    title: str
+    tags: dict[str, str]
+    parameters: dict[str, str]
+    #: Numbers that are measured once.
+    facts: list[Measure]
+    #: Numbers by step.
+    steps: list[Measure]
+    data: Data | None
+    made: Made | None
+    registration: model_pb2.Registration | None
+
+
+def record_of(job: Row[Any], events: Iterable[Event], stores: Stores) -> Record:
+    """Read a job that has been started, with what has happened to it lately."""
+    name, request, made = JobName(job.project, job.id), _request(job), _made(job)
+    data = _data(made.dataset if made is not None and made.dataset else _dataset(request, stores), stores)
+    kind = EmbeddingName if job.kind == "embed" else ModelName
+    wanted = request.embedding_id if isinstance(request, job_pb2.EmbedRequest) else request.model_id
+    result = kind(job.project, wanted or job.id)
+    tags = {
+        "homophily.job": str(name),
+        "homophily.kind": job.kind,
+        "homophily.project": job.project,
+        "homophily.attempt": str(job.attempt),
+        f"homophily.{kind.collection.removesuffix('s')}": str(result),
+        "mlflow.source.type": "JOB",
+        "mlflow.source.name": f"homophily {job.kind}",
+    }
+    facts: list[Measure] = []
+    if job.finished is not None and job.started is not None:
+        facts.append(Measure("seconds.total", job.finished - job.started, job.finished))
+    if job.state == queue.FAILED:
+        error = job_pb2.JobError.FromString(job.outcome)
+        tags |= {"homophily.error": error.message, "homophily.error_reason": error.reason}
+    if isinstance(request, job_pb2.TransduceRequest):
+        tags["homophily.parent_model"] = request.model
+    if isinstance(made, model_pb2.Model):
+        facts += _facts_of_model(made, job.finished)
+    elif made is not None:
+        facts += _facts_of_embedding(made, job.finished)
+    if isinstance(request, job_pb2.TransduceRequest) and made is not None:
+        changed = job_pb2.TransduceResult.FromString(job.outcome).changed_points
+        facts.append(Measure("changed_points", changed, job.finished))
+    if made is not None:
+        tags["mlflow.note.content"] = f"{kind.__name__.removesuffix('Name')} `{made.name}`, made by `{name}`."
+        if made.warnings:
+            tags["homophily.warnings"] = "\n".join(made.warnings)
+    steps = [*_steps(events)] if made is None or not made.trace.iterations else [*_traced(made.trace, job.finished)]
+    registration = None
+    if not isinstance(request, job_pb2.EmbedRequest) and request.HasField("registration"):
+        registration = request.registration
+    return Record(
+        name,
+        f"{job.kind} {result.id}",
+        {key: value[:_LONGEST_VALUE] for key, value in tags.items()},
+        _shown(_parameters(request, made, data)),
+        [one for one in facts if math.isfinite(one.value)],
+        [one for one in steps if math.isfinite(one.value)],
+        data,
+        made,
+        registration,
+    )
+
+
+def trial_parameters(trial: model_pb2.Trial) -> dict[str, str]:
+    """The settings of a trial, as those of a run."""
+    given = {f"graph.{key}": value for key, value in _given(trial.graph, "graph").items()}
+    return _shown(given | {f"solver.{key}": value for key, value in _given(trial.solver, "solver").items()})
+
+
+def trial_measures(trial: model_pb2.Trial, time: float) -> list[Measure]:
+    """What came out of a trial."""
+    found = {"validation_error": trial.error_rate, "score": trial.score, "seconds.total": trial.seconds}
+    return [Measure(key, value, time) for key, value in found.items() if math.isfinite(value)]
+
+
+# -- messages ----------------------------------------------------------------------------------------------------
+
+
+def _request(job: Row[Any]) -> Request:
+    if job.kind == "fit":
+        return job_pb2.FitRequest.FromString(job.request)
+    if job.kind == "transduce":
+        return job_pb2.TransduceRequest.FromString(job.request)
+    return job_pb2.EmbedRequest.FromString(job.request)
+
+
+def _made(job: Row[Any]) -> Made | None:
+    if job.state != queue.SUCCEEDED:
+        return None
+    if job.kind == "fit":
+        return job_pb2.FitResult.FromString(job.outcome).model
+    if job.kind == "transduce":
+        return job_pb2.TransduceResult.FromString(job.outcome).model
+    return job_pb2.EmbedResult.FromString(job.outcome).embedding
+
+
+def _dataset(request: Request, stores: Stores) -> str:
+    """The dataset of a job that has not ended."""
+    if not isinstance(request, job_pb2.TransduceRequest) and request.dataset:
+        return request.dataset
+    earlier = request.embedding if isinstance(request, job_pb2.EmbedRequest) else ""
+    try:
+        if earlier:
+            row = stores.catalog.get(EmbeddingName.parse(earlier, "embedding"))
+            return embedding_pb2.Embedding.FromString(row.message).dataset
+        if not isinstance(request, job_pb2.FitRequest):
+            row = stores.catalog.get(ModelName.parse(request.model, "model"))
+            return model_pb2.Model.FromString(row.message).dataset
+    except NotFound:
+        pass
+    return ""
+
+
+def _data(name: str, stores: Stores) -> Data | None:
+    try:
+        row = stores.catalog.get(DatasetName.parse(name, "dataset"))
+    except ServiceError:
+        # Deleted since, or none that this service has ever had.
+        return None
+    return Data.of(dataset_pb2.Dataset.FromString(row.message))
+
+
+# -- parameters --------------------------------------------------------------------------------------------------
+
+
+def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[str, Any]:
+    """Everything that was asked for or chosen, defaults filled in; a parameter that is to be found is not known yet."""
+    found: dict[str, Any] = {}
+    searches = isinstance(request, job_pb2.FitRequest) and request.HasField("search")
+    if isinstance(request, job_pb2.FitRequest) and searches:
+        search = request.search
+        found |= {
+            "search.trials": search.trials if search.HasField("trials") else _DEFAULT_TRIALS,
+            "search.seconds": search.seconds if search.HasField("seconds") else None,
+            "search.seed": search.seed,
+            "search.spread": search.spread,
+        }
+    if made is None and (searches or not isinstance(request, job_pb2.FitRequest)):
+        # What it goes on from has the rest; known for certain when it has ended.
+        return found
+    source: Any = request if made is None else made
+    graph = source.graph if made is None else source.graph_parameters
+    solver = source.solver if made is None else source.solver_parameters
+    found |= {f"graph.{key}": value for key, value in _complete_graph(graph, data).items()}
+    found |= {f"solver.{key}": value for key, value in _complete_solver(solver).items()}
+    if made is None:
+        return found
+    found |= {
+        "data.points": made.points,
+        "data.dimensions": made.dimensions,
+        "data.labelled": made.labelled,
+        "device": made.device or None,
+        "engine": made.engine or None,
+        **{f"software.{package}": version for package, version in sorted(made.software.items())},
+    }
+    if isinstance(made, model_pb2.Model):
+        kind = made.classes.WhichOneof("kind")
+        found["data.classes"] = len(getattr(made.classes, kind).values) if kind else 0
+        found["calibrated"] = made.calibrated
+    else:
+        found |= {"solver.n_components": made.components, "solver.n_clusters": made.clusters or None}
+    return {key: value for key, value in found.items() if not (key in ("device", "engine") and value is None)}
+
+
+def _complete_graph(message: model_pb2.GraphParameters, data: Data | None) -> dict[str, Any]:
+    parameters = graph_parameters(message, is_sparse=data is not None and data.is_sparse, field="graph")
+    if data is None and not message.metric:
+        # Which distance is the default depends on points that are gone.
+        del parameters["metric"]
+    return parameters
+
+
+def _complete_solver(message: model_pb2.SolverParameters | embedding_pb2.EmbeddingParameters) -> dict[str, Any]:
+    # Only here: the core takes seconds to load, and the tracker of an idle service shall be small.
+    from homophily import ERRClassifier, ERREmbedding, IRRClassifier, KNNGraph
+
+    of_the_graph = KNNGraph().get_params(deep=False)
+    if isinstance(message, embedding_pb2.EmbeddingParameters):
+        estimator: Any = ERREmbedding(**embedding_parameters(message, "solver"))
+        found = {}
+    else:
+        method, given = solver_parameters(message, "solver")
+        estimator = {"irr": IRRClassifier, "err": ERRClassifier}[method](**given)
+        found = {"method": method}
+    for key, value in estimator.get_params(deep=False).items():
+        if key not in of_the_graph and key not in _NOT_ASKED:
+            found[key] = value
+    if "power" in found and found["power"] is None:
+        found["power"] = 2 if found.get("relationship_neighbors") is None else 1
+    return found
+
+
+def _given(message: Any, field: str) -> dict[str, Any]:
+    """Only what a message says itself."""
+    if field == "solver":
+        method, given = solver_parameters(message, field)
+        return {"method": method} | {key: value for key, value in given.items() if value is not None}
+    complete = graph_parameters(message, is_sparse=False, field=field)
+    return {descriptor.name: complete[descriptor.name] for descriptor, _ in message.ListFields()}
+
+
+def _shown(parameters: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _text(value)[:_LONGEST_VALUE] for key, value in parameters.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, np.ndarray | list | tuple):
+        return ", ".join(map(_text, np.asarray(value).tolist()))
+    return str(value)
+
+
+# -- measures ----------------------------------------------------------------------------------------------------
+
+
+def _steps(events: Iterable[Event]) -> Iterator[Measure]:
+    """How far a job is, as it was told while it ran."""
+    for event in events:
+        if not event.progress:
+            continue
+        progress = job_pb2.Progress.FromString(event.progress)
+        if progress.HasField("best_error_rate"):
+            yield Measure("search.best_error_rate", progress.best_error_rate, event.time, progress.trials)
+        if progress.phase != "solve" or not progress.HasField("energy"):
+            continue
+        yield Measure("energy", progress.energy, event.time, progress.iteration)
+        if progress.HasField("gradient_norm"):
+            yield Measure("gradient_norm", progress.gradient_norm, event.time, progress.iteration)
+        if progress.evaluations:
+            yield Measure("evaluations", progress.evaluations, event.time, progress.iteration)
+
+
+def _traced(trace: model_pb2.Trace, time: float) -> Iterator[Measure]:
+    columns: dict[str, Iterable[float]] = {
+        "energy": trace.energies,
+        "gradient_norm": trace.gradient_norms,
+        "evaluations": trace.evaluations,
+    }
+    for key, values in columns.items():
+        for step, value in zip(trace.iterations, values, strict=False):
+            yield Measure(key, float(value), time, step)
+
+
+def _facts_of(made: Made, time: float) -> Iterator[Measure]:
+    graph = made.graph
+    yield Measure("graph.edges", graph.edges, time)
+    yield Measure("graph.components", graph.components, time)
+    yield Measure("graph.recall", graph.recall, time)
+    yield Measure("graph.reused", float(graph.reused), time)
+    for phase, seconds in sorted(made.seconds.items()):
+        yield Measure(f"seconds.{phase}", seconds, time)
+    if made.peak_memory_bytes:
+        yield Measure("peak_memory_mb", made.peak_memory_bytes / 1e6, time)
+    yield Measure("iterations", made.iterations, time)
+    if not made.trace.iterations:
+        yield Measure("energy", made.energy, time, made.iterations)
+        yield Measure("evaluations", made.evaluations, time, made.iterations)
+
+
+def _facts_of_model(model: model_pb2.Model, time: float) -> Iterator[Measure]:
+    yield from _facts_of(model, time)
+    if model.HasField("validation"):
+        yield Measure("validation_error", model.validation.error_rate, time)
+    elif model.HasField("error_rate"):
+        yield Measure("validation_error", model.error_rate, time)
+    if model.HasField("test"):
+        yield Measure("test_error", model.test.error_rate, time)
+
+
+def _facts_of_embedding(embedding: embedding_pb2.Embedding, time: float) -> Iterator[Measure]:
+    yield from _facts_of(embedding, time)
+    links = embedding.links
+    for key in ("must", "cannot", "violated_must", "violated_cannot", "divided_must", "joined_cannot"):
+        yield Measure(f"links.{key}", getattr(links, key), time)

@@ -1,0 +1,345 @@
+"""Jobs' records sent to MLflow. Whatever is sent may have been sent before: it is found again, and nothing is doubled.
+
+A job's run is found by its tag ``homophily.job``, a trial's by ``homophily.trial`` below it, a logged model and a
+registered version by ``homophily.job``. A run is ended last, so one that has ended has everything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    Metric,
+    Param,
+    Run,
+    RunStatus,
+    RunTag,
+    ViewType,
+)
+from mlflow.exceptions import MlflowException
+from sqlalchemy import Row
+
+from homophily_service import queue
+from homophily_service._pb import embedding_pb2, model_pb2
+from homophily_service.embeddings import (
+    CANNOT_LINKS,
+    CLUSTERS,
+    COORDINATES,
+    MUST_LINKS,
+    VIOLATED_CANNOT_LINKS,
+    VIOLATED_MUST_LINKS,
+    load_embedding,
+)
+from homophily_service.errors import DataLoss, NotFound
+from homophily_service.names import DEFAULT_PROJECT, EmbeddingName, ModelName
+from homophily_service.settings import Settings
+from homophily_service.solutions import CLASS_INDICES, SCORES
+from homophily_service.stores import Stores
+from homophily_service.tracking.outbox import Outbox
+from homophily_service.tracking.place import Place
+from homophily_service.tracking.records import Measure, Record, record_of, trial_measures, trial_parameters
+
+_log = logging.getLogger(__name__)
+
+STATUS = {queue.SUCCEEDED: "FINISHED", queue.FAILED: "FAILED", queue.CANCELLED: "KILLED"}
+# What MLflow takes at once.
+_METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 500, 100
+_LONGEST_DIGEST = 36
+# Where the model is in its run.
+MODEL_NAME = "model"
+
+
+class Turnless(Exception):
+    """Another tracker has taken over."""
+
+
+class Sender:
+    """A connection to MLflow, and what is known of the runs there."""
+
+    def __init__(self, client: MlflowClient, settings: Settings, stores: Stores, is_mine: Callable[[], bool]) -> None:
+        self.client, self.settings, self.stores = client, settings, stores
+        self.place, self.outbox = Place.of(settings), Outbox(stores.database)
+        self._is_mine = is_mine
+        self._experiments: dict[str, str] = {}
+        # The last event of a running job that its run has, and the steps that it has of each measure.
+        self._sent: dict[int, int] = {}
+        self._steps: dict[tuple[str, str], set[int]] = {}
+
+    def answers(self) -> bool:
+        """Whether MLflow does at all; then what goes wrong with a job is the job's."""
+        try:
+            self.client.search_experiments(max_results=1)
+        except Exception:
+            return False
+        return True
+
+    def send(self, job: Row[Any]) -> None:
+        """Bring a job's run up to date."""
+        try:
+            self._send(job)
+        except BaseException:
+            self.forget(job.number)
+            raise
+
+    def forget(self, number: int) -> None:
+        """Look again at what is there."""
+        self._sent.pop(number, None)
+        self._steps.clear()
+        self._experiments.clear()
+
+    def _send(self, job: Row[Any]) -> None:
+        ended = job.state in queue.FINAL
+        events = self.stores.queue.events_after(job.number, self._sent.get(job.number, 0))
+        record = record_of(job, events, self.stores)
+        run = self._run(job, record)
+        if run is not None and not RunStatus.is_terminated(RunStatus.from_string(run.info.status)):
+            self._describe(run, record)
+            if ended:
+                self._finish(run, job, record)
+            elif run.info.status != "RUNNING":
+                self.client.update_run(run.info.run_id, status="RUNNING")
+        self.outbox.sent(job.number, job.last_sequence)
+        if ended:
+            self._sent.pop(job.number, None)
+        elif events:
+            self._sent[job.number] = events[-1].sequence
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def _run(self, job: Row[Any], record: Record) -> Run | None:
+        """The job's run, made if there is none; None if people have deleted it."""
+        experiment = self._experiment(job.project)
+        run = self._noted(job.tracking_run)
+        if run is None:
+            mine = f"tags.`homophily.job` = '{record.job}'"
+            found = self.client.search_runs([experiment], mine, ViewType.ALL, max_results=1)
+            if not found and not self._is_mine():
+                raise Turnless
+            run = found[0] if found else self._new_run(experiment, job, record)
+            self.outbox.note_run(job.number, run.info.run_id, self.place.run_url(experiment, run.info.run_id))
+        return None if run.info.lifecycle_stage == "deleted" else run
+
+    def _noted(self, run: str | None) -> Run | None:
+        if run is None:
+            return None
+        try:
+            return self.client.get_run(run)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            # Another MLflow than the one that made it.
+            return None
+
+    def _new_run(self, experiment: str, job: Row[Any], record: Record) -> Run:
+        began = job.created if job.started is None else job.started
+        return self.client.create_run(experiment, _milliseconds(began), record.tags, record.title)
+
+    def _experiment(self, project: str) -> str:
+        if project not in self._experiments:
+            name = self.settings.tracking_experiment
+            if project != DEFAULT_PROJECT:
+                name = f"{name}/{project}"
+            found = self.client.get_experiment_by_name(name)
+            if found is None:
+                self._experiments[project] = self.client.create_experiment(name, self.place.artifacts)
+            else:
+                if found.lifecycle_stage == "deleted":
+                    self.client.restore_experiment(found.experiment_id)
+                self._experiments[project] = found.experiment_id
+        return self._experiments[project]
+
+    def _describe(self, run: Run, record: Record) -> None:
+        """What the run does not have yet: tags, parameters, measures, points."""
+        name, data = run.info.run_id, run.data
+        tags = [RunTag(key, value) for key, value in record.tags.items() if data.tags.get(key) != value]
+        parameters = [Param(key, value) for key, value in record.parameters.items() if key not in data.params]
+        measures = [one for one in record.facts if one.key not in data.metrics]
+        for one in record.steps:
+            known = self._known_steps(name, one.key, is_there=one.key in data.metrics)
+            if one.step not in known:
+                known.add(one.step)
+                measures.append(one)
+        self._log(name, measures, parameters, tags)
+        if record.data is not None and not (run.inputs and run.inputs.dataset_inputs):
+            points = Dataset(
+                name=record.data.name.rpartition("/")[2],
+                digest=record.data.digest[:_LONGEST_DIGEST],
+                source_type="homophily",
+                source=json.dumps({"uri": record.data.name, "sha256": record.data.digest}),
+                schema=record.data.schema,
+                profile=record.data.profile,
+            )
+            self.client.log_inputs(name, [DatasetInput(points, [InputTag("mlflow.data.context", "fit")])])
+
+    def _known_steps(self, run: str, key: str, *, is_there: bool) -> set[int]:
+        if (run, key) not in self._steps:
+            history = self.client.get_metric_history(run, key) if is_there else []
+            self._steps[run, key] = {metric.step for metric in history}
+        return self._steps[run, key]
+
+    def _log(
+        self, run: str, measures: Iterable[Measure], parameters: Iterable[Param] = (), tags: Iterable[RunTag] = ()
+    ) -> None:
+        """Send in as many parts as it takes."""
+        left = [Metric(one.key, one.value, _milliseconds(one.time), one.step) for one in measures]
+        more, marks = list(parameters), list(tags)
+        while left or more or marks:
+            now, left = left[:_METRICS_AT_ONCE], left[_METRICS_AT_ONCE:]
+            these, more = more[:_PARAMETERS_AT_ONCE], more[_PARAMETERS_AT_ONCE:]
+            self.client.log_batch(run, now, these, marks)
+            marks = []
+
+    # -- its end -------------------------------------------------------------------------------------------------
+
+    def _finish(self, run: Run, job: Row[Any], record: Record) -> None:
+        name = run.info.run_id
+        if record.made is not None:
+            self._log_pictures(name, record.made)
+        if isinstance(record.made, model_pb2.Model):
+            self._log_trials(run, job, record.made)
+            if record.registration is not None or self.settings.tracking_models == "all":
+                self._log_model(run, record)
+        self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished))
+        self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
+
+    def _log_pictures(self, run: str, made: model_pb2.Model | embedding_pb2.Embedding) -> None:
+        try:
+            pictures = self._draw(made)
+        except Exception:
+            # Whatever a picture lacks, the run has the rest.
+            _log.warning("%s has no pictures", made.name, exc_info=True)
+            return
+        with tempfile.TemporaryDirectory(prefix="homophily-") as folder:
+            for file, content in pictures.items():
+                (Path(folder) / file).write_bytes(content)
+            if pictures:
+                self.client.log_artifacts(run, folder, "pictures")
+
+    def _draw(self, made: model_pb2.Model | embedding_pb2.Embedding) -> dict[str, bytes]:
+        from homophily_service.pictures import embedding_pictures, model_pictures
+
+        if isinstance(made, model_pb2.Model):
+            row = self.stores.catalog.get(ModelName.parse(made.name, "name"))
+            if row.message != made.SerializeToString() and model_pb2.Model.FromString(row.message).job != made.job:
+                raise NotFound(f"{made.name} is another by now")
+            arrays = self.stores.blobs.read(row.blob, SCORES, CLASS_INDICES).arrays
+            return model_pictures(made, scores=arrays[SCORES], class_indices=arrays[CLASS_INDICES])
+        row = self.stores.catalog.get(EmbeddingName.parse(made.name, "name"))
+        names = [COORDINATES, MUST_LINKS, CANNOT_LINKS, VIOLATED_MUST_LINKS, VIOLATED_CANNOT_LINKS]
+        arrays = self.stores.blobs.read(row.blob, *names, *([CLUSTERS] if made.clusters else [])).arrays
+        given = load_embedding(self.stores.blobs, row.blob)[1]
+        labels = dict(zip(given.label_points.tolist(), given.label_classes.tolist(), strict=True))
+        return embedding_pictures(
+            made,
+            arrays[COORDINATES],
+            arrays.get(CLUSTERS),
+            labels=labels or None,
+            must_link=arrays[MUST_LINKS],
+            cannot_link=arrays[CANNOT_LINKS],
+            violated_must=arrays[VIOLATED_MUST_LINKS],
+            violated_cannot=arrays[VIOLATED_CANNOT_LINKS],
+        )
+
+    def _log_trials(self, run: Run, job: Row[Any], model: model_pb2.Model) -> None:
+        """A run for each trial, below the job's."""
+        if not model.search.trials:
+            return
+        parent, experiment = run.info.run_id, run.info.experiment_id
+        below = f"tags.`mlflow.parentRunId` = '{parent}'"
+        found = self.client.search_runs([experiment], below, ViewType.ALL, max_results=10_000)
+        there = {one.data.tags.get("homophily.trial"): one for one in found}
+        time = _milliseconds(job.finished)
+        for trial in model.search.trials:
+            number = str(trial.number)
+            child = there.get(number)
+            if child is None:
+                tags = {
+                    "mlflow.parentRunId": parent,
+                    "homophily.trial": number,
+                    "homophily.stage": str(trial.stage),
+                    "homophily.pruned": str(trial.pruned).lower(),
+                    "homophily.best": str(trial.number == model.search.best).lower(),
+                }
+                began = max(run.info.start_time, time - int(1000 * trial.seconds))
+                child = self.client.create_run(experiment, began, tags, f"trial {number}")
+            elif child.info.status == "FINISHED" or child.info.lifecycle_stage == "deleted":
+                continue
+            parameters = [Param(key, value) for key, value in trial_parameters(trial).items()]
+            self._log(child.info.run_id, trial_measures(trial, job.finished), parameters)
+            self.client.set_terminated(child.info.run_id, "FINISHED", time)
+
+    # -- its model -----------------------------------------------------------------------------------------------
+
+    def _log_model(self, run: Run, record: Record) -> None:
+        """The model as MLflow has models, and in the registry if that was asked for."""
+        try:
+            logged = self._logged_model(run, record)
+        except (NotFound, DataLoss) as lost:
+            # Deleted before its turn came: the run has the rest.
+            _log.warning("the model of %s cannot be logged: %s", record.job, lost.message)
+            return
+        if record.registration is None:
+            return
+        name = record.registration.name
+        version = self._version(name, str(record.job))
+        if version is None:
+            made = self.client.create_model_version(
+                name,
+                source=f"models:/{logged}",
+                run_id=run.info.run_id,
+                model_id=logged,
+                tags={"homophily.job": str(record.job), "homophily.model": record.tags["homophily.model"]},
+            )
+            version = str(made.version)
+        for alias in record.registration.aliases:
+            self.client.set_registered_model_alias(name, alias, version)
+
+    def _version(self, name: str, job: str) -> str | None:
+        """The version that a job has registered already; the name is registered if it is new."""
+        try:
+            self.client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        quoted = name.replace("'", "''")
+        for found in self.client.search_model_versions(f"name = '{quoted}'", max_results=200):
+            if found.tags.get("homophily.job") == job:
+                return str(found.version)
+        return None
+
+    def _logged_model(self, run: Run, record: Record) -> str:
+        from homophily_service.tracking.mlflow_models import save_stored
+
+        assert isinstance(record.made, model_pb2.Model)
+        experiment, job = run.info.experiment_id, str(record.job)
+        found = self.client.search_logged_models([experiment], f"tags.`homophily.job` = '{job}'")
+        logged = next((one for one in found if one.status == "READY"), None)
+        if logged is None:
+            tags = {"homophily.job": job, "homophily.model": record.made.name}
+            # One that a killed tracker has begun is begun anew, in the same place.
+            logged = next(iter(found), None) or self.client.create_logged_model(
+                experiment, MODEL_NAME, run.info.run_id, tags
+            )
+            with tempfile.TemporaryDirectory(prefix="homophily-") as folder:
+                path = Path(folder) / MODEL_NAME
+                save_stored(self.stores, record.made, path, model_id=logged.model_id, run_id=run.info.run_id)
+                self.client.log_model_artifacts(logged.model_id, str(path))
+            self.client.finalize_logged_model(logged.model_id, "READY")
+        outputs = run.outputs.model_outputs if run.outputs is not None else []
+        if all(one.model_id != logged.model_id for one in outputs):
+            self.client.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, 0)])
+        return str(logged.model_id)
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(1000 * seconds)

@@ -1,0 +1,124 @@
+"""The tracker: a process beside the API that keeps the jobs' runs in MLflow up to date.
+
+It may be killed at any moment, and is when the service stops: what it has not sent is still marked in the database, and
+sending it again does no harm. Nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING
+
+from homophily_service.errors import Unavailable
+from homophily_service.logs import job_name, start_logging
+from homophily_service.processes import begin
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+from homophily_service.tracking.outbox import Outbox, Turn
+from homophily_service.tracking.place import Place, connect, is_installed
+from homophily_service.tracking.records import KINDS
+
+if TYPE_CHECKING:
+    from homophily_service.tracking.sender import Sender
+
+# Not __name__, which is __main__ in the process.
+_log = logging.getLogger("homophily_service.tracking.tracker")
+
+POLL_SECONDS = 1.0
+AT_ONCE = 100
+# How long MLflow is left alone that does not answer, at first and at most; and a job that it refuses.
+FIRST_PAUSE, LONGEST_PAUSE, LONGEST_REFUSAL = 0.5, 10.0, 600.0
+# Behind everything that computes.
+NICENESS = 10
+
+
+class Tracker:
+    """Looks for jobs whose runs are behind, and sends what they lack."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.stores = settings, Stores.open(settings)
+        self.outbox, self.turn = Outbox(self.stores.database), Turn(self.stores.database)
+        self._sender: Sender | None = None
+        self._pause = 0.0
+        # Jobs that MLflow takes nothing of, though it answers: how often, and when they are tried again.
+        self._refused: dict[int, tuple[int, float]] = {}
+
+    def run(self) -> None:
+        """Until killed."""
+        while True:
+            try:
+                self.round()
+            except Unavailable as error:
+                _log.warning("waits for the database: %s", error.message)
+                self._pause = LONGEST_PAUSE / 5
+            except Exception:
+                _log.exception("an error of ours while tracking; it is tried again")
+                self._pause = LONGEST_PAUSE
+            time.sleep(self._pause or POLL_SECONDS)
+
+    def round(self) -> int:
+        """Send what there is to send; returns how many jobs were brought up to date."""
+        if not self.turn.is_mine():
+            return 0
+        self.outbox.pass_over(KINDS)
+        now, done = time.monotonic(), 0
+        for job in self.outbox.waiting(AT_ONCE + len(self._refused)):
+            if job.number in self._refused and self._refused[job.number][1] > now:
+                continue
+            job_name.set(f"projects/{job.project}/jobs/{job.id}")
+            try:
+                self._connected().send(job)
+            except Unavailable:
+                raise
+            except Exception as error:
+                if not self._goes_on(job.number, error):
+                    return done
+            else:
+                self._refused.pop(job.number, None)
+                self._pause = 0.0
+                done += 1
+            finally:
+                job_name.set("")
+        return done
+
+    def _connected(self) -> Sender:
+        if self._sender is None:
+            # Only now: it takes seconds and a few hundred megabytes, and an idle service needs none of it.
+            client = connect(self.settings)
+            from homophily_service.tracking.sender import Sender
+
+            self._sender = Sender(client, self.settings, self.stores, self.turn.is_mine)
+        return self._sender
+
+    def _goes_on(self, number: int, error: Exception) -> bool:
+        """Note what went wrong; False if it is not about the job but about MLflow."""
+        short = " ".join(str(error).split())[:300]
+        if self._sender is None or not self._sender.answers():
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause or FIRST_PAUSE)
+            _log.warning("MLflow does not take it, next try in %g s: %s", self._pause, short)
+            return False
+        often = self._refused.get(number, (0, 0.0))[0] + 1
+        pause = min(LONGEST_REFUSAL, FIRST_PAUSE * 2.0**often)
+        self._refused[number] = (often, time.monotonic() + pause)
+        # The first time with all that is known.
+        _log.warning("the run is behind, next try in %g s: %s", pause, short, exc_info=often == 1)
+        return True
+
+
+def main() -> None:
+    """Start as a process of `homophily serve`."""
+    connection, settings = begin()
+    start_logging(settings.log_level)
+    os.nice(NICENESS)
+    if is_installed():
+        _log.info("keeps a run of every job in %s", Place.of(settings).shown)
+        Tracker(settings).run()
+    _log.info("tracking is off: MLflow is not installed (pip install 'homophily[tracking]')")
+    # As long as the server lives, which would start it again.
+    connection.poll(None)
+
+
+if __name__ == "__main__":
+    main()
