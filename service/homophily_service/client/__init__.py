@@ -17,6 +17,7 @@ from homophily_service.client.errors import (
     Unavailable,
     Violation,
 )
+from homophily_service.client.fitting import Evaluation, ReliabilityBin, Search, Trace, Trial
 from homophily_service.client.handle import JobHandle
 from homophily_service.client.results import (
     Dataset,
@@ -37,6 +38,7 @@ __all__ = [
     "Dataset",
     "DeadlineExceeded",
     "Embedding",
+    "Evaluation",
     "FailedPrecondition",
     "Graph",
     "InvalidArgument",
@@ -54,7 +56,11 @@ __all__ = [
     "PermissionDenied",
     "Prediction",
     "Progress",
+    "ReliabilityBin",
+    "Search",
     "Solution",
+    "Trace",
+    "Trial",
     "Unauthenticated",
     "Unavailable",
     "Violation",

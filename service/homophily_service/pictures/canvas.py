@@ -7,6 +7,8 @@ import io
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 # Told apart by people with any eyes, by their lightness too.
 _PALETTE = (
     "#0072b2",
@@ -22,8 +24,7 @@ _PALETTE = (
 )
 GREY, INK, FAINT, MARK = "#9a9a9a", "#2f3b47", "#5a6673", "#e0001b"
 _DPI = 120
-# Browsers load pages with many pictures; a picture of scattered dots is as good in few colours.
-_MOST_BYTES = 150_000
+_MOST_BYTES = 180_000
 
 
 def colours(count: int) -> list[str]:
@@ -73,14 +74,22 @@ def to_png(figure: Any) -> bytes:
     drawn = io.BytesIO()
     # Without the version of matplotlib, so that the same data are the same bytes for longer.
     figure.savefig(drawn, format="png", dpi=_DPI, metadata={"Software": None})
-    if drawn.tell() > _MOST_BYTES:
-        from PIL import Image
-
-        with Image.open(drawn) as full:
-            few = full.convert("RGB").quantize(96, dither=Image.Dither.NONE)
-        drawn = io.BytesIO()
-        few.save(drawn, "png", optimize=True)
+    for shades in (51, 15):
+        if drawn.tell() <= _MOST_BYTES:
+            break
+        drawn = _with_fewer_shades(drawn, 255 // shades)
     return drawn.getvalue()
+
+
+def _with_fewer_shades(drawn: io.BytesIO, step: int) -> io.BytesIO:
+    """Scattered dots have thousands of shades at their edges, which nobody sees, and which take most of the bytes."""
+    from PIL import Image
+
+    with Image.open(drawn) as full:
+        few = np.round(np.asarray(full.convert("RGB")) / step).astype(np.uint8) * step
+    smaller = io.BytesIO()
+    Image.fromarray(few).save(smaller, "png", optimize=True)
+    return smaller
 
 
 def words(text: str, most: int | None = None) -> str:
@@ -106,5 +115,18 @@ def counted(number: int, what: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share, with as many digits as tell something."""
-    return f"{100 * share:.3g} %" if share >= 0.0001 or share == 0 else "< 0.01 %"
+    """A share, with as many digits as tell something.
+
+    >>> percent(0.5), percent(0.0123), percent(0.9999), percent(1.0)
+    ('50 %', '1.23 %', '99.99 %', '100 %')
+    """
+    digits = 1 if 0.1 <= share <= 0.9 else 2
+    return f"{100 * share:.{digits}f}".rstrip("0").rstrip(".") + " %" if share else "0 %"
+
+
+def count_axis(axis: Any) -> None:
+    """Whole numbers along an axis."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axis.set_major_locator(MaxNLocator(6, integer=True))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

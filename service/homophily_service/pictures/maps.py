@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily_service.pictures.canvas import GREY, MARK, colours, counted, new_figure, to_png, words
+from homophily_service.pictures.canvas import GREY, MARK, colours, counted, headline, new_figure, to_png, words
 
 if TYPE_CHECKING:
     from homophily_service.client import Map
@@ -25,6 +25,9 @@ _MUST, _CANNOT, _VIOLATED = "#2f3b47", "#8895a3", MARK
 # More lines than these, of which up to half are violated links, would only hide the points.
 _DRAWN_LINKS = 800
 _NAMED_GROUPS = 24
+# More points than these are drawn as cells, so many from side to side.
+_SINGLE_POINTS, _CELLS = 20_000, 480
+_SHADES = (0.45, 0.65, 0.85, 1.0)
 
 
 @dataclass(frozen=True)
@@ -115,14 +118,11 @@ def map_picture(drawing: Drawing) -> bytes:
 
     count = len(drawing.places)
     axis = figure.add_subplot()
-    size, opacity = float(np.clip(22_000 / count, 0.7, 70)), float(np.clip(3000 / count, 0.35, 0.9))
-    palette = np.array([*drawing.colours, GREY])
-    # In random order, so that the last group does not cover the others; points of no group below all.
-    order = np.random.default_rng(0).permutation(count)
-    order = order[np.argsort(drawing.groups[order] >= 0, kind="stable")]
-    axis.scatter(
-        *drawing.places[order].T, s=size, c=palette[drawing.groups[order]], alpha=opacity, linewidths=0, zorder=1
-    )
+    size = float(np.clip(22_000 / count, 0.7, 70))
+    if count > _SINGLE_POINTS:
+        _draw_cells(axis, drawing)
+    else:
+        _draw_points(axis, drawing, size)
     handles = _legend_of_groups(drawing, Line2D)
     styles: tuple[tuple[str, bool, str, Any, float], ...] = (
         ("must", False, _MUST, "solid", 0.7),
@@ -149,14 +149,62 @@ def map_picture(drawing: Drawing) -> bytes:
             axis.scatter(*rings, s=1.3 * size + 14, c="none", edgecolors=colour, lw=0.7, alpha=strong, zorder=3)
             told = f"{kind}-link{', violated' if violated else ''} ({number:,})"
             handles.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=width + 0.3, label=told))
-    axis.set_title(words(drawing.title), loc="left")
-    axis.set_xlabel(counted(count, "point") + (f" · {drawing.note}" if drawing.note else ""))
+    axis.set_xlabel("dimension 1 of the map", fontsize=9)
+    axis.set_ylabel("dimension 2 of the map", fontsize=9)
+    axis.spines[:].set_color("#d5dbe1")
     axis.set_xticks([])
     axis.set_yticks([])
     axis.set_aspect("equal", adjustable="datalim")
     if handles:
         figure.legend(handles=handles, loc="outside right upper", fontsize="small", frameon=False)
+    note = f" · {drawing.note}" if drawing.note else ""
+    headline(figure, drawing.title, f"{counted(count, 'point')}{note}")
     return to_png(figure)
+
+
+def _draw_points(axis: Any, drawing: Drawing, size: float) -> None:
+    opacity = float(np.clip(3000 / len(drawing.places), 0.35, 0.9))
+    order = _mixed(drawing)
+    axis.scatter(
+        *drawing.places[order].T, s=size, c=_palette(drawing)[drawing.groups[order]], alpha=opacity, lw=0, zorder=1
+    )
+
+
+def _draw_cells(axis: Any, drawing: Drawing) -> None:
+    """Dots on top of each other would be a stain: in each small cell one of its points, stronger where there are more.
+
+    One at random, so that where groups mix, their colours do. Few shades make a small file.
+    """
+    low, high = drawing.places.min(axis=0), drawing.places.max(axis=0)
+    step = float((high - low).max()) / _CELLS or 1.0
+    cells = np.floor((drawing.places - low) / step).astype(np.intp)
+    columns, rows = cells.max(axis=0) + 1
+    places = cells[:, 1] * columns + cells[:, 0]
+    counts = np.bincount(places, minlength=rows * columns)
+    shown = np.full(rows * columns, -2)
+    order = _mixed(drawing)
+    # The last one written stays.
+    shown[places[order]] = drawing.groups[order]
+    filled = shown > -2
+    shade = np.minimum(np.log2(counts[filled]).astype(int), len(_SHADES) - 1)
+    image = np.ones((rows * columns, 3))
+    image[filled] += (_palette(drawing)[shown[filled]] - 1) * np.array(_SHADES)[shade, None]
+    extent = (low[0], low[0] + columns * step, low[1], low[1] + rows * step)
+    axis.imshow(image.reshape(rows, columns, 3), origin="lower", extent=extent, interpolation="nearest", zorder=1)
+    axis.margins(0.03)
+
+
+def _mixed(drawing: Drawing) -> NDArray[np.intp]:
+    """In random order, so that the last group does not cover the others; points of no group below all."""
+    order = np.random.default_rng(0).permutation(len(drawing.places))
+    return order[np.argsort(drawing.groups[order] >= 0, kind="stable")]
+
+
+def _palette(drawing: Drawing) -> NDArray[np.float64]:
+    """Red, green and blue of each group; of no group in the last row."""
+    from matplotlib.colors import to_rgb
+
+    return np.array([to_rgb(one) for one in (*drawing.colours, GREY)])
 
 
 def _legend_of_groups(drawing: Drawing, line: Any) -> list[Any]:
