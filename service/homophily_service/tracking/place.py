@@ -19,7 +19,8 @@ _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
     # What is done here is nobody else's business.
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Our lines are JSON.
+    # Our lines are JSON, and nobody reads what is printed.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_CONFIGURE_LOGGING": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }

@@ -203,12 +203,12 @@ class Sender:
 
     def _finish(self, run: Run, job: Row[Any], record: Record) -> None:
         name = run.info.run_id
-        if record.made is not None:
-            self._log_pictures(name, record.made)
         if isinstance(record.made, model_pb2.Model):
             self._log_trials(run, job, record.made)
             if record.registration is not None or self.settings.tracking_models == "all":
                 self._log_model(run, record)
+        if record.made is not None:
+            self._log_pictures(name, record.made)
         self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
 

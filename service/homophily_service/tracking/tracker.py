@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,8 @@ def main() -> None:
     connection, settings = begin()
     start_logging(settings.log_level)
     os.nice(NICENESS)
+    # MLflow prints, and the server's output may be a pipe that nobody reads.
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if is_installed():
         _log.info("keeps a run of every job in %s", Place.of(settings).shown)
         Tracker(settings).run()
