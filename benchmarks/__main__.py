@@ -25,6 +25,7 @@ COMMANDS = (
     "embedding",
     "clustering",
     "scatter",
+    "selection",
 )
 
 

@@ -6,6 +6,7 @@ else, when there are many, one part of them.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.errors import HomophilyWarning
 from homophily.graph import KNNGraph
 from homophily.labels import Labels, encode_labels
-from homophily.selection.records import Group, Outcome, Parameters, Result, Trial
+from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
 from homophily.transduction import GraphClassifier
 
 Floats = NDArray[np.float64]
@@ -29,11 +30,13 @@ Indices = NDArray[np.intp]
 
 FOLDS = 5
 #: Folds are dealt anew until so many labels, counted each time, were held out.
-ENOUGH_ANSWERS = 100
+ENOUGH_ANSWERS = 60
 #: From so many labels on one part of them is held out, instead of folds.
 MANY_LABELS = 2000
 HELD_OUT_SHARE = 0.25
 LEAST_CHANCE = 1e-3
+#: A trial is stopped between folds when its error cannot end closer to the lowest one of its group than this.
+HOPELESS = 0.05
 
 
 class Part(NamedTuple):
@@ -126,56 +129,93 @@ def evaluate(
     seconds : trials not begun within this time are left out, and count as pruned.
     callback : called with each finished :class:`Trial`; raise in it to cancel.
     """
+    deadline = math.inf if seconds is None else time.perf_counter() + seconds
     labels = encode_labels(y, sample_weight)
     with warnings.catch_warnings():
         # The final fit says it once; a hundred trials need not.
         warnings.simplefilter("ignore", HomophilyWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
-        graph = build_graph(group.graph, X, n_jobs)
-        check_consistent_length(graph.W, labels.targets)
-        return run_group(group, graph, y, hold_out(labels, validation, seed), seconds, n_jobs, callback)
+        return run_group(group, X, y, hold_out(labels, validation, seed), deadline, n_jobs, callback)
 
 
 def run_group(
     group: Group,
-    graph: KNNGraph,
+    X: Any,
     y: ArrayLike,
     parts: list[Part],
-    seconds: float | None,
+    deadline: float,
     n_jobs: int | None,
     callback: Callable[[Trial], object] | None,
 ) -> Outcome:
-    """:func:`evaluate` with its inputs read."""
-    deadline = np.inf if seconds is None else time.perf_counter() + seconds
-    starts: dict[tuple[Any, ...], list[Floats]] = {}
+    """:func:`evaluate` with its labels read and ``deadline`` by the clock ``time.perf_counter``."""
+    started = time.perf_counter()
+    left_out = Result(None, None, 0, 0.0, pruned=True)
+    if started > deadline:
+        return Outcome(group, (left_out,) * len(group.trials), 0.0, late=True)
+    graph = build_graph(group.graph, X, n_jobs)
+    check_consistent_length(graph.W, parts[0].confidence)
+    fits = _Fits(group.method, graph, y, parts, n_jobs)
+    answers = sum(len(part.held_out) for part in parts)
     results: list[Result] = []
+    lines: dict[Any, list[Result]] = {}
+    late = False
     for position, parameters in enumerate(group.trials):
         began = time.perf_counter()
-        if began > deadline:
-            results.append(Result(None, None, 0, 0.0, pruned=True))
+        late = began > deadline
+        line = lines.setdefault(parameters.get("sigma_f"), [])
+        if late or _rises(line):
+            results.append(left_out)
             continue
-        wrong, losses = [], []
+        lowest = min((result.error for result in results if result.error is not None), default=1.0)
+        wrong, scores, classes = 0, [], []
         for number, part in enumerate(parts):
-            start = None
-            if group.method == "err":
-                key = (parameters.get("lambda1"), parameters.get("power"))
-                known = starts.setdefault(key, [])
-                if len(known) <= number:
-                    first = ERRClassifier(**{**parameters, "max_iter": 0, "n_jobs": n_jobs})
-                    known.append(first.fit(graph, y, sample_weight=part.confidence).solution_)
-                start = known[number]
-            kind = ERRClassifier if group.method == "err" else IRRClassifier
-            model = kind(**{**parameters, "n_jobs": n_jobs}).fit(graph, y, sample_weight=part.confidence, init=start)
-            wrong.append(judged_wrong(model, part))
-            losses.append(judged_loss(model, part))
-        seconds_taken = time.perf_counter() - began
-        count = sum(map(len, wrong))
-        results.append(
-            Result(float(np.concatenate(wrong).mean()), float(np.concatenate(losses).mean()), count, seconds_taken)
-        )
+            model = fits(parameters, number)
+            wrong += int(np.count_nonzero(model.transduction_[part.held_out] != part.classes))
+            scores.append(model.decision_scores_[part.held_out].reshape(len(part.held_out), -1))
+            classes.append(part.classes)
+            if wrong / answers > lowest + HOPELESS:
+                break
+        answered = sum(map(len, classes))
+        loss = calibrated_loss(np.concatenate(scores), np.concatenate(classes), model.classes_)
+        taken = time.perf_counter() - began
+        results.append(Result(wrong / answered, float(loss.mean()), answered, taken, pruned=answered < answers))
+        line.append(results[-1])
         if callback is not None:
             callback(trial_of(group, position, results[-1]))
-    return Outcome(group, tuple(results))
+    return Outcome(group, tuple(results), time.perf_counter() - started, late)
+
+
+def _rises(line: list[Result]) -> bool:
+    """Whether the error at the end of a line is above the line's lowest by more than chance explains."""
+    errors = [result.error for result in line if result.error is not None]
+    if not errors:
+        return False
+    lowest, held_out = min(errors), max(result.held_out for result in line)
+    # Twice the deviation of a share of so many answers, one of them more being wrong.
+    likely = (lowest * held_out + 1.0) / (held_out + 2.0)
+    return errors[-1] > lowest + 2.0 * math.sqrt(likely * (1.0 - likely) / held_out)
+
+
+class _Fits:
+    """The fits of a group, which start from the IRR solutions they share."""
+
+    def __init__(self, method: Method, graph: KNNGraph, y: ArrayLike, parts: list[Part], n_jobs: int | None) -> None:
+        self.method, self.graph, self.y, self.parts, self.n_jobs = method, graph, y, parts, n_jobs
+        self._starts: dict[Any, Floats] = {}
+
+    def __call__(self, parameters: Parameters, number: int) -> GraphClassifier:
+        """A fit on the labels that a part shows."""
+        if self.method == "irr":
+            return self._fit(IRRClassifier(**parameters, n_jobs=self.n_jobs), number, None)
+        key = number, parameters.get("lambda1"), parameters.get("power")
+        if key not in self._starts:
+            start = ERRClassifier(**{**parameters, "max_iter": 0}, n_jobs=self.n_jobs)
+            self._starts[key] = self._fit(start, number, None).solution_
+        return self._fit(ERRClassifier(**parameters, n_jobs=self.n_jobs), number, self._starts[key])
+
+    def _fit(self, model: GraphClassifier, number: int, start: Floats | None) -> GraphClassifier:
+        fitted: GraphClassifier = model.fit(self.graph, self.y, sample_weight=self.parts[number].confidence, init=start)
+        return fitted
 
 
 def trial_of(group: Group, position: int, result: Result) -> Trial:
@@ -193,20 +233,16 @@ def trial_of(group: Group, position: int, result: Result) -> Trial:
     )
 
 
-def judged_wrong(model: GraphClassifier, part: Part) -> NDArray[np.bool_]:
-    """Which of the points held out are answered wrongly."""
-    return np.asarray(model.transduction_[part.held_out] != part.classes)
+def calibrated_loss(scores: Floats, classes: NDArray[Any], known: NDArray[Any]) -> Floats:
+    """Log-loss of each answer under the one slope that suits all these scores best.
 
-
-def judged_loss(model: GraphClassifier, part: Part) -> Floats:
-    """Log-loss of each point held out, under the one slope that suits these scores best."""
-    scores = model.decision_scores_[part.held_out]
-    scores = scores[:, None] if scores.ndim == 1 else scores
+    Scores of different parameters differ in scale; the slope takes that away, and leaves how well they part classes.
+    """
     # A class that only validation points have is one that no fit can know.
-    known = np.isin(part.classes, model.classes_)
-    index = np.searchsorted(model.classes_, part.classes[known])
-    calibration = fit_calibration(scores[known], index, np.zeros(scores.shape[1]))
+    possible = np.isin(classes, known)
+    index = np.searchsorted(known, classes[possible])
+    calibration = fit_calibration(scores[possible], index, np.zeros(scores.shape[1]))
     losses = np.full(len(scores), -np.log(LEAST_CHANCE))
-    chance = calibration.probabilities(scores[known])[np.arange(len(index)), index]
-    losses[known] = -np.log(np.maximum(chance, LEAST_CHANCE))
+    chance = calibration.probabilities(scores[possible])[np.arange(len(index)), index]
+    losses[possible] = -np.log(np.maximum(chance, LEAST_CHANCE))
     return losses

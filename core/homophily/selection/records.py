@@ -56,15 +56,21 @@ class Outcome(NamedTuple):
 
     group: Group
     results: tuple[Result, ...]
+    seconds: float
+    """Of the whole group."""
+    late: bool = False
+    """The time was over before its last trial was begun."""
 
     def to_json(self) -> dict[str, Any]:
         """The outcome in what JSON can hold."""
-        return {"group": self.group.to_json(), "results": [result._asdict() for result in self.results]}
+        results = [result._asdict() for result in self.results]
+        return {**self._asdict(), "group": self.group.to_json(), "results": results}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """The outcome of a document."""
-        return cls(Group.from_json(document["group"]), tuple(Result(**result) for result in document["results"]))
+        results = tuple(Result(**result) for result in document["results"])
+        return cls(**{**document, "group": Group.from_json(document["group"]), "results": results})
 
 
 class Trial(NamedTuple):
@@ -88,9 +94,10 @@ class Best(NamedTuple):
     method: Method
     graph: Parameters
     solver: Parameters
-    error: float
-    loss: float
-    trial: int
+    error: float | None
+    loss: float | None
+    trial: int | None
+    """None if the time was over before any trial of the last stage: then what it searches is at its defaults."""
 
     @property
     def parameters(self) -> Parameters:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from homophily.selection.records import Parameters, Trial
+from homophily.selection.records import Parameters
 
 
 @dataclass(frozen=True)
@@ -15,35 +15,38 @@ class Dimension:
 
     low: float = 0.0
     high: float = 1.0
-    scale: Literal["linear", "log", "whole"] = "linear"
+    scale: Literal["linear", "log", "whole"] = "log"
+    """"whole" numbers are on a logarithmic scale too."""
+    step: float = 2.0
+    """A factor (a difference, if linear) over which errors change little: the unit of :meth:`position`."""
     choices: tuple[Any, ...] = ()
 
     def position(self, value: Any) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high one; the number of a choice."""
+        """Where a value lies, in steps; choices are two steps apart."""
         if self.choices:
-            return float(self.choices.index(value))
-        if self.high == self.low:
-            return 0.0
+            return 2.0 * self.choices.index(value)
         if self.scale == "linear":
-            return (float(value) - self.low) / (self.high - self.low)
-        return math.log(float(value) / self.low) / math.log(self.high / self.low)
+            return (float(value) - self.low) / self.step
+        return math.log(float(value) / self.low) / math.log(self.step)
 
     def contains(self, value: Any) -> bool:
         """Whether the sampler can be told of a trial with this value."""
         return value in self.choices if self.choices else self.low <= value <= self.high
 
 
-def suggest(trials: list[Trial], dimensions: dict[str, Dimension], count: int, seed: int) -> list[Parameters]:
-    """``count`` proposals that the same trials and seed always lead to, rounded to 3 digits."""
+def suggest(
+    trials: list[tuple[Parameters, float]], dimensions: dict[str, Dimension], count: int, seed: int
+) -> list[Parameters]:
+    """``count`` proposals that the same trials (parameters and score) and seed always lead to, rounded to 3 digits."""
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=0)
     study = optuna.create_study(sampler=sampler)
     distributions = {name: _distribution(optuna, dimension) for name, dimension in dimensions.items()}
-    for trial in trials:
-        values = {name: trial.parameters[name] for name in dimensions}
+    for parameters, score in trials:
+        values = {name: parameters[name] for name in dimensions}
         if all(dimension.contains(values[name]) for name, dimension in dimensions.items()):
-            study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, value=trial.loss))
+            study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, value=score))
     return [_rounded(study.ask(distributions).params) for _ in range(count)]
 
 

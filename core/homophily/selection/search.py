@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.graph_estimator import GRAPH_CONSTRAINTS
-from homophily.selection.choice import rank
+from homophily.selection.choice import rank, score
 from homophily.selection.evaluate import trial_of
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
 from homophily.selection.sampler import Dimension, suggest
@@ -24,7 +25,7 @@ STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
 #: What is searched when nobody says.
 DEFAULT_FIELDS = ("n_neighbors", "lambda1", "sigma_f", "lambda2")
 GRAPH_FIELDS = tuple(name for name in GRAPH_CONSTRAINTS if name != "n_jobs")
-DEFAULT_TRIALS = 48
+DEFAULT_TRIALS = 40
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
 
@@ -40,8 +41,8 @@ class Search:
     n_points, n_classes : of the data.
     method : "err", or "irr" for the first stage alone.
     trials : how many in all.
-    seconds : no batch is begun that would end later than this, by the seconds of the trials told, on ``workers`` at
-        once; the first stage gets half of it.
+    seconds : no batch is begun after so many, by the seconds of the outcomes told, ``workers`` at once; the first of
+        two stages gets half of it.
     seed : of the sampler.
     vary : what to search, of :data:`STAGE_FIELDS`; None means :data:`DEFAULT_FIELDS` without the fixed ones.
     fixed : parameters of the classifier that all trials share.
@@ -49,7 +50,7 @@ class Search:
 
     >>> search = Search(n_points=500, n_classes=2, method="irr", trials=4)
     >>> [group.graph["n_neighbors"] for group in search.ask()]
-    [10, 5, 20, 40]
+    [10, 20, 5, 14]
     """
 
     def __init__(
@@ -66,12 +67,17 @@ class Search:
         fixed: Parameters | None = None,
         graph: bool = True,
     ) -> None:
+        if method not in ("irr", "err"):
+            raise ValueError(f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.")
+        if trials < 1:
+            raise ValueError(f"The 'trials' parameter of Search must be an int of at least 1. Got {trials!r} instead.")
         self.n_points, self.n_classes = n_points, n_classes
         self.method, self.budget, self.seconds, self.workers, self.seed = method, trials, seconds, workers, seed
         self.fixed = dict(fixed or {})
         self.graph = graph
         self.vary = _read_vary(vary, self.fixed, method, graph)
         self._told: dict[int, Outcome] = {}
+        self._planned: dict[int, list[Group]] = {}
 
     # -- asking and telling ----------------------------------------------------------------------------------------
 
@@ -99,34 +105,29 @@ class Search:
 
     @property
     def best(self) -> Best:
-        """The parameters chosen among the trials told."""
-        stages: list[Stage] = ["relationships", "graph"]
-        for stage in stages:
-            candidates = self._finished(stage)
-            if candidates and (stage == "relationships" or self.method == "irr"):
-                return self._best(self._ranked(stage)[0])
-        raise ValueError(
-            "A search has a best trial when outcomes of its last stage were told: ask, evaluate and tell until ask() "
-            "is empty."
-        )
+        """The parameters chosen among the trials told; of a stage without any result, the defaults."""
+        if not self._told:
+            raise ValueError("A search has a best trial once outcomes were told: ask, evaluate and tell first.")
+        stage: Stage = "graph" if self.method == "irr" else "relationships"
+        for trial in self._ranked(stage):
+            return self._best(trial.parameters, trial)
+        return self._best({**self._base(stage), **self._defaults(stage)}, None)
 
-    def _best(self, trial: Trial) -> Best:
-        graph = {name: value for name, value in trial.parameters.items() if name in GRAPH_FIELDS}
-        solver = {name: value for name, value in trial.parameters.items() if name not in GRAPH_FIELDS}
-        assert trial.error is not None
-        assert trial.loss is not None
-        return Best(trial.method, graph, solver, trial.error, trial.loss, trial.number)
+    def _best(self, parameters: Parameters, trial: Trial | None) -> Best:
+        graph = {name: value for name, value in parameters.items() if name in GRAPH_FIELDS}
+        solver = {name: value for name, value in parameters.items() if name not in GRAPH_FIELDS}
+        if trial is None:
+            return Best(self.method, graph, solver, None, None, None)
+        return Best(self.method, graph, solver, trial.error, trial.loss, trial.number)
 
-    def _finished(self, stage: Stage, before: float = math.inf) -> list[Trial]:
+    def _tried(self, stage: Stage, before: float = math.inf) -> list[Trial]:
         """Trials of a stage with a result; ``before`` a batch, so that it does not depend on its own outcomes."""
         return [
-            trial
-            for trial in self.trials
-            if trial.stage == stage and trial.number < before and trial.error is not None and not trial.pruned
+            trial for trial in self.trials if trial.stage == stage and trial.number < before and trial.error is not None
         ]
 
     def _ranked(self, stage: Stage, before: float = math.inf) -> list[Trial]:
-        return rank(self._finished(stage, before), self._dimensions(stage), self._defaults(stage))
+        return rank(self._tried(stage, before), self._dimensions(stage), self._defaults(stage))
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -137,71 +138,85 @@ class Search:
             first = math.ceil(0.4 * self.budget) if self._names("graph") else 1
             stages = [("graph", min(first, self.budget - 1)), ("relationships", self.budget)]
         for stage, last in stages:
-            dimensions = self._dimensions(stage)
-            bases = self._bases(stage, number)
-            designed = True
+            begin = number
             while number < last:
-                if designed:
-                    proposals = [{**base, **point} for base in bases for point in self._design(stage)]
-                else:
-                    proposals = suggest(self._finished(stage, number), dimensions, BATCH, self.seed + number)
-                    proposals = [{**bases[0], **proposal} for proposal in proposals]
-                groups = self._grouped(stage, proposals[: last - number], number)
+                if number not in self._planned:
+                    self._planned[number] = self._plan(stage, begin, number, last - number)
+                groups = self._planned[number]
                 yield groups
                 number += sum(len(group.trials) for group in groups)
-                if not dimensions or not self._time_for_more(stage, number):
+                if not groups or not self._names(stage) or not self._time_for_more(stage, number):
                     break
-                designed = False
+
+    def _plan(self, stage: Stage, begin: int, number: int, most: int) -> list[Group]:
+        """The batch of at most so many trials from ``number`` on, in a stage whose first trial is ``begin``."""
+        base = self._base(stage, begin)
+        if number == begin:
+            proposals = [{**base, **point} for point in self._design(stage)]
+        else:
+            trials = self._tried(stage, number)
+            told = [(trial.parameters, score(trial)) for trial in trials]
+            proposals = [{**base, **p} for p in suggest(told, self._dimensions(stage), BATCH, self.seed + number)]
+            proposals = [proposal for proposal in proposals if all(proposal != known for known, _ in told)]
+        return self._grouped(stage, proposals[:most], number)
 
     def _time_for_more(self, stage: Stage, before: int) -> bool:
+        outcomes = [outcome for number, outcome in self._told.items() if number < before]
         if self.seconds is None:
             return True
-        taken = sum(trial.seconds for trial in self.trials if trial.number < before) / self.workers
-        share = 0.5 if stage == "graph" and self.method == "err" else 0.9
-        return taken < share * self.seconds
+        if any(outcome.late and outcome.group.stage == stage for outcome in outcomes):
+            return False
+        return sum(outcome.seconds for outcome in outcomes) / self.workers < self.seconds_until(stage)
 
-    def _bases(self, stage: Stage, before: int) -> list[Parameters]:
+    def seconds_until(self, stage: Stage) -> float:
+        """The end of a stage in seconds from the beginning of the search: the first of two gets half of the time."""
+        if self.seconds is None:
+            return math.inf
+        return self.seconds / 2 if stage == "graph" and self.method == "err" else self.seconds
+
+    def _base(self, stage: Stage, before: float = math.inf) -> Parameters:
         """What the trials of a stage have in common: the fixed parameters, and the best of the stage before."""
         if stage == "graph":
-            return [self.fixed]
-        best = self._ranked("graph", before)[:1]
-        return [{**self.fixed, **trial.parameters} for trial in best]
+            return self.fixed
+        ranked = self._ranked("graph", before)
+        return {**self.fixed, **(ranked[0].parameters if ranked else self._defaults("graph"))}
 
     def _design(self, stage: Stage) -> list[Parameters]:
-        """The first trials of a stage, the defaults before all others."""
-        defaults = self._defaults(stage)
-        points = [defaults]
-        if stage == "graph" and "n_neighbors" in defaults:
-            points += [{**defaults, "n_neighbors": k} for k in (5, 20, 40) if k < self.n_points]
-        if stage == "relationships":
-            widths = [1.0, 0.7, 1.5] if "sigma_f" in defaults else [1.0]
-            weights = [0.1, 0.3, 1.0, 3.0, 10.0] if "lambda2" in defaults else [1.0]
-            points = []
-            for width in widths:
-                for weight in weights:
-                    point = dict(defaults)
-                    if "sigma_f" in point:
-                        point["sigma_f"] *= width
-                    if "lambda2" in point:
-                        point["lambda2"] *= weight
-                    points.append(point)
-        return points
+        """The first trials of a stage: a grid over what matters most, the rest at its default.
+
+        The order is for budgets that end within it: the defaults first, then a coarse grid, then what lies between.
+        λ2 goes down to a tenth of its default, where ERR is nearly IRR.
+        """
+        grid: dict[str, list[Any]] = {name: [value] for name, value in self._defaults(stage).items()}
+        if "n_neighbors" in grid:
+            most = self._dimensions(stage)["n_neighbors"].high
+            grid["n_neighbors"] = [k for k in (10, 20, 5, 40, 80, 14, 28, 7, 56) if k <= most]
+        for name, dimension in self._dimensions(stage).items():
+            if dimension.choices:
+                grid[name] += [choice for choice in dimension.choices if choice not in grid[name]]
+        for name, factors in (("sigma_f", (1.0, 0.67, 1.5)), ("lambda2", (1.0, 3.3, 0.33, 10.0, 0.1))):
+            if name in grid:
+                grid[name] = [_rounded(grid[name][0] * factor) for factor in factors]
+        return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
     def _grouped(self, stage: Stage, proposals: list[Parameters], number: int) -> list[Group]:
-        """Proposals by graph and width, λ2 rising."""
+        """Proposals by graph, then by lines of rising λ2 at one σ_f; single ones in pairs, to share their start."""
         method: Method = "irr" if stage == "graph" else "err"
         known = IRRClassifier().get_params() if method == "irr" else ERRClassifier().get_params()
-        lines: dict[str, tuple[Parameters, list[Parameters]]] = {}
+        graphs: dict[str, tuple[Parameters, list[Parameters]]] = {}
         for proposal in proposals:
             graph = {name: proposal[name] for name in GRAPH_FIELDS if name in proposal} if self.graph else {}
-            solver = {name: value for name, value in proposal.items() if name in known and name not in graph}
-            shared = repr((sorted(graph.items()), solver.get("sigma_f")))
-            lines.setdefault(shared, (graph, []))[1].append(solver)
+            solver = {name: value for name, value in proposal.items() if name in known and name not in GRAPH_FIELDS}
+            graphs.setdefault(repr(sorted(graph.items())), (graph, []))[1].append(solver)
         groups = []
-        for graph, solvers in lines.values():
-            ordered = sorted(solvers, key=lambda solver: float(solver.get("lambda2", 0.0)))
-            groups.append(Group(number, stage, method, graph, tuple(ordered)))
-            number += len(ordered)
+        for graph, solvers in graphs.values():
+            solvers.sort(key=_along_lines)
+            while solvers:
+                line = [solver for solver in solvers if solver.get("sigma_f") == solvers[0].get("sigma_f")]
+                size = max(len(line), 2)
+                groups.append(Group(number, stage, method, graph, tuple(solvers[:size])))
+                number += len(groups[-1].trials)
+                del solvers[:size]
         return groups
 
     # -- what is searched ------------------------------------------------------------------------------------------
@@ -211,26 +226,29 @@ class Search:
 
     def _defaults(self, stage: Stage) -> Parameters:
         classifier = ERRClassifier()
-        spread = 2.0 if self.n_classes == 2 else math.sqrt(2.0)
+        one_column = self.n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
+        spread = 2.0 if one_column else math.sqrt(2.0)
         meant = {"sigma_f": ERRClassifier.SIGMA_F * spread, "repulsion": ERRClassifier.REPULSION, "power": 2}
         return {name: meant.get(name, getattr(classifier, name)) for name in self._names(stage)}
 
     def _dimensions(self, stage: Stage) -> dict[str, Dimension]:
         width = self._defaults("relationships").get("sigma_f", 1.0)
         every = {
-            "n_neighbors": Dimension(min(4, self.n_points - 1), min(50, self.n_points - 1), "whole"),
+            "n_neighbors": Dimension(4, max(10, min(100, self.n_points // 15)), "whole", step=1.6),
             "weights": Dimension(choices=("local", "self-tuning", "global")),
-            "lambda1": Dimension(1e-3, 1e-1, "log"),
+            "lambda1": Dimension(1e-3, 1e-1, step=10.0),
             "power": Dimension(choices=(1, 2)),
-            "sigma_f": Dimension(0.5 * width, 2.0 * width, "log"),
-            "lambda2": Dimension(1e-4, 1e-1, "log"),
-            "repulsion": Dimension(0.0, 1.0, "linear"),
+            "sigma_f": Dimension(0.4 * width, 2.0 * width, step=1.5),
+            "lambda2": Dimension(2e-4, 1e-1, step=3.0),
+            "repulsion": Dimension(0.0, 1.0, "linear", step=0.3),
         }
         return {name: every[name] for name in self._names(stage)}
 
 
 def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, graph: bool) -> tuple[str, ...]:
     possible = [*STAGE_FIELDS["graph"], *(STAGE_FIELDS["relationships"] if method == "err" else ())]
+    if fixed.get("relationship_neighbors") is not None:
+        possible = [name for name in possible if name not in ("power", "repulsion")]
     if not graph:
         possible = [name for name in possible if name not in GRAPH_FIELDS]
     if vary is None:
@@ -242,3 +260,11 @@ def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, gr
             f"Got {wrong} instead."
         )
     return tuple(vary)
+
+
+def _along_lines(solver: Parameters) -> tuple[float, float]:
+    return float(solver.get("sigma_f") or 0.0), float(solver.get("lambda2", 0.0))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

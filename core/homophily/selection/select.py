@@ -12,7 +12,6 @@ import joblib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_consistent_length
 
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.errors import HomophilyWarning
@@ -126,7 +125,7 @@ def find(
     given = isinstance(X, KNNGraph)
     n_points = X.n_points if given else np.shape(X)[0]
     threads = thread_count(n_jobs)
-    workers = threads if n_points <= PARALLEL_POINTS else 1
+    workers, inner = (threads, 1) if n_points <= PARALLEL_POINTS else (1, threads)
     search = Search(
         n_points,
         len(labels.classes),
@@ -142,8 +141,8 @@ def find(
     graphs: dict[str, KNNGraph] = {}
 
     def run(group: Group) -> Outcome:
-        left = None if seconds is None else seconds - (time.perf_counter() - began)
-        return run_group(group, graphs[_key(group.graph)], y, parts, left, threads // workers, callback)
+        graph = graphs.get(_key(group.graph), X)
+        return run_group(group, graph, y, parts, began + search.seconds_until(group.stage), inner, callback)
 
     with warnings.catch_warnings(), joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
         # Around all threads at once: the filters are the process's, not a thread's.
@@ -153,9 +152,9 @@ def find(
             wanted = {_key(group.graph): group.graph for group in groups}
             # Graphs of large data are large: those of a batch are kept for the next, no others.
             graphs = {key: graph for key, graph in graphs.items() if key in wanted}
-            for key in wanted.keys() - graphs.keys():
-                graphs[key] = build_graph(wanted[key], X, n_jobs)
-                check_consistent_length(graphs[key].W, labels.targets)
+            for key, parameters in wanted.items():
+                if key not in graphs and time.perf_counter() < began + search.seconds_until(groups[0].stage):
+                    graphs[key] = build_graph(parameters, X, n_jobs)
             search.tell(parallel(joblib.delayed(run)(group) for group in groups))
     best = search.best
     graph = graphs.get(_key(best.graph)) or build_graph(best.graph, X, n_jobs)
