@@ -322,6 +322,9 @@ class TrialResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIALS_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    outcome: _builtins.str
+    """What the search is told of them, as JSON."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.Trial]:
         """The trials, as numbered by the search."""
@@ -330,10 +333,11 @@ class TrialResult(_message.Message):
         self,
         *,
         trials: _abc.Iterable[_model_pb2.Trial] | None = ...,
+        outcome: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -772,7 +772,7 @@ class SearchSummary(_message.Message):
     TRIALS_FIELD_NUMBER: _builtins.int
     BEST_FIELD_NUMBER: _builtins.int
     best: _builtins.int
-    """The number of the best one."""
+    """The number of the best one; not set if what is best lies between those that were tried."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Trial]:
         """The trials."""
@@ -781,13 +781,15 @@ class SearchSummary(_message.Message):
         self,
         *,
         trials: _abc.Iterable[Global___Trial] | None = ...,
-        best: _builtins.int = ...,
+        best: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "best", b"best"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best", b"best", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "best", b"best", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__best: _TypeAlias = _typing.Literal["best"]  # noqa: Y015
+    _WhichOneofArgType__best: _TypeAlias = _typing.Literal["_best", b"_best"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best) -> _WhichOneofReturnType__best | None: ...
 
 Global___SearchSummary: _TypeAlias = SearchSummary  # noqa: Y015
 

@@ -26,6 +26,7 @@ from homophily_service.worker.protocol import Child, Waiting
 from homophily_service.worker.work import PHASES, Work
 
 STAGES = {"graph": 1, "relationships": 2}
+GIVEN_UP = Result(None, None, 0, 0.0, pruned=True)
 # Graphs of trials are kept in memory only, and only the last ones: trials that follow each other share them.
 _GRAPHS_KEPT = 2
 _graphs: OrderedDict[str, KNNGraph] = OrderedDict()
@@ -107,7 +108,7 @@ def try_group(work: Work) -> bytes:
         callback=lambda trial: _count(work, trial),
     )
     trials = [_message(trial) for trial in _trials(outcome)]
-    return job_pb2.TrialResult(trials=trials).SerializeToString()
+    return job_pb2.TrialResult(trials=trials, outcome=json.dumps(outcome.to_json())).SerializeToString()
 
 
 def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Dataset, str]:
@@ -200,26 +201,15 @@ def _outcomes(work: Work) -> list[Outcome]:
     """What became of the trials so far. Those that failed count as given up, unless all did."""
     outcomes, failures = [], []
     for row in work.stores.queue.children(work.task.name):
-        group, _ = _decode(work.stores.queue.get_request(row.number))
         if row.state == SUCCEEDED:
-            trials = job_pb2.TrialResult.FromString(row.outcome).trials
-            outcomes.append(Outcome(group, tuple(map(_result, trials))))
+            told = job_pb2.TrialResult.FromString(row.outcome).outcome
+            outcomes.append(Outcome.from_json(json.loads(told)))
         else:
+            group, _ = _decode(work.stores.queue.get_request(row.number))
+            outcomes.append(Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0))
             if row.state == FAILED:
                 failures.append(job_pb2.JobError.FromString(row.outcome))
-            given_up = Result(None, None, 0, 0.0, pruned=True)
-            outcomes.append(Outcome(group, (given_up,) * len(group.trials)))
     if failures and len(failures) == len(outcomes):
         error = failures[0]
         raise error_of_code(error.code, error.message, error.reason, [])
     return outcomes
-
-
-def _result(trial: model_pb2.Trial) -> Result:
-    return Result(
-        trial.error_rate if trial.HasField("error_rate") else None,
-        trial.score if trial.HasField("score") else None,
-        trial.held_out,
-        trial.seconds,
-        trial.pruned,
-    )

@@ -1,0 +1,57 @@
+"""A search whose trials are spread over workers outlives them, and finds what it would have found alone."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+from homophily_service import queue
+from homophily_service._pb import job_pb2, model_pb2
+
+from .conftest import MakeCluster
+from .harness import Cluster, eventually, fit_request, signal_to
+
+TRIALS = 24
+
+
+def search_request(**search: object) -> job_pb2.FitRequest:
+    fields = model_pb2.SearchParameters(trials=TRIALS, **search)
+    return fit_request(3, 400, 3, search=fields)
+
+
+def found(cluster: Cluster, name: object) -> model_pb2.Model:
+    job = cluster.ended(name)
+    assert job.state == queue.SUCCEEDED, job.outcome
+    cluster.has_one_end(name)
+    return job_pb2.FitResult.FromString(job.outcome).model
+
+
+def test_a_spread_search_survives_the_death_of_workers(make_cluster: MakeCluster, long: bool) -> None:
+    cluster = make_cluster()
+    workers = [cluster.worker() for _ in range(2)]
+    alone = found(cluster, cluster.submit_fit(search_request()))
+    assert len(alone.search.trials) == TRIALS
+
+    rng = random.Random(0)
+    name = cluster.submit_fit(search_request(spread=True), max_attempts=1000)
+    kills = 0
+    while cluster.job(name).state not in queue.FINAL and kills < (40 if long else 4):
+        eventually("trials run", lambda: cluster.children() or cluster.job(name).state in queue.FINAL)
+        time.sleep(rng.uniform(0.0, 2.0))
+        if rng.random() < 0.5:
+            place = rng.randrange(len(workers))
+            workers[place].kill()
+            workers[place] = cluster.worker()
+        elif children := cluster.children():
+            signal_to(rng.choice(children), signal.SIGKILL)
+        kills += 1
+    model = found(cluster, name)
+    assert kills >= 2
+    assert model.search.best == alone.search.best
+    assert model.solver_parameters == alone.solver_parameters
+    assert model.graph_parameters == alone.graph_parameters
+    tried = [[(trial.number, trial.error_rate, trial.score) for trial in one.search.trials] for one in (model, alone)]
+    assert tried[0] == tried[1]
+    for child in cluster.queue.children(name):
+        assert child.state == queue.SUCCEEDED
