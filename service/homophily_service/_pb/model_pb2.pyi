@@ -772,7 +772,7 @@ class SearchSummary(_message.Message):
     TRIALS_FIELD_NUMBER: _builtins.int
     BEST_FIELD_NUMBER: _builtins.int
     best: _builtins.int
-    """The number of the best one; not set if what is best lies between those that were tried."""
+    """The number of the best one; not set if the time was over before it came to that."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Trial]:
         """The trials."""
