@@ -110,6 +110,10 @@ class Fuzzer:
             )
         )
         rich.validation.CopyFrom(labels_of({3: 1}))
+        rich.test.CopyFrom(labels_of({4: 1, 5: 2}))
+        searched = self.project.fit_request(model.dataset, LABELS, model_id="found")
+        searched.search.MergeFrom(model_pb2.SearchParameters(trials=2, seconds=1.0, seed=3, spread=True))
+        searched.registration.MergeFrom(model_pb2.Registration(name="digits", aliases=["best"]))
         rich.options.MergeFrom(job_pb2.JobOptions(priority=1, max_attempts=1))
         rich.options.time_limit.seconds = 30
         rich.options.wait.nanos = 1000
@@ -128,7 +132,8 @@ class Fuzzer:
             "GetDataset": [[dataset_pb2.GetDatasetRequest(name=model.dataset)]],
             "ListDatasets": [[dataset_pb2.ListDatasetsRequest(**listing)]],
             "DeleteDataset": [[dataset_pb2.DeleteDatasetRequest(name=f"{parent}/datasets/u")]],
-            "Fit": [[fit], [rich]],
+            "Fit": [[fit], [rich], [searched]],
+            "ImportModel": [[job_pb2.ImportModelRequest(parent=parent, uri="models:/digits@best", model_id="here")]],
             "Transduce": [[transduce]],
             "Embed": self._maps(model, mapped),
             "GetJob": [[job_pb2.GetJobRequest(name=model.job)]],
