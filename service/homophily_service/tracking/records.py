@@ -147,7 +147,11 @@ def trial_parameters(trial: model_pb2.Trial) -> dict[str, str]:
 
 def trial_measures(trial: model_pb2.Trial, time: float) -> list[Measure]:
     """What came out of a trial."""
-    found = {"validation_error": trial.error_rate, "score": trial.score, "seconds.total": trial.seconds}
+    found = {"seconds.total": trial.seconds}
+    if trial.HasField("error_rate"):
+        found["validation_error"] = trial.error_rate
+    if trial.HasField("score"):
+        found["score"] = trial.score
     return [Measure(key, value, time) for key, value in found.items() if math.isfinite(value)]
 
 

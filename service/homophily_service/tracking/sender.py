@@ -259,6 +259,7 @@ class Sender:
         found = self.client.search_runs([experiment], below, ViewType.ALL, max_results=10_000)
         there = {one.data.tags.get("homophily.trial"): one for one in found}
         time = _milliseconds(job.finished)
+        best = model.search.best if model.search.HasField("best") else None
         for trial in model.search.trials:
             number = str(trial.number)
             child = there.get(number)
@@ -268,7 +269,7 @@ class Sender:
                     "homophily.trial": number,
                     "homophily.stage": str(trial.stage),
                     "homophily.pruned": str(trial.pruned).lower(),
-                    "homophily.best": str(trial.number == model.search.best).lower(),
+                    "homophily.best": str(trial.number == best).lower(),
                 }
                 began = max(run.info.start_time, time - int(1000 * trial.seconds))
                 child = self.client.create_run(experiment, began, tags, f"trial {number}")

@@ -26,6 +26,7 @@ from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.worker.embed import embed
 from homophily_service.worker.evaluation import evaluation
+from homophily_service.worker.importing import import_model
 from homophily_service.worker.protocol import Task, Waiting
 from homophily_service.worker.search import find, try_group
 from homophily_service.worker.work import (
@@ -239,4 +240,5 @@ KINDS: dict[str, Callable[[Work], bytes | Waiting]] = {
     "trial": try_group,
     "transduce": _transduce,
     "embed": embed,
+    "import": import_model,
 }

@@ -160,6 +160,8 @@ class Worker:
                 made = job_pb2.TransduceResult.FromString(outcome).model
             elif lease.kind == "embed":
                 made = job_pb2.EmbedResult.FromString(outcome).embedding
+            elif lease.kind == "import":
+                made = job_pb2.ImportResult.FromString(outcome).model
             else:
                 self.stores.queue.finish(lease, outcome)
                 return

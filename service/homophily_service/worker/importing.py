@@ -1,0 +1,156 @@
+"""Models out of MLflow's registry, to be served here.
+
+What comes from there may be anybody's. It is read in the store's own checked format, restored by the core, which looks
+at every number, and written again from there; and its graph goes under the digest of what was read, never under the one
+that it claims, so that no import can take the place of a graph that others build on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from homophily.state import graph_state
+from homophily_service._pb import job_pb2, model_pb2
+from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound, Unavailable
+from homophily_service.models import CLASSIFIERS, Classifier, graph_path, save_model
+from homophily_service.names import ModelName
+from homophily_service.parameters import METRICS, MULTICLASS, SYMMETRIZATIONS, WEIGHTS, class_values
+from homophily_service.store.blob_backends import MANIFEST
+from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
+from homophily_service.tracking.place import connect
+from homophily_service.worker.work import Work
+
+# The folder of ours inside MLflow's.
+FOLDER = "homophily"
+_MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
+
+
+def import_model(work: Work) -> bytes:
+    """A model of this service out of a registered one, serialised."""
+    request = job_pb2.ImportModelRequest.FromString(work.task.request)
+    work.stage.enter("load")
+    with tempfile.TemporaryDirectory(prefix="homophily-") as folder:
+        path = _download(work, request.uri, folder)
+        parts = _read(path, request.uri)
+        try:
+            classifier = parts.classifier(by_position=True)
+        except ValueError as error:
+            raise DataLoss(f"{request.uri} is damaged: {error}") from error
+        model = _described(work, parts, classifier, request)
+        work.stage.enter("save")
+        model.graph.digest = _keep_graph(work, path / FOLDER / GRAPH / MANIFEST, classifier)
+        classifier.set_params(n_jobs=work.threads)
+        model.size_bytes = save_model(
+            work.stores.blobs, work.task.result_path, classifier, calibrate=parts.is_calibrated
+        )
+    work.stage.leave()
+    model.create_time.GetCurrentTime()
+    return job_pb2.ImportResult(model=model).SerializeToString()
+
+
+def _download(work: Work, uri: str, folder: str) -> Path:
+    connect(work.settings)
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    try:
+        path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder))
+    except MlflowException as error:
+        sentence = " ".join(str(error).split())[:300]
+        if error.error_code in _MISSING:
+            raise NotFound(f"{uri}: {sentence}") from error
+        raise Unavailable(f"the registry does not answer: {sentence}") from error
+    except OSError as error:
+        raise Unavailable(f"{uri} cannot be fetched: {error}") from error
+    size = sum(file.lstat().st_size for file in path.rglob("*"))
+    if size > work.settings.max_dataset_bytes:
+        raise LimitExceeded(f"{uri} has {size} bytes, the limit is {work.settings.max_dataset_bytes}")
+    return path
+
+
+def _read(path: Path, uri: str) -> Parts:
+    try:
+        parts = read_parts(path / FOLDER)
+    except FailedPrecondition as error:
+        raise FailedPrecondition(f"{uri}: {error.message}", reason=error.reason) from error
+    except DataLoss as error:
+        raise DataLoss(f"{uri}: {error.message}") from error
+    if parts.classes.dtype.kind not in "iuUT":
+        raise FailedPrecondition(f"{uri} has classes of {parts.classes.dtype}; they must be strings or whole numbers")
+    return parts
+
+
+def _keep_graph(work: Work, manifest: Path, classifier: Classifier) -> str:
+    """Store the graph, unless it is here; its digest is that of the manifest, in which the digests of all files are."""
+    state = graph_state(classifier.graph_)
+    digest = hashlib.sha256(b"imported" + manifest.read_bytes()).hexdigest()
+    path = graph_path(digest, work.task.token)
+    work.stores.blobs.write(path, state.arrays, state.document)
+    if work.stores.catalog.add_graph(digest, path) != path:
+        # It is here already.
+        work.stores.blobs.delete(path)
+    return digest
+
+
+def _described(
+    work: Work, parts: Parts, classifier: Classifier, request: job_pb2.ImportModelRequest
+) -> model_pb2.Model:
+    """What is said of the model; what can be seen is not believed but looked at."""
+    model = model_pb2.Model()
+    if parts.described is not None:
+        model.CopyFrom(parts.described)
+    else:
+        _describe_parameters(model, classifier)
+    for elsewhere in ("dataset", "parent_model"):
+        model.ClearField(elsewhere)
+    graph = classifier.graph_
+    model.name = str(ModelName(work.task.name.project, request.model_id or work.task.name.id))
+    model.job, model.source = str(work.task.name), request.uri
+    model.classes.CopyFrom(class_values(parts.classes))
+    model.points, model.dimensions = graph.n_points, int(graph.n_features_in_)
+    model.labelled = len(parts.model.arrays["label_points"])
+    model.energy, model.iterations = float(classifier.energy_), classifier.n_iter_
+    model.evaluations, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
+    model.calibrated = parts.is_calibrated
+    model.graph.CopyFrom(
+        model_pb2.GraphSummary(edges=graph.W.nnz // 2, recall=graph.recall_, components=graph.n_components)
+    )
+    return model
+
+
+def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None:
+    """The parameters of a classifier that a program of its own has fitted."""
+    given = classifier.get_params(deep=False)
+    solver = model.solver_parameters
+    method = next(name for name, kind in CLASSIFIERS.items() if type(classifier) is kind)
+    solver.method = model_pb2.METHOD_IRR if method == "irr" else model_pb2.METHOD_ERR
+    same = ("power", "lambda1", "lambda2", "sigma_f", "max_iter", "normalized", "relationship_neighbors", "repulsion")
+    for name in same:
+        if given.get(name) is not None:
+            setattr(solver, name, given[name])
+    solver.tolerance = given["tol"]
+    if "multiclass" in given:
+        solver.multiclass = _number(MULTICLASS, given["multiclass"])
+    prior = given["class_prior"]
+    if isinstance(prior, str):
+        solver.class_prior.estimate = True
+    elif prior is not None:
+        solver.class_prior.shares.values.extend(prior)
+    of_graph = classifier.graph_.get_params(deep=False)
+    graph = model.graph_parameters
+    graph.n_neighbors, graph.exponent = of_graph["n_neighbors"], of_graph["exponent"]
+    if of_graph["sigma_x"] is not None:
+        graph.sigma_x = of_graph["sigma_x"]
+    graph.metric, graph.weights = _number(METRICS, of_graph["metric"]), _number(WEIGHTS, of_graph["weights"])
+    graph.symmetrize = _number(SYMMETRIZATIONS, of_graph["symmetrize"])
+
+
+def _number(choices: dict[Any, Any], word: str) -> Any:
+    found = [number for number, one in choices.items() if one == word]
+    if not found:
+        raise FailedPrecondition(f"the service has no {word}, with which the model was fitted")
+    # The first may stand for the default.
+    return found[-1]
