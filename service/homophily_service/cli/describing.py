@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from homophily_service.cli.screen import percent, print_facts, say, size
-from homophily_service.client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model
+from homophily_service.client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search
 
 _SHOWN_CLASSES = 12
 _SHOWN_LINKS = 20
@@ -102,6 +102,13 @@ def print_dataset(dataset: Dataset) -> None:
 
 def print_model(model: Model, changed_points: int | None = None) -> None:
     """A model's facts; what was worth telling, beside them."""
+    print_facts(model_facts(model, changed_points))
+    for warning in model.warnings:
+        say(f"Warning: {warning}", "yellow")
+
+
+def model_facts(model: Model, changed_points: int | None = None) -> dict[str, Any]:
+    """What a model is, by the words that people know it by."""
     classes = ", ".join(map(str, model.classes[:_SHOWN_CLASSES]))
     more = ", …" if len(model.classes) > _SHOWN_CLASSES else ""
     facts: dict[str, Any] = {"model": short(model.name), "dataset": short(model.dataset)}
@@ -116,6 +123,10 @@ def print_model(model: Model, changed_points: int | None = None) -> None:
         facts["changed"] = f"the class of {changed_points:,} points"
     if model.error_rate is not None:
         facts["error rate"] = f"{percent(model.error_rate)} of the validation labels"
+    if model.test is not None:
+        facts["test error"] = f"{percent(model.test.error_rate)} of {_count(model.test.points, 'test label')}"
+    if model.search is not None:
+        facts["search"] = _search(model.search)
     facts["graph"] = _graph(model.graph)
     facts["solution"] = f"energy {model.energy:.6g}, {_count(model.iterations, 'step')}" + (
         f", {model.engine}" if model.engine else ""
@@ -123,13 +134,26 @@ def print_model(model: Model, changed_points: int | None = None) -> None:
     facts["seconds"] = _seconds(model.seconds)
     facts["probabilities"] = model.calibrated
     facts["size"] = size(model.size_bytes)
-    print_facts(facts)
-    for warning in model.warnings:
-        say(f"Warning: {warning}", "yellow")
+    return facts
 
 
 def print_embedding(embedding: Embedding) -> None:
     """An embedding's facts; links that are not obeyed, and what else was worth telling, beside them."""
+    print_facts(embedding_facts(embedding))
+    links = embedding.links
+    for kind, pairs, total in (
+        ("must", links.listed_must, links.violated_must),
+        ("cannot", links.listed_cannot, links.violated_cannot),
+    ):
+        if pairs:
+            shown = ", ".join(f"{first}–{second}" for first, second in pairs[:_SHOWN_LINKS])
+            say(f"Violated {kind}-links: {shown}{', …' if total > _SHOWN_LINKS else ''}", "yellow")
+    for warning in embedding.warnings:
+        say(f"Warning: {warning}", "yellow")
+
+
+def embedding_facts(embedding: Embedding) -> dict[str, Any]:
+    """What an embedding is, by the words that people know it by."""
     facts: dict[str, Any] = {"embedding": short(embedding.name), "dataset": short(embedding.dataset)}
     if embedding.parent_embedding:
         facts["made from"] = short(embedding.parent_embedding)
@@ -155,16 +179,7 @@ def print_embedding(embedding: Embedding) -> None:
     facts["solution"] = f"energy {embedding.energy:.6g}, {_count(embedding.iterations, 'step')}, {embedding.engine}"
     facts["seconds"] = _seconds(embedding.seconds)
     facts["size"] = size(embedding.size_bytes)
-    print_facts(facts)
-    for kind, pairs, total in (
-        ("must", links.listed_must, links.violated_must),
-        ("cannot", links.listed_cannot, links.violated_cannot),
-    ):
-        if pairs:
-            shown = ", ".join(f"{first}–{second}" for first, second in pairs[:_SHOWN_LINKS])
-            say(f"Violated {kind}-links: {shown}{', …' if total > _SHOWN_LINKS else ''}", "yellow")
-    for warning in embedding.warnings:
-        say(f"Warning: {warning}", "yellow")
+    return facts
 
 
 def print_job(job: Job) -> None:
@@ -189,7 +204,7 @@ def print_job(job: Job) -> None:
     if job.embedding is not None:
         facts["embedding"] = short(job.embedding.name)
     if job.tracking_run:
-        facts["tracking run"] = job.tracking_run
+        facts["tracking run"] = job.tracking_url or job.tracking_run
     print_facts(facts)
 
 
@@ -197,6 +212,12 @@ def _parameters(model: Model) -> str:
     given = {**model.solver_parameters, **model.graph_parameters}
     method = str(given.pop("method", "err")).upper()
     return ", ".join([method, *(f"{name}={value}" for name, value in given.items())])
+
+
+def _search(search: Search) -> str:
+    held_out = next((trial.error_rate for trial in search.trials if trial.number == search.best), None)
+    found = "" if held_out is None else f", the best with {percent(held_out)} of the held-out labels wrong"
+    return f"{_count(len(search.trials), 'trial')}{found}"
 
 
 def _graph(graph: Graph) -> str:

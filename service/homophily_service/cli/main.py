@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from homophily_service.cli import answers, demonstrating, embedding, listing, serving, working
+from homophily_service.cli import answers, demonstrating, embedding, listing, reporting, serving, working
 from homophily_service.cli.failures import explained
 from homophily_service.cli.screen import say
 
@@ -40,6 +40,7 @@ for name, function, panel in (
     ("datasets", listing.datasets, _LOOK),
     ("embeddings", listing.embeddings, _LOOK),
     ("embedding", embedding.embedding, _LOOK),
+    ("report", reporting.report, _LOOK),
     ("delete", listing.delete, _LOOK),
 ):
     app.command(name, rich_help_panel=panel)(function)

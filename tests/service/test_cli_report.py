@@ -1,0 +1,76 @@
+"""``homophily report`` against a real service: a model and a map, into a folder that a person opens."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from .commands import Run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """A few hundred digits; 40 labelled, 100 held back."""
+    data: Any = load_digits(n_class=4)
+    points, truth = data.data[:400], data.target[:400]
+    np.save(tmp_path / "points.npy", points)
+    for name, part in (("few", range(40)), ("later", range(40, 140))):
+        rows = [f"{point},no <{truth[point]}>" for point in part]
+        (tmp_path / f"{name}.csv").write_text("point,label\n" + "\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path) -> None:
+    labels = ["--labels", "few.csv", "--validation", "later.csv"]
+    run("fit", "points.npy", *labels, "--calibrate", "--model", "digits")
+    ended = run("report", "digits")
+    assert ended.out.strip() == "digits-report/report.html"
+    folder = digits / "digits-report"
+    drawn = {file.name for file in folder.iterdir()} - {"report.html"}
+    assert drawn == {"energy.png", "scores.png", "confusion-validation.png", "reliability-validation.png"}
+    assert all((folder / name).read_bytes().startswith(PNG) for name in drawn)
+    assert "4 pictures are beside it" in ended.err
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 4
+    assert "no &lt;0&gt;, no &lt;1&gt;" in page
+    assert not re.search(r"<no|(src|href)=\"(?!data:)", page)
+    error = run("model", "digits", "--json").json["error_rate"]
+    assert f"{100 * error:.2f} % of the validation labels" in page
+
+    again = run("report", "models/digits", "--output", "there/it/is", "--json").json
+    assert again["report"] == "there/it/is/report.html"
+    assert sorted(Path(file).name for file in again["pictures"]) == sorted(drawn)
+    for file in again["pictures"]:
+        assert (digits / file).read_bytes() == (folder / Path(file).name).read_bytes()
+
+
+def test_a_map_is_reported_on_by_the_same_command(run: Run, digits: Path) -> None:
+    run("embed", "points.npy", "--must-link", "0,10", "--n-clusters", "4", "--max-iter", "5", "--name", "map")
+    run("report", "map", "-o", "out")
+    run("report", "embeddings/map", "-o", "same")
+    files = {file.name for file in (digits / "out").iterdir()}
+    assert files == {"energy.png", "map.png", "map.html", "report.html"}
+    assert files == {file.name for file in (digits / "same").iterdir()}
+    page = (digits / "out" / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert '<a href="map.html">' in page
+    assert "cluster 3" in (digits / "out" / "map.html").read_text()
+
+
+def test_what_cannot_be_reported_on_is_told(run: Run, digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "models/none" in run("report", "none", code=4).err
+    assert "embeddings/none" in run("report", "embeddings/none", code=4).err
+    assert "must be the name of a model or of an embedding" in run("report", "jobs/none", code=2).err
+    run("fit", "points.npy", "--labels", "few.csv", "--method", "irr", "--model", "plain")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ended = run("report", "plain", code=2)
+    assert "pictures need matplotlib, which is not installed: pip install 'homophily[plot]'" in ended.err
+    assert not (digits / "plain-report").exists()
