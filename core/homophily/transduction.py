@@ -23,6 +23,7 @@ from homophily.backend import BACKEND_CONSTRAINT, CupyBackend
 from homophily.calibration import Calibration, fit_calibration, label_folds
 from homophily.errors import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
+from homophily.gpu.linear import solve_irr as solve_on_device
 from homophily.gpu.matrix import DeviceMatrix
 from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
@@ -35,6 +36,7 @@ from homophily.labels import (
     estimate_prior,
     likely_offsets,
 )
+from homophily.linear import IRRSolution, solve_irr
 from homophily.neighbors import read_only
 
 Floats = NDArray[np.float64]
@@ -219,7 +221,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
     def _choose(self, X: Any, y: Any, sample_weight: Any) -> tuple[KNNGraph, Any]:
         """Search; the best graph, and the weights of the labels that the fit may see."""
         # Here, because the search is made of fits.
-        from homophily.selection.select import find
+        from homophily.selection.driver import find
 
         options: dict[str, Any] = {}
         if isinstance(self.search, dict):
@@ -251,6 +253,16 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         raise NotImplementedError
+
+    def _irr(
+        self, problem: Problem, tolerance: float, init: Floats | None, callback: Callable[[int, float], object] | None
+    ) -> IRRSolution:
+        """The minimiser of the energy without relationships."""
+        arguments = problem.laplacian, problem.confidence, problem.targets, self._used("lambda1")
+        how: dict[str, Any] = {"power": self._power, "tolerance": tolerance, "initial": init, "callback": callback}
+        if problem.on_device is not None:
+            return solve_on_device(problem.on_device, *arguments, **how)
+        return solve_irr(*arguments, **how, n_jobs=self.n_jobs)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         """What relationships add to a new point's energy; one for all columns of F together, or one for each."""

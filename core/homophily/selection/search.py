@@ -14,7 +14,7 @@ from typing import Any
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.graph_estimator import GRAPH_CONSTRAINTS
 from homophily.selection.choice import rank, score
-from homophily.selection.evaluate import trial_of
+from homophily.selection.evaluation import trial_of
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
 from homophily.selection.sampler import Dimension, suggest
 

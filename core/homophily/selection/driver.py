@@ -17,7 +17,7 @@ from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.errors import HomophilyWarning
 from homophily.graph import KNNGraph
 from homophily.labels import encode_labels
-from homophily.selection.evaluate import build_graph, hold_out, run_group
+from homophily.selection.evaluation import build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
 from homophily.selection.search import DEFAULT_TRIALS, Search
 from homophily.threads import thread_count
