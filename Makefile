@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?=
 DATA_FLAG := $(if $(DATA),--data $(DATA),)
 
-.PHONY: demo serve test chaos lint proto format bench clean
+.PHONY: demo serve ui test chaos lint proto format bench clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml
@@ -23,6 +23,9 @@ demo: $(VENV)/.dev  ## a service of its own labels scikit-learn's digits from 50
 
 serve: $(VENV)/.dev  ## the service on 127.0.0.1:50051, everything it keeps in ./homophily-data; Ctrl-C stops
 	$(BIN)/homophily serve
+
+ui: $(VENV)/.dev  ## MLflow's pages on the runs in ./homophily-data, on http://127.0.0.1:5000; Ctrl-C stops
+	$(BIN)/homophily ui
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2

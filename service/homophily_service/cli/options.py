@@ -161,6 +161,26 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
+class RegistrationOptions:
+    """Where the model is to be registered."""
+
+    register: Annotated[
+        str | None,
+        typer.Option(help="Register the model in MLflow, under this name.", metavar="NAME", rich_help_panel=_JOB),
+    ] = None
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(help="A name for the new version. May be repeated.", metavar="WORD", rich_help_panel=_JOB),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``Client.fit`` takes."""
+        if self.alias and self.register is None:
+            raise WrongInput("--alias is for the version of a --register, which is not asked for.")
+        return {"register": self.register, "aliases": self.alias or ()}
+
+
+@dataclass(frozen=True)
 class MapOptions:
     """Parameters of a map, by the core's names; None takes the default."""
 

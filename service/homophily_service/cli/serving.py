@@ -1,8 +1,10 @@
-"""Commands that run the service: serve, worker, config, token, health."""
+"""Commands that run the service: serve, worker, ui, config, token, health."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,6 +96,30 @@ def worker(
     settings = settings_from(config, assignments, data_dir=data_dir, log_level=log_level)
     start_logging(settings.log_level)
     run_worker(settings)
+
+
+def ui(
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.")] = 5000,
+    assignments: Set = None,
+) -> None:
+    """Open MLflow's pages on the runs that are kept here, until Ctrl-C or SIGTERM."""
+    from homophily_service.tracking.place import Place, pages_command
+
+    settings = settings_from(config, assignments, data_dir=data_dir)
+    place = Place.of(settings)
+    if place.artifacts is None:
+        tell(f"The runs are in {place.shown}" + (f", its pages at {place.url}" if place.url else ""))
+        return
+    if not port:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    command, environment = pages_command(settings, port)
+    tell(f"MLflow's pages are on http://127.0.0.1:{port} in a few seconds; Ctrl-C stops.")
+    # In our place, so that signals are its own.
+    os.execve(command[0], command, environment)
 
 
 def show_config(

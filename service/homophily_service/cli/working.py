@@ -1,4 +1,4 @@
-"""Commands that have the service work: upload, fit, transduce."""
+"""Commands that have the service work: upload, fit, transduce, import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from homophily_service.cli.failures import FAILED, WrongInput
-from homophily_service.cli.options import GraphOptions, JobOptions, SearchOptions, Service, SolverOptions, command, numbers
+from homophily_service.cli.options import (
+    GraphOptions,
+    JobOptions,
+    RegistrationOptions,
+    SearchOptions,
+    Service,
+    SolverOptions,
+    command,
+    numbers,
+)
 from homophily_service.cli.screen import AsJson, err, print_json, say, tell
 
 if TYPE_CHECKING:
@@ -90,6 +99,7 @@ def fit(
     test: Test = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
+    registration: RegistrationOptions,
     search: SearchOptions,
     solver: SolverOptions,
     graph: GraphOptions,
@@ -111,7 +121,7 @@ def fit(
         for name, file in (("validation", validation), ("test", test))
         if file is not None
     }
-    arguments = solver.arguments() | vars(graph) | {"search": search.argument()}
+    arguments = solver.arguments() | vars(graph) | registration.arguments() | {"search": search.argument()}
     with service.client() as client:
         dataset, entries = find_dataset(client, data, label_column)
         source = labels or f"{data}:{label_column}"
@@ -147,6 +157,7 @@ def transduce(
     test: Test = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
+    registration: RegistrationOptions,
     job: JobOptions,
     service: Service,
     as_json: AsJson = False,
@@ -173,7 +184,7 @@ def transduce(
         arguments: dict[str, Any] = {
             name: read.checked(found.points, file).like(found.classes).by_point
             for name, (file, read) in compared.items()
-        }
+        } | registration.arguments()
 
         def start(request_id: str) -> JobHandle[Any]:
             return client.transduce(
@@ -186,6 +197,29 @@ def transduce(
                 priority=job.priority,
                 time_limit=job.time_limit,
                 request_id=request_id,
+            )
+
+        run_job(start, job, as_json=as_json)
+
+
+@command
+def import_model(
+    *,
+    uri: Annotated[
+        str,
+        typer.Argument(metavar="URI", help="models:/NAME/VERSION, models:/NAME@ALIAS or runs:/RUN/PATH."),
+    ],
+    model: ModelId = None,
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model out of one in MLflow's registry, to be served here."""
+    with service.client() as client:
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.import_model(
+                uri, model_id=model, priority=job.priority, time_limit=job.time_limit, request_id=request_id
             )
 
         run_job(start, job, as_json=as_json)
@@ -222,6 +256,8 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     elif not job.state.is_final:
         tell(short(job.name))
         say(f"It is {job.state}; homophily watch {short(job.name)} shows how far it is.")
+    if job.info.tracking_url and not as_json:
+        say(f"Its run is {job.info.tracking_url}")
     if job.info.error is not None:
         if not as_json:
             raise job.info.error

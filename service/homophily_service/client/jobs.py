@@ -17,7 +17,14 @@ from homophily_service.client.errors import ClientError, LimitExceeded
 from homophily_service.client.handle import LONGEST_WAIT, JobHandle
 from homophily_service.client.labels import GivenLabels, to_labels, whole_numbers
 from homophily_service.client.models import Models
-from homophily_service.client.parameters import choice, graph_message, options_message, search_message, solver_message
+from homophily_service.client.parameters import (
+    choice,
+    graph_message,
+    options_message,
+    registration_message,
+    search_message,
+    solver_message,
+)
 from homophily_service.client.points import Points
 from homophily_service.client.results import KINDS, STATES, Dataset, JobState, Model
 from homophily_service.names import DatasetName, JobName, ModelName, ProjectName
@@ -55,6 +62,8 @@ class Jobs(Datasets, Models):
         test: Any = None,
         search: bool | int | Mapping[str, Any] | None = None,
         calibrate: bool = False,
+        register: str | None = None,
+        aliases: Iterable[str] = (),
         model_id: str | None = None,
         wait: float = 0.0,
         priority: int = 0,
@@ -78,6 +87,8 @@ class Jobs(Datasets, Models):
         search : look for the hyper-parameters that are not given: True, a number of trials, or a dictionary with
             ``trials``, ``seconds``, ``seed`` and ``spread`` (True: as jobs of their own, over all workers).
         calibrate : so that probabilities can be asked for; takes about five more fits.
+        register : register the model under this name with the tracking server, as a new version, which gets
+            ``aliases`` such as "champion". It is there seconds after the job has ended.
         model_id : the model's short name; the job's if not given.
         wait : seconds, at most 60, for which the answer may take its time to come back with a finished job.
         priority : −100 to 100; higher ones are started first.
@@ -110,6 +121,7 @@ class Jobs(Datasets, Models):
             ),
             search=search_message(search),
             calibrate=calibrate,
+            registration=registration_message(register, aliases),
             model_id=model_id or "",
             options=options_message(
                 request_id=request_id,
@@ -142,6 +154,8 @@ class Jobs(Datasets, Models):
         validation: Any = None,
         test: Any = None,
         calibrate: bool = False,
+        register: str | None = None,
+        aliases: Iterable[str] = (),
         model_id: str | None = None,
         wait: float = 0.0,
         priority: int = 0,
@@ -169,6 +183,7 @@ class Jobs(Datasets, Models):
             validation=given["validation"].message,
             test=given["test"].message,
             calibrate=calibrate,
+            registration=registration_message(register, aliases),
             model_id=model_id or "",
             options=options_message(
                 request_id=request_id,
@@ -180,13 +195,42 @@ class Jobs(Datasets, Models):
         )
         return JobHandle(self._connection, self._submit(self._stub.Transduce, request).job)
 
+    def import_model(
+        self,
+        uri: str,
+        *,
+        model_id: str | None = None,
+        wait: float = 0.0,
+        priority: int = 0,
+        time_limit: float | None = None,
+        max_attempts: int | None = None,
+        request_id: str | None = None,
+    ) -> JobHandle[Model]:
+        """Start a job that makes a model out of one in the tracking server's registry, to be served here.
+
+        ``uri`` is ``models:/name/version``, ``models:/name@alias`` or ``runs:/run/path``. The rest is as in ``fit``.
+        """
+        request = job_pb2.ImportModelRequest(
+            parent=self._parent,
+            uri=uri,
+            model_id=model_id or "",
+            options=options_message(
+                request_id=request_id,
+                wait=wait,
+                priority=priority,
+                time_limit=time_limit,
+                max_attempts=max_attempts,
+            ),
+        )
+        return JobHandle(self._connection, self._submit(self._stub.ImportModel, request).job)
+
     def job(self, job: JobHandle[Any] | str) -> JobHandle[Any]:
         """A job by its name."""
         request = job_pb2.GetJobRequest(name=str(self._name(JobName, job, "job")))
         return JobHandle(self._connection, self._connection.call(self._stub.GetJob, request).job)
 
     def list_jobs(self, *, states: Iterable[JobState | str] = (), kind: str | None = None) -> Iterator[JobHandle[Any]]:
-        """The project's jobs, newest first: all, or those in some states, or of a kind (fit, transduce, embed)."""
+        """The project's jobs, newest first: all, or those in some states, or of a kind (fit, transduce, embed, …)."""
         request = job_pb2.ListJobsRequest(parent=self._parent)
         for state in states:
             request.states.append(job_pb2.JobState.ValueType(choice(STATES, state, "states")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,16 @@ def search_message(search: bool | int | Mapping[str, Any] | None) -> pb.SearchPa
     if unknown:
         raise ValueError(f"search must have no fields but trials, seconds, seed and spread. Got {sorted(unknown)}.")
     return pb.SearchParameters(**fields)
+
+
+def registration_message(register: str | None, aliases: Iterable[str]) -> pb.Registration | None:
+    """Where a model is to be registered; None if nowhere."""
+    named = [aliases] if isinstance(aliases, str) else list(aliases)
+    if register is None:
+        if named:
+            raise ValueError(f"aliases must come with register, the name they are for. Got {named} alone instead.")
+        return None
+    return pb.Registration(name=register, aliases=named)
 
 
 def embedding_message(**parameters: Any) -> embedding_pb2.EmbeddingParameters:

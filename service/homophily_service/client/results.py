@@ -114,6 +114,8 @@ class Model:
     #: What it was computed on, such as cpu, and the versions of the software by package.
     device: str
     software: dict[str, str]
+    #: Where it was imported from; None if it was fitted here.
+    source: str | None
 
     @classmethod
     def from_message(cls, message: model_pb2.Model) -> Model:
@@ -147,6 +149,7 @@ class Model:
             peak_memory_bytes=message.peak_memory_bytes,
             device=message.device,
             software=dict(message.software),
+            source=message.source or None,
         )
 
 
@@ -377,7 +380,7 @@ class Job:
     attempt: int
     max_attempts: int
     progress: Progress | None
-    #: What a fit or a transduction made.
+    #: What a fit, a transduction or an import made.
     model: Model | None
     #: The points whose class a transduction has changed.
     changed_points: int | None
@@ -400,7 +403,7 @@ class Job:
     def from_message(cls, message: job_pb2.Job) -> Job:
         """Read a message."""
         outcome = message.WhichOneof("outcome")
-        model = message.fit.model if outcome == "fit" else message.transduce.model if outcome == "transduce" else None
+        model = getattr(message, outcome).model if outcome in ("fit", "transduce", "imported") else None
         return cls(
             name=message.name,
             kind=_KINDS_BACK.get(message.kind, "unspecified"),

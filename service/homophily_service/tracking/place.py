@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from homophily_service.errors import FailedPrecondition
@@ -24,6 +25,8 @@ _DEFAULTS = {
     "MLFLOW_CONFIGURE_LOGGING": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+
+_NOT_INSTALLED = "MLflow is not installed here: pip install 'homophily[tracking]'"
 
 
 class Place(NamedTuple):
@@ -60,6 +63,20 @@ def is_installed() -> bool:
     return importlib.util.find_spec("mlflow") is not None
 
 
+def pages_command(settings: Settings, port: int) -> tuple[list[str], dict[str, str]]:
+    """The command, and its environment, that serves MLflow's pages on the runs in the data directory."""
+    if not is_installed():
+        raise FailedPrecondition(_NOT_INSTALLED)
+    place = Place.of(settings)
+    assert place.artifacts is not None
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    stores = ["--backend-store-uri", place.uri, "--default-artifact-root", place.artifacts, "--no-serve-artifacts"]
+    # Jobs of MLflow's own, for evaluations of language models, would be seven more processes.
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return [*command, *stores], quiet | dict(os.environ)
+
+
 def connect(settings: Settings) -> MlflowClient:
     """A client of the tracking store and its registry; what MLflow does by itself in this process goes there too."""
     for name, value in _DEFAULTS.items():
@@ -67,7 +84,7 @@ def connect(settings: Settings) -> MlflowClient:
     try:
         import mlflow
     except ImportError as error:
-        raise FailedPrecondition("MLflow is not installed here: pip install 'homophily[tracking]'") from error
+        raise FailedPrecondition(_NOT_INSTALLED) from error
 
     place = Place.of(settings)
     if place.artifacts is not None:
