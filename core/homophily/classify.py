@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -15,17 +16,21 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.backend import BackendName
-from homophily.energy import LabelEnergy, PolynomialPreconditioner, row_sums
+from homophily.energy import descend_labels, row_sums
 from homophily.extend import RelationshipTerm, gauss_sums
-from homophily.gpu.linear import solve_irr as solve_on_device
-from homophily.linear import irr_energy, solve_irr
-from homophily.optimize import NonlinearCG, State
-from homophily.relationship import ENGINE_NAMES, Engine, EngineName, make_engine, warn_of_error
+from homophily.gpu.descend import descend_labels as descend_on_device
+from homophily.gpu.engines import NystromEngine as DeviceNystromEngine
+from homophily.gpu.engines import make_device_engine
+from homophily.linear import irr_energy
+from homophily.optimize import State
+from homophily.relationship import ENGINE_NAMES, EngineName, make_engine, warn_of_error
 from homophily.relationship.nystrom import NystromEngine
 from homophily.relationship.sparse import SparseEngine
 from homophily.transduction import POSITIVE, Answer, GraphClassifier, Problem
 
 Floats = NDArray[np.float64]
+
+LOW_RANK = (NystromEngine, DeviceNystromEngine)
 
 
 class IRRClassifier(GraphClassifier):
@@ -87,11 +92,7 @@ class IRRClassifier(GraphClassifier):
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         arguments = problem.laplacian, problem.confidence, problem.targets, self._used("lambda1")
-        how: dict[str, Any] = {"power": self._power, "tolerance": self.tol, "initial": init, "callback": callback}
-        if problem.on_device is not None:
-            found = solve_on_device(problem.on_device, *arguments, **how)
-        else:
-            found = solve_irr(*arguments, **how, n_jobs=self.n_jobs)
+        found = self._irr(problem, self.tol, init, callback)
         energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
         return Answer(found.solution, energy, found.iterations, 0)
 
@@ -248,6 +249,11 @@ class ERRClassifier(GraphClassifier):
                 "The 'power' parameter of ERRClassifier must be 1 when relationship_neighbors is given: the sparse "
                 f"form is defined for L only. Got {self.power} instead."
             )
+        if self.relationship_neighbors is not None and self.backend == "cupy":
+            raise ValueError(
+                "The 'backend' parameter of ERRClassifier must be 'numpy' or 'auto' when relationship_neighbors is "
+                "given: the sparse form has no GPU engine. Got 'cupy' instead."
+            )
         if self.relationship_neighbors is not None and self.repulsion not in (None, 1):
             raise ValueError(
                 "The 'repulsion' parameter of ERRClassifier must be None or 1 when relationship_neighbors is given. "
@@ -288,16 +294,8 @@ class ERRClassifier(GraphClassifier):
             problem = Problem(problem.rows, problem.laplacian, problem.confidence, targets)
         F = init
         if F is None:
-            F = solve_irr(
-                problem.laplacian,
-                problem.confidence,
-                problem.targets,
-                self._used("lambda1"),
-                power=self._power,
-                tolerance=1e-10,
-                n_jobs=self.n_jobs,
-                callback=None if callback is None else lambda _, residual: callback(Start(residual)),
-            ).solution
+            show = None if callback is None else lambda _, residual: callback(Start(residual))
+            F = self._irr(problem, 1e-10, None, show).solution
         if not self._one_vs_rest:
             return self._descend(problem, F, self._engine(problem, F), init is not None, callback)
         engine = self._engine(problem, F.reshape(-1, 1))
@@ -320,10 +318,9 @@ class ERRClassifier(GraphClassifier):
             max((answer.engine_error for answer in answers if answer.engine_error is not None), default=None),
         )
 
-    def _engine(self, problem: Problem, F: Floats) -> tuple[str, Engine, float]:
+    def _engine(self, problem: Problem, F: Floats) -> tuple[str, Any, float]:
         """Name, engine, and the relationships of a point (which λ2 is divided by)."""
         sigma_f = self._sigma_f(F.shape[1])
-        engine: Engine
         if self.relationship_neighbors is not None:
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
             degrees = self.graph_.degrees[problem.rows] if self.normalized else None
@@ -331,31 +328,34 @@ class ERRClassifier(GraphClassifier):
                 problem.restricted(self.graph_.W), degrees, problem.restricted(mask), sigma_f, n_jobs=self.n_jobs
             )
             return "sparse", engine, mask.nnz / mask.shape[0]
-        name, engine = make_engine(
-            problem.laplacian,
-            F,
-            sigma_f,
-            engine=self.engine,
-            power=self._power,
-            diagonal=self._left_out(problem.laplacian, self._power),
-            powered=lambda: problem.restricted(self.graph_.laplacian(self._power, self.normalized)),
-            targets=np.eye(F.shape[1]) if F.shape[1] > 1 else None,
-            n_jobs=self.n_jobs,
-        )
-        return name, engine, float(problem.laplacian.shape[0])
+        arguments = problem.laplacian, F, sigma_f
+        how: dict[str, Any] = {
+            "engine": self.engine,
+            "power": self._power,
+            "diagonal": self._left_out(problem.laplacian, self._power),
+            "powered": lambda: problem.restricted(self.graph_.laplacian(self._power, self.normalized)),
+            "targets": np.eye(F.shape[1]) if F.shape[1] > 1 else None,
+        }
+        u = float(problem.laplacian.shape[0])
+        if problem.on_device is not None:
+            return *make_device_engine(problem.on_device, *arguments, **how), u
+        return *make_engine(*arguments, **how, n_jobs=self.n_jobs), u
 
     def _descend(
         self,
         problem: Problem,
         F: Floats,
-        engine: tuple[str, Engine, float],
+        engine: tuple[str, Any, float],
         warm: bool,
         callback: Callable[..., object] | None,
     ) -> Answer:
         name, relationships, count = engine
         lambda1, lambda2 = self._used("lambda1"), self._used("lambda2")
         weight = lambda2 / count
-        energy = LabelEnergy(
+        descend: Callable[..., State] = descend_labels
+        if problem.on_device is not None and not isinstance(relationships, SparseEngine):
+            descend = partial(descend_on_device, problem.on_device)
+        state = descend(
             problem.laplacian,
             self._power,
             problem.confidence,
@@ -363,21 +363,14 @@ class ERRClassifier(GraphClassifier):
             lambda1,
             relationships,
             weight,
-            self.n_jobs,
+            np.ascontiguousarray(F),
+            curvature=lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2) if self.precondition else None,
+            warm=warm,
+            max_iter=self.max_iter,
+            tolerance=self.tol,
+            callback=callback,
+            n_jobs=self.n_jobs,
         )
-        preconditioner = None
-        if self.precondition:
-            preconditioner = PolynomialPreconditioner(
-                problem.laplacian,
-                self._power,
-                problem.confidence,
-                lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2),
-                self.n_jobs,
-            )
-        F = np.ascontiguousarray(F)
-        # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
-        scale = weight * float(np.linalg.norm(relationships(F)[1])) if warm else None
-        state = NonlinearCG(energy, self.max_iter, self.tol, preconditioner, scale).run(F, callback)
         if not np.isfinite(state.energy):
             raise ValueError(
                 f"The 'engine' parameter of ERRClassifier must suit the problem: with {name!r}, values spread over "
@@ -389,10 +382,10 @@ class ERRClassifier(GraphClassifier):
                 f"ERR stopped after max_iter={self.max_iter} steps with a gradient norm of {state.gradient_norm:.1e}, "
                 f"tol={self.tol:.1e}: raise one of them.",
                 ConvergenceWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
-        error = relationships.error(state.x) if isinstance(relationships, NystromEngine) else None
-        warn_of_error(error, stacklevel=6)
+        error = relationships.error(state.x) if isinstance(relationships, LOW_RANK) else None
+        warn_of_error(error, stacklevel=7)
         return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:

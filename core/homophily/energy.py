@@ -8,11 +8,14 @@ with R the relationship energy and r the relationships a point has (u, or |N_K|)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.linear import apply_power, power_diagonal
+from homophily.optimize import NonlinearCG, State
 from homophily.relationship import Engine
 
 Floats = NDArray[np.float64]
@@ -57,6 +60,33 @@ class LabelEnergy:
         return energy, gradient
 
 
+def descend_labels(
+    laplacian: csr_array,
+    power: int,
+    confidence: Floats,
+    targets: Floats,
+    lambda1: float,
+    relationships: Engine,
+    weight: float,
+    F: Floats,
+    *,
+    curvature: float | None,
+    warm: bool,
+    max_iter: int,
+    tolerance: float,
+    callback: Callable[..., object] | None,
+    n_jobs: int | None = None,
+) -> State:
+    """Minimise the energy from F; ``curvature`` is the preconditioner's c, None goes without it."""
+    energy = LabelEnergy(laplacian, power, confidence, targets, lambda1, relationships, weight, n_jobs)
+    preconditioner = None
+    if curvature is not None:
+        preconditioner = PolynomialPreconditioner(laplacian, power, confidence, curvature, n_jobs)
+    # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
+    scale = weight * float(np.linalg.norm(relationships(F)[1])) if warm else None
+    return NonlinearCG(energy, max_iter, tolerance, preconditioner, scale).run(F, callback)
+
+
 class PolynomialPreconditioner:
     """Approximate inverse of M = H + c (G + εI): a fixed number of Chebyshev steps, hence linear and positive definite.
 
@@ -94,7 +124,7 @@ class PolynomialPreconditioner:
         solution = step.copy()
         for _ in range(self.STEPS - 1):
             scaled = self.root * step
-            product = self.scale * apply_power(self.laplacian, self.power, scaled, self.n_jobs)
+            product = self.scale * self._smooth(scaled)
             residual -= self.root * (self.shifted * scaled + product)
             following = 1.0 / (2.0 * ratio - rho)
             step *= following * rho
@@ -102,3 +132,6 @@ class PolynomialPreconditioner:
             solution += step
             rho = following
         return self.root * solution
+
+    def _smooth(self, F: Floats) -> Floats:
+        return apply_power(self.laplacian, self.power, F, self.n_jobs)

@@ -140,8 +140,8 @@ class NonlinearCG:
         step = self._first_step(state)
         best: Point | None = None
         for trial in range(1, MAX_TRIALS + 1):
-            energy, gradient = self.objective(state.x + step * state.direction)
-            point = Point(step, energy, float(np.vdot(gradient, state.direction)), gradient)
+            point = self._trial(state, step)
+            energy = point.energy
             if not energy <= state.energy + SUFFICIENT_DECREASE * step * slope or energy >= low.energy:
                 high = point
             else:
@@ -155,6 +155,10 @@ class NonlinearCG:
             if step in (low.step, high.step if high else math.inf):
                 break  # the bracket is as narrow as floats go
         return (best if best and best.energy < state.energy else None), trial
+
+    def _trial(self, state: State, step: float) -> Point:
+        energy, gradient = self.objective(state.x + step * state.direction)
+        return Point(step, energy, float(np.vdot(gradient, state.direction)), gradient)
 
     def _first_step(self, state: State) -> float:
         """The step that was right last time; before any, a full one that moves no value by more than 1."""

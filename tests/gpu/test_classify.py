@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.datasets import make_moons
+from sklearn.datasets import make_blobs, make_moons
 
-from homophily import IRRClassifier
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
 
 from .standin import counters
 
@@ -28,3 +28,81 @@ def test_the_linear_solution_is_that_of_the_cpu(power):
     assert device.energy_ == pytest.approx(host.energy_, rel=1e-9)
     assert (device.transduction_ == host.transduction_).all()
     assert counters.launches > 0
+
+
+def three_classes(u=240):
+    X, y = make_blobs(u, centers=3, cluster_std=1.8, random_state=0)
+    few = y.copy()
+    few[15:] = -1
+    return X, few
+
+
+@pytest.mark.parametrize(
+    ("data", "parameters"),
+    [
+        (few_labels, {}),
+        (few_labels, {"power": 1, "precondition": False, "repulsion": 1.0}),
+        (few_labels, {"engine": "tiles"}),
+        (three_classes, {}),
+        (three_classes, {"multiclass": "one-vs-rest"}),
+        (three_classes, {"engine": "nystrom"}),
+    ],
+)
+def test_the_labels_of_err_are_those_of_the_cpu(data, parameters):
+    X, y = data()
+    parameters = {"max_iter": 4, "tol": 0.0, **parameters}
+    host, device = (ERRClassifier(backend=name, **parameters).fit(X, y) for name in ("numpy", "cupy"))
+    assert device.energy_ == pytest.approx(host.energy_, rel=1e-7)
+    np.testing.assert_allclose(device.solution_, host.solution_, atol=1e-5)
+    assert (device.transduction_ == host.transduction_).all()
+    assert (device.n_iter_, device.n_evaluations_) == (host.n_iter_, host.n_evaluations_)
+
+
+def test_the_optimiser_waits_once_an_evaluation_and_the_graph_is_sent_once():
+    X, y = few_labels()
+    graph = KNNGraph().fit(X)
+    init = IRRClassifier().fit(graph, y).solution_
+    seen = []
+    device = ERRClassifier(backend="cupy", max_iter=5, tol=0.0, callback=lambda _: seen.append(counters.waits))
+    device.fit(graph, y, init=init)
+    evaluations = device.n_evaluations_
+    # One wait for the norm that a warm start is measured by, one for the result.
+    assert counters.waits == evaluations + 2
+    assert counters.downloads == counters.waits
+    assert seen[-1] - seen[0] == evaluations - 1
+
+
+def test_conjugate_gradients_look_at_the_residual_every_ten_iterations():
+    X, y = few_labels()
+    graph = KNNGraph().fit(X)
+    seen = []
+    device = IRRClassifier(backend="cupy", callback=lambda iteration, _: seen.append(iteration)).fit(graph, y)
+    assert seen == list(range(10, device.n_iter_ + 1, 10))
+    # The residual before and after each start, and the result.
+    assert counters.waits <= len(seen) + 4
+
+
+def test_a_repeated_fit_gives_the_same_bits():
+    X, y = three_classes()
+    first, second = (ERRClassifier(backend="cupy", max_iter=3, tol=0.0).fit(X, y) for _ in range(2))
+    assert (first.solution_ == second.solution_).all()
+
+
+def test_probabilities_and_new_points_follow():
+    X, y = few_labels(200)
+    host, device = (ERRClassifier(backend=name).fit(X, y) for name in ("numpy", "cupy"))
+    new = X[:20] + 0.01
+    np.testing.assert_allclose(device.predict_proba(new), host.predict_proba(new), atol=1e-4)
+    assert (device.predict(new) == host.predict(new)).all()
+
+
+def test_the_sparse_form_is_refused():
+    X, y = few_labels(100)
+    with pytest.raises(ValueError, match="'backend' parameter of ERRClassifier"):
+        ERRClassifier(relationship_neighbors=5, backend="cupy").fit(X, y)
+
+
+def test_memory_is_given_back_after_a_job():
+    X, y = few_labels(100)
+    IRRClassifier(backend="cupy").fit(X, y)
+    assert counters.released > 0

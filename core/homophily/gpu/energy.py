@@ -1,0 +1,130 @@
+"""The energies of labels and of maps on the device, and the preconditioner; the formulas are those of the CPU's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from homophily.energy import PolynomialPreconditioner
+from homophily.gpu.engines import DeviceEngine
+from homophily.gpu.matrix import DeviceMatrix, dot
+from homophily.links import Links
+
+Floats = NDArray[np.float64]
+
+
+class DeviceLabelEnergy:
+    """E(F) of :class:`homophily.energy.LabelEnergy`; a call is one evaluation."""
+
+    def __init__(
+        self,
+        matrix: DeviceMatrix,
+        power: int,
+        confidence: Floats,
+        targets: Floats,
+        lambda1: float,
+        relationships: DeviceEngine,
+        relationship_weight: float,
+    ) -> None:
+        self.backend, self.matrix, self.power = matrix.backend, matrix, power
+        self.confidence, self.targets = self.backend.to_device(confidence[:, None]), self.backend.to_device(targets)
+        self.lambda1 = lambda1
+        self.relationships, self.relationship_weight = relationships, relationship_weight
+
+    def __call__(self, F: Any) -> tuple[Any, Any]:
+        """Energy (1,) and gradient at F."""
+        energy, gradient = self.relationships(F)
+        misfit = F - self.targets
+        pull = self.confidence * misfit
+        smooth = self.matrix.power(self.power, F)
+        energy = self.relationship_weight * energy + dot(self.backend, pull, misfit)
+        energy += self.lambda1 * dot(self.backend, F, smooth)
+        gradient *= self.relationship_weight
+        gradient += 2.0 * pull
+        gradient += (2.0 * self.lambda1) * smooth
+        return energy, gradient
+
+    def adapt(self, F: Any) -> bool:
+        """As the relationships can."""
+        return self.relationships.adapt(F)
+
+
+class DevicePreconditioner(PolynomialPreconditioner):
+    """The polynomial of the CPU's, with its products on the device."""
+
+    def __init__(
+        self, matrix: DeviceMatrix, laplacian: csr_array, power: int, confidence: Floats, scale: float
+    ) -> None:
+        super().__init__(laplacian, power, confidence, scale)
+        self.matrix = matrix
+        self.root, self.shifted = (matrix.backend.to_device(part) for part in (self.root, self.shifted))
+
+    def _smooth(self, F: Any) -> Any:
+        return self.matrix.power(self.power, F)
+
+
+class DeviceMapEnergy:
+    """E(F) of :class:`homophily.map_energy.MapEnergy`; a call is one evaluation."""
+
+    def __init__(
+        self,
+        target: Floats,
+        data_weight: float,
+        relationships: DeviceEngine,
+        lambda2: float,
+        links: Links,
+        lambda3: float,
+        sigma_f: float,
+        *,
+        link_loss: str = "log",
+        relationship: str = "gaussian",
+    ) -> None:
+        self.backend, self.relationships, self.lambda2 = relationships.backend, relationships, lambda2
+        self.target, self.data_weight = self.backend.to_device(target), data_weight
+        self.weight, self.inverse = 2.0 * lambda3, sigma_f**-2
+        self.squared, self.cauchy = link_loss == "squared", relationship == "cauchy"
+        points = len(target)
+        self.links = [
+            (self._incidence(pairs, points), self._incidence(pairs, points, transposed=True), must)
+            for pairs, must in ((links.must, True), (links.cannot, False))
+            if len(pairs)
+        ]
+
+    def __call__(self, F: Any) -> tuple[Any, Any]:
+        """Energy (1,) and gradient at F."""
+        energy, gradient = self.relationships(F)
+        misfit = F - self.target
+        energy = self.lambda2 * energy + self.data_weight * dot(self.backend, misfit, misfit)
+        gradient *= self.lambda2
+        gradient += (2.0 * self.data_weight) * misfit
+        for differences, ends, must in self.links:
+            gap = differences.product(F)
+            cost, slope = self._link(self.inverse * (gap * gap).sum(axis=1), must)
+            energy += self.weight * cost.sum()
+            gradient += ends.product((2.0 * self.weight * self.inverse) * slope[:, None] * gap)
+        return energy, gradient
+
+    def adapt(self, F: Any) -> bool:
+        """As the relationships can."""
+        return self.relationships.adapt(F)
+
+    def _link(self, x: Any, must: bool) -> tuple[Any, Any]:
+        """The cost of links and its slope, for x = ‖f_i − f_j‖²/σ²."""
+        xp = self.backend.xp
+        k = 1.0 / (1.0 + x) if self.cauchy else xp.exp(-x)
+        steepness = -k * k if self.cauchy else -k
+        if not must:
+            return k * k, 2.0 * k * steepness
+        if self.squared:
+            return (1.0 - k) * (1.0 - k), -2.0 * (1.0 - k) * steepness
+        return (xp.log1p(x), k) if self.cauchy else (x, xp.ones(x.shape))
+
+    def _incidence(self, pairs: Any, points: int, *, transposed: bool = False) -> DeviceMatrix:
+        """From values to the differences f_i − f_j of links; transposed, from forces on links to those on points."""
+        m = len(pairs)
+        signs = np.tile([1.0, -1.0], m)
+        matrix = csr_array((signs, np.asarray(pairs).ravel(), 2 * np.arange(m + 1)), shape=(m, points))
+        return DeviceMatrix.of(self.backend, csr_array(matrix.T) if transposed else matrix)

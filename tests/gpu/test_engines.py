@@ -1,0 +1,108 @@
+"""The engines of the device, on the stand-in with emulated kernels, held against the dense form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from homophily.gpu.engines import NystromEngine, TileEngine, make_device_engine
+from homophily.gpu.gauss import LineEngine, SpaceEngine
+from homophily.gpu.matrix import DeviceMatrix
+from homophily.relationship.dense import DenseEngine
+from homophily.relationship.nystrom import choose_landmarks
+
+from ..core.oracle import knn_weights, laplacian, relative_error
+
+SIGMA = 0.8
+
+
+def graph(u=150, power=1):
+    return laplacian(knn_weights(u, parts=3, isolated=4), power=power)
+
+
+def values(u, n, scale=0.5):
+    return np.random.default_rng(0).normal(size=(u, n)) * scale + 3.0
+
+
+def assert_matches_dense(device, engine, G, F, in_energy, in_gradient, sigma_f=SIGMA, **how):
+    energy, gradient = engine(device.to_device(F))
+    reference, slope = DenseEngine(G, sigma_f, **how)(F)
+    assert relative_error(device.to_host(energy)[0], reference) <= in_energy
+    assert relative_error(device.to_host(gradient), slope) <= in_gradient
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize("relationship", ["gaussian", "cauchy"])
+def test_tiles_are_exact(device, n, power, relationship):
+    L, F = graph(), values(150, n)
+    engine = TileEngine(DeviceMatrix.of(device, L), SIGMA, power=power, relationship=relationship)
+    engine.width = 64
+    G = graph(power=power)
+    assert_matches_dense(device, engine, G, F, 1e-12, 1e-11, relationship=relationship)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("scale", [0.01, 0.5, 5.0])
+def test_modes_on_a_line(device, power, scale):
+    G, F = graph(power=power), values(150, 1, scale)
+    assert_matches_dense(device, LineEngine(device, G, F, SIGMA), G, F, 1e-12, 1e-10)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("modes", [True, False])
+def test_modes_and_pairs_in_space(device, n, modes, monkeypatch):
+    monkeypatch.setattr(SpaceEngine, "_modes_are_fewer", lambda _: modes)
+    G, F = graph(300), values(300, n)
+    assert_matches_dense(device, SpaceEngine(device, G, F, SIGMA), G, F, 1e-9, 1e-8)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_scattered_values_take_the_way_over_pairs(device, n):
+    G, F = graph(400), values(400, n, 20.0)
+    engine = SpaceEngine(device, G, F, SIGMA)
+    assert engine.series is None
+    assert_matches_dense(device, engine, G, F, 1e-9, 1e-8)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_engine_tells_that_values_left_its_box_and_adapts(device, n):
+    G, F = graph(), values(150, n, 0.1)
+    _, engine = make_device_engine(DeviceMatrix.of(device, G), G, F, SIGMA)
+    if n == 2:
+        engine._modes_are_fewer = lambda: True
+        engine._set_up(F)
+    moved = F.copy()
+    moved[0] += 3.0
+    energy, _ = engine(device.to_device(moved))
+    assert np.isnan(device.to_host(energy)).all()
+    assert engine.adapt(device.to_device(moved))
+    assert_matches_dense(device, engine, G, moved, 1e-9, 1e-8)
+
+
+def test_low_rank_with_every_point_a_landmark(device):
+    G, F = graph(), values(150, 4)
+    landmarks = choose_landmarks(F, SIGMA, tolerance=1e-10)
+    engine = NystromEngine(DeviceMatrix.of(device, G), SIGMA, landmarks=landmarks)
+    assert_matches_dense(device, engine, G, F, 1e-7, 1e-6)
+    assert engine.error(F) <= 1e-7
+
+
+def test_narrower_tiles_where_memory_is_short_and_a_clear_error_where_none_fits(device):
+    from .standin import counters
+
+    L, F = graph(), values(150, 2)
+    engine = TileEngine(DeviceMatrix.of(device, L), SIGMA)
+    assert engine.width == 1024
+    counters.largest_allocation = 150 * 8 * 70
+    assert_matches_dense(device, engine, L, F, 1e-12, 1e-11)
+    assert engine.width == 64
+    counters.largest_allocation = 150 * 8 * 20
+    with pytest.raises(MemoryError, match="GPU has too little free memory"), device.job():
+        engine(device.to_device(F))
+    assert counters.released > 0
+
+
+def test_tile_widths_come_from_the_free_memory(device, cupy):
+    cupy.cuda.runtime.memGetInfo = lambda: (3 * 8 * 150 * 200 * 10 // 6, 2**31)
+    assert TileEngine(DeviceMatrix.of(device, graph()), SIGMA).width == 192
