@@ -224,7 +224,7 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     graph = source.graph if made is None else source.graph_parameters
     solver = source.solver if made is None else source.solver_parameters
     found |= {f"graph.{key}": value for key, value in _complete_graph(graph, data).items()}
-    found |= {f"solver.{key}": value for key, value in _complete_solver(solver).items()}
+    found |= {f"solver.{key}": value for key, value in _complete_solver(solver, _n_classes(request, made)).items()}
     if made is None:
         return found
     found |= {
@@ -236,9 +236,7 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
         **{f"software.{package}": version for package, version in sorted(made.software.items())},
     }
     if isinstance(made, model_pb2.Model):
-        kind = made.classes.WhichOneof("kind")
-        found["data.classes"] = len(getattr(made.classes, kind).values) if kind else 0
-        found["calibrated"] = made.calibrated
+        found |= {"data.classes": _n_classes(request, made), "calibrated": made.calibrated}
     else:
         found |= {"solver.n_components": made.components, "solver.n_clusters": made.clusters or None}
     return {key: value for key, value in found.items() if not (key in ("device", "engine") and value is None)}
@@ -252,14 +250,22 @@ def _complete_graph(message: model_pb2.GraphParameters, data: Data | None) -> di
     return parameters
 
 
-def _complete_solver(message: model_pb2.SolverParameters | embedding_pb2.EmbeddingParameters) -> dict[str, Any]:
+def _n_classes(request: Request, made: Made | None) -> int:
+    classes = made.classes if isinstance(made, model_pb2.Model) else request.labels.classes
+    kind = classes.WhichOneof("kind")
+    return len(set(getattr(classes, kind).values)) if kind else 0
+
+
+def _complete_solver(
+    message: model_pb2.SolverParameters | embedding_pb2.EmbeddingParameters, n_classes: int
+) -> dict[str, Any]:
     # Only here: the core takes seconds to load, and the tracker of an idle service shall be small.
     from homophily import ERRClassifier, ERREmbedding, IRRClassifier, KNNGraph
 
     of_the_graph = KNNGraph().get_params(deep=False)
     if isinstance(message, embedding_pb2.EmbeddingParameters):
         estimator: Any = ERREmbedding(**embedding_parameters(message, "solver"))
-        found = {}
+        found: dict[str, Any] = {}
     else:
         method, given = solver_parameters(message, "solver")
         estimator = {"irr": IRRClassifier, "err": ERRClassifier}[method](**given)
@@ -267,8 +273,12 @@ def _complete_solver(message: model_pb2.SolverParameters | embedding_pb2.Embeddi
     for key, value in estimator.get_params(deep=False).items():
         if key not in of_the_graph and key not in _NOT_ASKED:
             found[key] = value
-    if "power" in found and found["power"] is None:
-        found["power"] = 2 if found.get("relationship_neighbors") is None else 1
+    # What None stands for is the estimator's to say.
+    if not isinstance(message, embedding_pb2.EmbeddingParameters):
+        found["power"] = estimator._power
+    if isinstance(estimator, ERRClassifier):
+        alone = n_classes == 2 or estimator.multiclass == "one-vs-rest"
+        found |= {"repulsion": estimator._repulsion, "sigma_f": estimator._sigma_f(1 if alone else n_classes)}
     return found
 
 

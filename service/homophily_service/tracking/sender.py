@@ -55,6 +55,8 @@ STATUS = {queue.SUCCEEDED: "FINISHED", queue.FAILED: "FAILED", queue.CANCELLED: 
 # What MLflow takes at once.
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 500, 100
 _LONGEST_DIGEST = 36
+# Which of its pages MLflow shows first.
+_EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
 # Where the model is in its run.
 MODEL_NAME = "model"
 
@@ -151,7 +153,7 @@ class Sender:
                 name = f"{name}/{project}"
             found = self.client.get_experiment_by_name(name)
             if found is None:
-                self._experiments[project] = self.client.create_experiment(name, self.place.artifacts)
+                self._experiments[project] = self.client.create_experiment(name, self.place.artifacts, _EXPERIMENT)
             else:
                 if found.lifecycle_stage == "deleted":
                     self.client.restore_experiment(found.experiment_id)
