@@ -28,7 +28,7 @@ def run(program: str, folder: Path) -> None:
 
 def test_the_examples_of_the_package_run_one_after_the_other(tmp_path: Path) -> None:
     found = examples("## Use the package", "## Use the service")
-    assert len(found) == 3
+    assert len(found) == 4
     run("\n".join(found), tmp_path)
 
 
