@@ -51,7 +51,7 @@ def new_figure(width: float, height: float) -> Any:
     need_matplotlib()
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
 
 
 def tidy(axis: Any, *, grid: str | None = "both") -> None:
@@ -71,6 +71,9 @@ def headline(figure: Any, heading: str, below: str) -> None:
 
 def to_png(figure: Any) -> bytes:
     """The picture."""
+    # Laid out here, as savefig would draw everything once more to do so.
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
     drawn = io.BytesIO()
     # Without the version of matplotlib, so that the same data are the same bytes for longer.
     figure.savefig(drawn, format="png", dpi=_DPI, metadata={"Software": None})
