@@ -155,7 +155,11 @@ class ERRClustering(ClusterMixin, ERREmbedding):
 
     def _suggest(self, graph: KNNGraph) -> int:
         values, _ = spectral_vectors(
-            graph, min(MOST_SUGGESTED + 1, graph.n_points), normalized=self.normalized, n_jobs=self.n_jobs
+            graph,
+            min(MOST_SUGGESTED + 1, graph.n_points),
+            normalized=self.normalized,
+            backend=self._backend(),
+            n_jobs=self.n_jobs,
         )
         return suggest_n_clusters(values)
 

@@ -15,9 +15,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.backend import BACKEND_CONSTRAINT, BackendName
+from homophily.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend
 from homophily.energy import row_sums
 from homophily.errors import ContradictingLinksError
+from homophily.gpu.energy import DeviceMapEnergy
+from homophily.gpu.engines import make_device_engine
+from homophily.gpu.matrix import DeviceMatrix
+from homophily.gpu.optimize import DeviceLBFGS
 from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.lbfgs import LBFGS
@@ -258,7 +262,15 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""
-        return linked_coordinates(graph, links, self.link_edges, n, normalized=self.normalized, n_jobs=self.n_jobs)
+        return linked_coordinates(
+            graph,
+            links,
+            self.link_edges,
+            n,
+            normalized=self.normalized,
+            backend=self._backend(),
+            n_jobs=self.n_jobs,
+        )
 
     def _left_out(self, laplacian: csr_array) -> Floats:
         """What the diagonal of L loses to the repulsion that does not count."""
@@ -302,22 +314,28 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             return self.links_
 
     def _descend(self, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
+        with self._backend().job() as backend:
+            return self._descend_on(backend, graph, F, widths)
+
+    def _descend_on(self, backend: Backend, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
         laplacian = graph.laplacian(normalized=self.normalized)
+        matrix = DeviceMatrix.of(backend, laplacian) if isinstance(backend, CupyBackend) else None
         diagonal = self._left_out(laplacian)
         links = self._obeyed_links(graph.n_points)
         iterations = evaluations = 0
         for sigma_f in widths:
-            self.engine_, relationships = make_engine(
-                laplacian,
-                F,
-                sigma_f,
-                engine=self.engine,
-                diagonal=diagonal,
-                relationship=self.relationship,
-                tolerance=1e-6,
-                n_jobs=self.n_jobs,
-            )
-            energy = MapEnergy(
+            how: dict[str, Any] = {
+                "engine": self.engine,
+                "diagonal": diagonal,
+                "relationship": self.relationship,
+                "tolerance": 1e-6,
+            }
+            relationships: Any
+            if matrix is None:
+                self.engine_, relationships = make_engine(laplacian, F, sigma_f, **how, n_jobs=self.n_jobs)
+            else:
+                self.engine_, relationships = make_device_engine(matrix, laplacian, F, sigma_f, **how)
+            energy = (MapEnergy if matrix is None else DeviceMapEnergy)(
                 self.target_,
                 self.data_weight,
                 relationships,
@@ -328,9 +346,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
                 link_loss=self.link_loss,
                 relationship=self.relationship,
             )
-
+            optimiser: Any = LBFGS if matrix is None else DeviceLBFGS
             before = iterations, evaluations
-            state = _after(before, LBFGS(energy, self.max_iter, self.tol).run(F, self._show(before)))
+            state = _after(before, optimiser(energy, self.max_iter, self.tol).run(F, self._show(before)))
             F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
         return state
 
@@ -353,6 +371,7 @@ def linked_coordinates(
     n: int,
     *,
     normalized: bool = True,
+    backend: Backend | None = None,
     n_jobs: int | None = None,
 ) -> Floats:
     """The spectral map √u·[e₂, …] of a graph whose links are edges: W + γ d̄ (must − cannot), d̄ the mean degree.
@@ -360,7 +379,7 @@ def linked_coordinates(
     Degrees are sums of absolute weights, so that no eigenvalue is negative.
     """
     if strength == 0.0 or len(links) == 0:
-        return spectral_coordinates(graph, n, normalized=normalized, n_jobs=n_jobs)[1]
+        return spectral_coordinates(graph, n, normalized=normalized, backend=backend, n_jobs=n_jobs)[1]
     u = graph.n_points
     weight = strength * graph.degrees.mean()
     i, j = links.pairs.T
@@ -370,7 +389,8 @@ def linked_coordinates(
     parts, _ = connected_components(W, directed=False)
     if parts > 1:
         # Only without negative weights is it known what tells components apart.
-        return spectral_coordinates(csr_array(graph.W + csr_array(edges).maximum(0.0)), n, n_jobs=n_jobs)[1]
+        positive = csr_array(graph.W + csr_array(edges).maximum(0.0))
+        return spectral_coordinates(positive, n, backend=backend, n_jobs=n_jobs)[1]
     degrees = np.asarray(abs(W).sum(axis=1))
     if normalized:
         roots = diags_array(degrees**-0.5)
@@ -380,7 +400,7 @@ def linked_coordinates(
         matrix = csr_array(diags_array(degrees) - W)
         constant = np.full(u, u**-0.5)
     matrix.sort_indices()
-    _, vectors = smallest_eigenpairs(matrix, n + 1, n_jobs=n_jobs)
+    _, vectors = smallest_eigenpairs(matrix, n + 1, backend=backend, n_jobs=n_jobs)
     # Cannot-links may make the constant vector rougher than the others: then it is not among them.
     overlap = (constant @ vectors) ** 2
     constant_at = int(overlap.argmax()) if overlap.max() > 0.5 else n

@@ -11,7 +11,6 @@ instead, and the block is multiplied by its inverse.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -25,21 +24,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.backend import BACKEND_CONSTRAINT, BackendName
+from homophily.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend, NumpyBackend
 from homophily.errors import DisconnectedGraphWarning
 from homophily.extend import Columns, extend
+from homophily.gpu.spectral import device_eigenpairs
 from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.linear import choose_method, sparse_product
+from homophily.subspace import Filter, chebyshev_filter, iterate
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
-Filter = Callable[[Floats, Floats], Floats]
 
 DENSE_POINTS = 400  # below, LAPACK takes milliseconds
 SPARE_COLUMNS = 8
-DEGREE = 30
-MAX_ROUNDS = 300
 BLOCK = 16_384
 
 
@@ -51,6 +49,7 @@ def smallest_eigenpairs(
     semidefinite: bool = True,
     tolerance: float = 1e-6,
     seed: int = 0,
+    backend: Backend | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Floats, Floats]:
     """The ``n`` smallest eigenvalues of a symmetric sparse matrix, ascending, with orthonormal eigenvectors (u, n).
@@ -62,6 +61,8 @@ def smallest_eigenpairs(
     semidefinite : no eigenvalue is negative; allows the factorisation that chain-like graphs need.
     tolerance : largest residual ‖Av − λv‖, in units of the spread of the block's eigenvalues (or 1e-6 of the
         matrix' norm times that, if this is larger). A ConvergenceWarning tells that it was not reached.
+
+    backend : where to iterate; a GPU leaves what it cannot find, and graphs that are better factorised, to the CPU.
 
     The same bits are returned for every number of threads. Each vector has its largest entry positive (the first such).
     """
@@ -77,7 +78,7 @@ def smallest_eigenpairs(
         if u <= DENSE_POINTS or columns * 3 > free:
             values, vectors = _dense(matrix, n, known)
         else:
-            values, vectors = _subspace(matrix, n, columns, known, semidefinite, tolerance, seed, n_jobs)
+            values, vectors = _subspace(matrix, n, columns, known, semidefinite, tolerance, seed, backend, n_jobs)
     return values, _fix_signs(vectors)
 
 
@@ -87,6 +88,7 @@ def spectral_vectors(
     *,
     normalized: bool = True,
     tolerance: float = 1e-6,
+    backend: Backend | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Floats, Floats]:
     """The ``n`` smallest eigenvalues of a graph's Laplacian and orthonormal eigenvectors (u, n), constant one first.
@@ -115,7 +117,9 @@ def spectral_vectors(
     values = np.zeros(known.shape[1])
     if n > parts:
         laplacian = graph.laplacian(normalized=normalized)
-        more, vectors = smallest_eigenpairs(laplacian, n - parts, known=kernel, tolerance=tolerance, n_jobs=n_jobs)
+        more, vectors = smallest_eigenpairs(
+            laplacian, n - parts, known=kernel, tolerance=tolerance, backend=backend, n_jobs=n_jobs
+        )
         # Rounding may leave the smallest a hair below 0.
         values, known = np.append(values, np.maximum(more, 0.0)), np.hstack([known, vectors])
     return values, np.ascontiguousarray(known)
@@ -127,6 +131,7 @@ def spectral_coordinates(
     *,
     normalized: bool = True,
     tolerance: float = 1e-6,
+    backend: Backend | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Floats, Floats]:
     """Eigenvalues (n + 1,) and the map T = √u·[e₂ … e_{n+1}], whose columns have mean square 1.
@@ -134,7 +139,9 @@ def spectral_coordinates(
     A DisconnectedGraphWarning tells that the first columns do nothing but tell components apart.
     """
     graph = _as_graph(graph)
-    values, vectors = spectral_vectors(graph, n + 1, normalized=normalized, tolerance=tolerance, n_jobs=n_jobs)
+    values, vectors = spectral_vectors(
+        graph, n + 1, normalized=normalized, tolerance=tolerance, backend=backend, n_jobs=n_jobs
+    )
     if graph.n_components > 1:
         warnings.warn(
             f"The graph has {graph.n_components} connected components: {min(graph.n_components - 1, n)} of the {n} "
@@ -215,17 +222,30 @@ def _subspace(
     semidefinite: bool,
     tolerance: float,
     seed: int,
+    backend: Backend | None,
     n_jobs: int | None,
 ) -> tuple[Floats, Floats]:
     bound = float(abs(matrix).sum(axis=1).max())
     X = np.random.default_rng(seed).normal(size=(matrix.shape[0], columns))
     direct = semidefinite and choose_method(matrix, 1, columns) == "direct"
-    filters = [_chebyshev(matrix, bound, n_jobs)]
+    # Where the CPU would factorise, products are too many for a GPU as well.
+    if isinstance(backend, CupyBackend) and not direct:
+        values, found, residual = device_eigenpairs(backend, matrix, X, n, known, tolerance, bound)
+        if residual <= tolerance:
+            return values[:n], found[:, :n]
+
+    def product(block: Floats) -> Floats:
+        return sparse_product(matrix, block, n_jobs=n_jobs)
+
+    def without_known(block: Floats) -> Floats:
+        return block if known is None else block - known @ (known.T @ block)
+
+    filters = [chebyshev_filter(product, bound)]
     if direct:
         filters.insert(0, _inverse(matrix, bound))
     residual = np.inf
     for apply in filters:
-        values, X, residual = _iterate(matrix, apply, X, n, known, tolerance, bound, n_jobs)
+        values, X, residual = iterate(NumpyBackend(), product, apply, X, n, without_known, tolerance, bound)
         if residual <= tolerance:
             break
     else:
@@ -236,60 +256,6 @@ def _subspace(
             stacklevel=4,
         )
     return values[:n], X[:, :n]
-
-
-def _iterate(
-    matrix: csr_array,
-    apply: Filter,
-    X: Floats,
-    n: int,
-    known: csr_array | None,
-    tolerance: float,
-    bound: float,
-    n_jobs: int | None,
-) -> tuple[Floats, Floats, float]:
-    """Filter, orthonormalise and rotate the block until its first ``n`` columns are eigenvectors."""
-
-    def without_known(block: Floats) -> Floats:
-        return block if known is None else block - known @ (known.T @ block)
-
-    values = np.array([0.0, bound / 2])
-    residual = np.inf
-    for _ in range(MAX_ROUNDS):
-        Q, _ = np.linalg.qr(without_known(apply(X, values)))
-        # The columns of a filtered block are nearly dependent: what rounding left of the known ones was scaled up.
-        Q, _ = np.linalg.qr(without_known(Q))
-        product = sparse_product(matrix, Q, n_jobs=n_jobs)
-        values, rotation = np.linalg.eigh(Q.T @ product)
-        X = Q @ rotation
-        errors = np.linalg.norm(product @ rotation[:, :n] - X[:, :n] * values[:n], axis=0)
-        residual = float(errors.max() / max(values[-1] - values[0], 1e-6 * bound))
-        if residual <= tolerance:
-            break
-    return values, X, residual
-
-
-def _chebyshev(matrix: csr_array, bound: float, n_jobs: int | None) -> Filter:
-    """Degree ``DEGREE`` in the matrix: below 1 between the block's largest eigenvalue and ``bound``, large below."""
-
-    def apply(X: Floats, values: Floats) -> Floats:
-        lowest, cut = float(values[0]), min(float(values[-1]), 0.99 * bound)
-        centre, radius = (cut + bound) / 2, (bound - cut) / 2
-        # The three-term recurrence, scaled to be 1 at the lowest eigenvalue so that nothing overflows.
-        scale = first = radius / (lowest - centre)
-        previous, current = X, sparse_product(matrix, X, n_jobs=n_jobs)
-        current -= centre * X
-        current *= scale / radius
-        for _ in range(DEGREE - 1):
-            following = 1.0 / (2.0 / first - scale)
-            product = sparse_product(matrix, current, n_jobs=n_jobs)
-            product -= centre * current
-            product *= 2.0 * following / radius
-            product -= (scale * following) * previous
-            previous, current, scale = current, product, following
-        return current
-
-    return apply
 
 
 def _inverse(matrix: csr_array, bound: float) -> Filter:
@@ -375,7 +341,12 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
                 f"n_samples={graph.n_points}. Got {self.n_components} instead."
             )
         self.eigenvalues_, self.embedding_ = spectral_coordinates(
-            graph, self.n_components, normalized=self.normalized, tolerance=self.tol, n_jobs=self.n_jobs
+            graph,
+            self.n_components,
+            normalized=self.normalized,
+            tolerance=self.tol,
+            backend=self._backend(),
+            n_jobs=self.n_jobs,
         )
         self.graph_ = graph
         return self

@@ -145,7 +145,7 @@ def test_an_indefinite_matrix_keeps_its_negative_eigenvalues():
 
 
 def test_failing_to_converge_is_told(monkeypatch):
-    monkeypatch.setattr(module, "MAX_ROUNDS", 1)
+    monkeypatch.setattr("homophily.subspace.MAX_ROUNDS", 1)
     with pytest.warns(ConvergenceWarning, match="eigenvectors are accurate to"):
         spectral_vectors(oracle.knn_weights(600), 3)
 

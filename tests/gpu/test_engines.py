@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from homophily.gpu.engines import NystromEngine, TileEngine, make_device_engine
-from homophily.gpu.gauss import LineEngine, SpaceEngine
+from homophily.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.gpu.matrix import DeviceMatrix
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nystrom import choose_landmarks
@@ -46,7 +46,7 @@ def test_tiles_are_exact(device, n, power, relationship):
 @pytest.mark.parametrize("scale", [0.01, 0.5, 5.0])
 def test_modes_on_a_line(device, power, scale):
     G, F = graph(power=power), values(150, 1, scale)
-    assert_matches_dense(device, LineEngine(device, G, F, SIGMA), G, F, 1e-12, 1e-10)
+    assert_matches_dense(device, LineEngine(DeviceMatrix.of(device, G), F, SIGMA), G, F, 1e-12, 1e-10)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -54,13 +54,13 @@ def test_modes_on_a_line(device, power, scale):
 def test_modes_and_pairs_in_space(device, n, modes, monkeypatch):
     monkeypatch.setattr(SpaceEngine, "_modes_are_fewer", lambda _: modes)
     G, F = graph(300), values(300, n)
-    assert_matches_dense(device, SpaceEngine(device, G, F, SIGMA), G, F, 1e-9, 1e-8)
+    assert_matches_dense(device, SpaceEngine(DeviceEdges.of(device, G), F, SIGMA), G, F, 1e-9, 1e-8)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_scattered_values_take_the_way_over_pairs(device, n):
     G, F = graph(400), values(400, n, 20.0)
-    engine = SpaceEngine(device, G, F, SIGMA)
+    engine = SpaceEngine(DeviceEdges.of(device, G), F, SIGMA)
     assert engine.series is None
     assert_matches_dense(device, engine, G, F, 1e-9, 1e-8)
 

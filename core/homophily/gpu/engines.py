@@ -17,7 +17,7 @@ from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array, diags_array
 
 from homophily.backend import CupyBackend
-from homophily.gpu.gauss import LineEngine, SpaceEngine
+from homophily.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.gpu.matrix import DeviceMatrix, dot
 from homophily.relationship import LOW_RANK_ERROR, EngineName
 from homophily.relationship.nystrom import choose_landmarks
@@ -87,11 +87,25 @@ def make_device_engine(
     most = 1 if name == "chebyshev" else 3
     if n > most:
         raise ValueError(f"The {name!r} engine works on F of at most {most} column{'s' * (most > 1)}. Got {n} instead.")
-    G = laplacian if powered is None else powered()
-    if diagonal is not None:
-        G = csr_array(G + diags_array(diagonal))
-    kind = LineEngine if n == 1 else SpaceEngine
-    return "cells", kind(backend, G, F, sigma_f, tolerance=tolerance)
+
+    def whole() -> csr_array:
+        G = laplacian if powered is None else powered()
+        return G if diagonal is None else csr_array(G + diags_array(diagonal))
+
+    if n == 1:
+        return "cells", LineEngine(matrix.keep("line", lambda: DeviceMatrix.of(backend, whole())), F, sigma_f)
+    edges = matrix.keep("edges", lambda: DeviceEdges.of(backend, whole()))
+    return "cells", SpaceEngine(edges, F, sigma_f, tolerance=tolerance)
+
+
+def evaluate_once(
+    backend: CupyBackend, G: csr_array, F: Floats, sigma_f: float, **how: Any
+) -> tuple[EngineName, float, Floats, float | None]:
+    """The engine's name, energy, gradient and, for "nystrom", its error: everything on the host."""
+    name, engine = make_device_engine(DeviceMatrix.of(backend, G), G, F, sigma_f, **how)
+    energy, gradient = (backend.to_host(part) for part in engine(backend.to_device(F)))
+    error = engine.error(F) if isinstance(engine, NystromEngine) else None
+    return name, float(energy[0]), gradient, error
 
 
 def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, *, cauchy: bool = False) -> Any:

@@ -68,19 +68,13 @@ class Box(NamedTuple):
         return cls((low + high) / 2, 0.7 * (high - low) + sigma_f / 4)
 
 
-def _accuracy(tolerance: float) -> float:
-    # A factor in hand for what cancels between the terms of G.
-    return max(tolerance / 1000, 1e-14)
-
-
 class LineEngine:
     """``engine(F) -> (energy, gradient)`` for F (u, 1), by Fourier modes."""
 
-    def __init__(
-        self, backend: CupyBackend, G: csr_array, F: Floats, sigma_f: float, *, tolerance: float = 1e-9
-    ) -> None:
-        self.backend, self.sigma_f, self.accuracy = backend, sigma_f, _accuracy(min(tolerance, 1e-10))
-        self.matrix = DeviceMatrix.of(backend, G)
+    def __init__(self, matrix: DeviceMatrix, F: Floats, sigma_f: float) -> None:
+        self.backend, self.matrix, self.sigma_f = matrix.backend, matrix, sigma_f
+        # Modes are cheap here: the accuracy is that of the CPU's engine, whatever was asked for.
+        self.accuracy = 1e-13
         self._set_up(F)
 
     def _set_up(self, F: Floats) -> bool:
@@ -139,27 +133,44 @@ class Sums(NamedTuple):
     slope: Any
 
 
-class SpaceEngine:
-    """``engine(F) -> (energy, gradient)`` for F of two or three columns, by modes or near pairs."""
+class DeviceEdges(NamedTuple):
+    """The upper triangle of a symmetric matrix as a list of edges, the diagonal among them as edges with j = k."""
 
-    def __init__(
-        self, backend: CupyBackend, G: csr_array, F: Floats, sigma_f: float, *, tolerance: float = 1e-9
-    ) -> None:
-        self.backend, self.sigma_f = backend, sigma_f
-        self.accuracy = _accuracy(tolerance)
+    backend: CupyBackend
+    rows: Any
+    columns: Any
+    weights: Any
+    """2 G_jk, and G_jj."""
+    ends: DeviceMatrix
+    """Which entries of [at the first ends; at the second ends] belong to a point: its part of the gradient."""
+
+    @classmethod
+    def of(cls, backend: CupyBackend, G: csr_array) -> DeviceEdges:
+        """Send the edges of a matrix to the device."""
         upper = UpperEdges.of(G)
-        # The diagonal joins the edges: the same formulas hold with j = k.
         points = np.arange(upper.diagonal.size, dtype=np.int32)
         rows, columns = np.concatenate([upper.rows, points]), np.concatenate([upper.cols, points])
-        self.rows, self.columns = (backend.to_device(ends, np.int32) for ends in (rows, columns))
-        self.edge_weights = backend.to_device(np.concatenate([upper.doubled, upper.diagonal]))
-        self.ones = backend.to_device(np.ones(points.size))
-        # Which entries of [at the first ends; at the second ends] belong to a point: its part of the gradient.
         ends = np.concatenate([rows, columns])
         order = np.argsort(ends, kind="stable")
         indptr = np.searchsorted(ends[order], np.arange(points.size + 1))
         incidence = csr_array((np.ones(ends.size), order, indptr), shape=(points.size, ends.size))
-        self.incidence = DeviceMatrix.of(backend, incidence)
+        return cls(
+            backend,
+            backend.to_device(rows, np.int32),
+            backend.to_device(columns, np.int32),
+            backend.to_device(np.concatenate([upper.doubled, upper.diagonal])),
+            DeviceMatrix.of(backend, incidence),
+        )
+
+
+class SpaceEngine:
+    """``engine(F) -> (energy, gradient)`` for F of two or three columns, by modes or near pairs."""
+
+    def __init__(self, edges: DeviceEdges, F: Floats, sigma_f: float, *, tolerance: float = 1e-9) -> None:
+        self.backend, self.edges, self.sigma_f = edges.backend, edges, sigma_f
+        # A factor in hand for what cancels between the terms of G.
+        self.accuracy = max(tolerance / 1000, 1e-14)
+        self.ones = self.backend.to_device(np.ones(len(F)))
         self._set_up(F)
 
     def _set_up(self, F: Floats) -> None:
@@ -195,15 +206,15 @@ class SpaceEngine:
         """Energy at F and its gradient."""
         backend, xp, inverse = self.backend, self.backend.xp, self.sigma_f**-2
         x = F - backend.to_device(self.box.centre)
-        ends, others = xp.take(x, self.rows, axis=0), xp.take(x, self.columns, axis=0)
+        ends, others = xp.take(x, self.edges.rows, axis=0), xp.take(x, self.edges.columns, axis=0)
         gap, middle = ends - others, 0.5 * (ends + others)
-        strength = self.edge_weights * xp.exp(-0.5 * inverse * (gap * gap).sum(axis=1))
+        strength = self.edges.weights * xp.exp(-0.5 * inverse * (gap * gap).sum(axis=1))
         read_sources, read_edges = self._reader(x, middle, strength)
         at_middles = read_sources()
         energy = dot(backend, strength, at_middles.value)
         together = (0.5 * strength)[:, None] * at_middles.slope
         apart = (inverse * strength * at_middles.value)[:, None] * gap
-        gradient = self.incidence.product(xp.concatenate([together - apart, together + apart]))
+        gradient = self.edges.ends.product(xp.concatenate([together - apart, together + apart]))
         gradient += read_edges().slope
         if self.series is not None:
             inside = (xp.abs(x) <= backend.to_device(self.box.half)).all().reshape(1)

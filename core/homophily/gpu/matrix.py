@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ class DeviceMatrix:
     indptr: Any
     indices: Any
     data: Any
+    kept: dict[str, Any] = field(default_factory=dict)
+    """Other forms of the same graph that one fit needs again, such as its edges."""
 
     @classmethod
     def of(cls, backend: CupyBackend, matrix: csr_array) -> DeviceMatrix:
@@ -35,6 +38,12 @@ class DeviceMatrix:
             )
         indptr, indices = (backend.to_device(part, np.int32) for part in (matrix.indptr, matrix.indices))
         return cls(backend, matrix.shape, indptr, indices, backend.to_device(matrix.data))
+
+    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+        """What was made under this name, or is made now."""
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
 
     @property
     def entries(self) -> int:

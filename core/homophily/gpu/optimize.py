@@ -53,15 +53,18 @@ class DeviceState(State):
     """L-BFGS: (step s, change of gradient y, 1/⟨s, y⟩), oldest first."""
 
 
+@dataclass(frozen=True)
 class Shown:
-    """What a callback sees of a state; ``x`` is fetched only if it is asked for."""
+    """What a callback sees of a state; its arrays are fetched only if they are asked for."""
 
-    def __init__(self, state: DeviceState, backend: CupyBackend) -> None:
-        self._state, self._backend = state, backend
+    state: DeviceState
+    backend: CupyBackend
+    iteration: int
+    n_evaluations: int
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._state, name)
-        return self._backend.to_host(value) if isinstance(value, self._backend.xp.ndarray) else value
+        value = getattr(self.state, name)
+        return self.backend.to_host(value) if isinstance(value, self.backend.xp.ndarray) else value
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,12 @@ class DeviceCG(NonlinearCG):
     def run(self, x: Any, callback: Callable[..., object] | None = None) -> State:
         """Step until finished or ``max_iter``; x and the state returned are on the host."""
         backend = self.backend
-        shown = None if callback is None else lambda state: callback(Shown(state, backend))
-        state = super().run(backend.to_device(x), shown)
+
+        def show(state: Any) -> None:
+            if callback is not None:
+                callback(Shown(state, backend, state.iteration, state.n_evaluations))
+
+        state = super().run(backend.to_device(x), show)
         assert isinstance(state, DeviceState)
         kept = {field.name: getattr(state, field.name) for field in fields(State)}
         return State(**kept | {"x": backend.to_host(state.x), "gradient": None, "direction": None, "descent": np.nan})

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, diags_array
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
+from homophily.backend import BACKEND_CONSTRAINT, BackendName, CupyBackend, get_backend
 from homophily.errors import ApproximationWarning
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
@@ -185,6 +186,7 @@ def _check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> No
         "engine": [StrOptions(set(ENGINE_NAMES))],
         "relationship": [StrOptions(set(RELATIONSHIPS))],
         "tolerance": [Interval(Real, 0, None, closed="neither")],
+        "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     },
     prefer_skip_nested_validation=True,
@@ -197,6 +199,7 @@ def relationship_energy(
     engine: EngineName = "auto",
     relationship: Relationship = "gaussian",
     tolerance: float = 1e-9,
+    backend: BackendName = "numpy",
     n_jobs: int | None = None,
 ) -> tuple[float, NDArray[np.float64]]:
     """tr(KᵀGK) over all u² relationships K_ij = exp(−‖f_i − f_j‖²/σ_f²), and its gradient with F's shape.
@@ -209,6 +212,7 @@ def relationship_energy(
     engine : which of the engines above; "auto" picks by u and n.
     relationship : "gaussian", or "cauchy" for K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²) by the "dense" and "tiles" engines.
     tolerance : relative error asked of the "cells" and "nufft" engines.
+    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
 
     >>> import numpy as np
     >>> from homophily import KNNGraph, relationship_energy
@@ -226,11 +230,18 @@ def relationship_energy(
     columns = np.array(values.reshape(len(values), -1), dtype=np.float64, order="C")
     matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
-    name, evaluate = make_engine(
-        matrix, columns, sigma_f, engine=engine, relationship=relationship, tolerance=tolerance, n_jobs=n_jobs
-    )
-    energy, gradient = evaluate(columns)
-    warn_of_error(evaluate.error(columns) if isinstance(evaluate, NystromEngine) else None, stacklevel=4)
+    how: dict[str, Any] = {"engine": engine, "relationship": relationship, "tolerance": tolerance}
+    with get_backend(backend).job() as where:
+        if isinstance(where, CupyBackend):
+            # Imported here because the engines of the device choose landmarks and edges as those here do.
+            from homophily.gpu.engines import evaluate_once
+
+            name, energy, gradient, error = evaluate_once(where, matrix, columns, sigma_f, **how)
+        else:
+            name, evaluate = make_engine(matrix, columns, sigma_f, **how, n_jobs=n_jobs)
+            energy, gradient = evaluate(columns)
+            error = evaluate.error(columns) if isinstance(evaluate, NystromEngine) else None
+    warn_of_error(error, stacklevel=4)
     if not np.isfinite(energy):
         raise ValueError(
             f"The values of F spread over {np.ptp(columns, axis=0).max() / sigma_f:.3g} sigma_f, too far for the "
