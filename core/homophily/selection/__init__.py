@@ -13,9 +13,9 @@ groups it asks for to others, which :func:`evaluate` them and send the outcomes 
 (4, ['lambda1', 'n_neighbors'])
 """
 
+from homophily.selection.driver import Selection, select
 from homophily.selection.evaluation import build_graph, evaluate
 from homophily.selection.records import Best, Group, Outcome, Result, Trial
 from homophily.selection.search import Search
-from homophily.selection.driver import Selection, select
 
 __all__ = ["Best", "Group", "Outcome", "Result", "Search", "Selection", "Trial", "build_graph", "evaluate", "select"]
