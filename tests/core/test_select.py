@@ -202,11 +202,11 @@ import sys
 sys.modules["optuna"] = None
 from homophily.selection import Search
 from tests.core.test_select import pretend
-search = Search(1000, 2, trials=22)
+search = Search(3000, 2, trials=22)
 while groups := search.ask():
     search.tell(map(pretend, groups))
 print(len(search.trials), search.best.method)
-search = Search(1000, 2, method="irr", trials=24)
+search = Search(3000, 2, method="irr", trials=24)
 search.tell(map(pretend, search.ask()))
 try:
     search.ask()
