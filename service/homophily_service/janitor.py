@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from homophily_service.quotas import forget_days
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.uploads import Uploads
@@ -24,6 +25,7 @@ def sweep(stores: Stores, uploads: Uploads, settings: Settings) -> dict[str, int
         "blobs": 0,
         "remnants": stores.blobs.sweep_remnants(orphans),
     }
+    forget_days(stores.database)
     for path in stores.catalog.remove_unused_graphs(orphans):
         stores.blobs.delete(path)
         removed["graphs"] += 1

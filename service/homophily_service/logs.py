@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, with the request's and the job's id where there is one."""
+"""Structured logs: one JSON object a line on standard error, with the ids of request, job and trace where there are."""
 
 from __future__ import annotations
 
@@ -7,10 +7,32 @@ import logging
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 job_name: ContextVar[str] = ContextVar("job_name", default="")
+# Our place in the caller's trace, as a W3C traceparent: version, trace, span, flags.
+trace: ContextVar[str] = ContextVar("trace", default="")
+
+
+class Asked(Protocol):
+    """A job, and the call that asked for it."""
+
+    @property
+    def name(self) -> object: ...  # noqa: D102
+
+    @property
+    def origin(self) -> str: ...  # noqa: D102
+
+    @property
+    def trace(self) -> str: ...  # noqa: D102
+
+
+def about(job: Asked | None) -> None:
+    """Have the lines that follow carry a job's name and where it came from; None ends that."""
+    job_name.set("" if job is None else str(job.name))
+    request_id.set("" if job is None else job.origin)
+    trace.set("" if job is None else job.trace)
 
 
 class JsonLines(logging.Formatter):
@@ -28,6 +50,8 @@ class JsonLines(logging.Formatter):
             fields["request_id"] = request
         if job := job_name.get():
             fields["job"] = job
+        if place := trace.get():
+            fields["trace_id"], fields["span_id"] = place.split("-")[1:3]
         fields |= getattr(record, "fields", {})
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)

@@ -34,10 +34,10 @@ def graph_path(digest: str, token: str) -> str:
     return f"graphs/{digest}/{token}"
 
 
-def save_graph(blobs: Blobs, path: str, graph: KNNGraph) -> None:
-    """Write a graph."""
+def save_graph(blobs: Blobs, path: str, graph: KNNGraph) -> int:
+    """Write a graph; returns its bytes."""
     state = graph_state(graph)
-    blobs.write(path, state.arrays, state.document)
+    return blobs.write(path, state.arrays, state.document)
 
 
 def load_graph(stores: Stores, digest: str, threads: int) -> KNNGraph:

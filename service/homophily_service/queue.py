@@ -28,13 +28,13 @@ from sqlalchemy import (
     insert,
     or_,
     select,
-    text,
     tuple_,
     update,
 )
 
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
+from homophily_service.quotas import count_alone, count_job
 from homophily_service.store.database import Database, now
 from homophily_service.store.tables import events, jobs
 
@@ -64,6 +64,9 @@ class NewJob(NamedTuple):
     priority: int = 0
     max_attempts: int = 3
     time_limit: float = 3600.0
+    # The call that asks for it, for logs and traces.
+    origin: str = ""
+    trace: str = ""
 
 
 class Lease(NamedTuple):
@@ -76,6 +79,8 @@ class Lease(NamedTuple):
     attempt: int
     time_limit: float
     token: str
+    origin: str = ""
+    trace: str = ""
 
 
 class Event(NamedTuple):
@@ -97,10 +102,11 @@ class Queue:
 
     # -- for the API ---------------------------------------------------------------------------------------------
 
-    def submit(self, job: NewJob, max_queued: int) -> Row[Any]:
+    def submit(self, job: NewJob, max_queued: int, max_per_day: int | None = None) -> Row[Any]:
         """Queue a job. The same request_id with the same request is the job that is there already.
 
-        AlreadyExists if the request_id came with another request; LimitExceeded if too many of the project's jobs wait.
+        AlreadyExists if the request_id came with another request; LimitExceeded if too many of the project's jobs
+        wait, or too many were asked for today.
         """
         digest = _digest(job)
         try:
@@ -108,7 +114,7 @@ class Queue:
                 found = self._by_request_id(connection, job, digest)
                 if found is not None:
                     return found
-                _count_alone(connection, job.name.project)
+                count_alone(connection, job.name.project)
                 waiting = connection.scalar(
                     select(func.count()).where(jobs.c.project == job.name.project, jobs.c.state == QUEUED)
                 )
@@ -118,6 +124,8 @@ class Queue:
                         reason="QUEUE_FULL",
                         retry_seconds=5.0,
                     )
+                if max_per_day is not None:
+                    count_job(connection, job.name.project, max_per_day)
                 return _insert(connection, job, digest)
         except exc.IntegrityError:
             # Two calls with one request_id at a time, on Postgres: the other one was first.
@@ -289,7 +297,8 @@ class Queue:
                 progress=None,
             )
         name = JobName(job.project, job.id)
-        return Lease(name, job.number, job.kind, job.request, job.attempt + 1, job.time_limit, token)
+        came = job.origin or "", job.trace or ""
+        return Lease(name, job.number, job.kind, job.request, job.attempt + 1, job.time_limit, token, *came)
 
     def renew(self, lease: Lease, lease_seconds: float) -> bool:
         """Hold the lease on; True if the job is to be cancelled."""
@@ -346,6 +355,12 @@ class Queue:
         with self.database.read() as connection:
             return bytes(connection.scalars(select(jobs.c.request).where(jobs.c.number == number)).one())
 
+    def waited(self, lease: Lease) -> float:
+        """Seconds since the job was asked for, or was last given back."""
+        since = select(now() - func.max(events.c.time)).where(events.c.job == lease.number, events.c.state == QUEUED)
+        with self.database.read() as connection:
+            return float(connection.scalar(since) or 0.0)
+
     def wait_for(self, lease: Lease, children: Sequence[NewJob], message: str) -> None:
         """Let the job wait until these have ended. Those that an earlier attempt has queued already are not new."""
         with self.database.write() as connection:
@@ -388,6 +403,8 @@ def _insert(connection: Connection, job: NewJob, digest: str, parent: int | None
             last_sequence=1,
             parent=parent,
             untracked=True,
+            origin=job.origin or None,
+            trace=job.trace or None,
         )
         .returning(jobs.c.number)
     )
@@ -408,12 +425,6 @@ def _wake(connection: Connection, parent: int, message: str) -> None:
         _change(connection, parent, QUEUED, "what it waited for has ended")
     elif message:
         _change(connection, parent, WAITING, f"{message} ({ended} of {all_of_them})")
-
-
-def _count_alone(connection: Connection, project: str) -> None:
-    """Let nobody else queue for the project until this transaction ends; on SQLite, nobody writes anyway."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:project, 0))"), {"project": project})
 
 
 def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[Any]:

@@ -6,11 +6,21 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from sqlalchemy import URL
 
 MIB = 1 << 20
+
+
+class ProjectLimits(BaseModel):
+    """What a project may have; None where nothing is said."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_queued_jobs: PositiveInt | None = None
+    max_jobs_per_day: PositiveInt | None = None
+    max_project_bytes: PositiveInt | None = None
 
 
 class Settings(BaseSettings):
@@ -37,6 +47,13 @@ class Settings(BaseSettings):
     auth: Literal["none", "tokens"] = Field(
         "none", description="Who gets in: everybody who reaches the port, or holders of a token (homophily token)."
     )
+    tls_certificate: Path | None = Field(
+        None, description="PEM file of the server's certificate and its chain: the API then speaks TLS."
+    )
+    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key, without a passphrase.")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file of CAs: only who shows a certificate of theirs gets in (mutual TLS)."
+    )
     allow_insecure_bind: bool = Field(False, description="Listen beyond loopback although auth = none.")
     reflection: bool = Field(False, description="Answer gRPC server reflection.")
     metrics_port: int | None = Field(
@@ -54,6 +71,15 @@ class Settings(BaseSettings):
     max_classes: PositiveInt = Field(1000, description="Classes of a model.")
     max_links: PositiveInt = Field(200_000, description="Links of an embedding that a request may give.")
     max_queued_jobs: PositiveInt = Field(1000, description="Jobs of a project that may wait at a time.")
+    max_jobs_per_day: PositiveInt | None = Field(
+        None, description="Jobs that a project may ask for in a day (UTC); any number if not given."
+    )
+    max_project_bytes: PositiveInt | None = Field(
+        None, description="Bytes of a project's datasets, models and embeddings; any number if not given."
+    )
+    project_limits: dict[str, ProjectLimits] = Field(
+        {}, description="The last three for single projects, as {team = {max_queued_jobs = 10}}."
+    )
 
     # -- workers
     workers: int = Field(1, ge=0, le=64, description="Workers that `homophily serve` runs beside the API.")
@@ -88,6 +114,15 @@ class Settings(BaseSettings):
     keep_orphans_hours: PositiveFloat = Field(48.0, description="Hours before blobs that nothing names are removed.")
     sweep_seconds: PositiveFloat = Field(600.0, description="How often old records and blobs are looked for.")
 
+    # -- seen by operators
+    audit: Literal["off", "changes", "all"] = Field(
+        "changes", description="Calls in the audit log: none, those that change something or are refused, or all."
+    )
+    audit_file: Path | None = Field(None, description="File of the audit log; standard error if not given.")
+    traces_url: str | None = Field(
+        None, description="Where OpenTelemetry traces go, as OTLP over HTTP (http://host:4318/v1/traces); extra `otel`."
+    )
+    traces_ratio: float = Field(1.0, ge=0.0, le=1.0, description="Share of calls traced whose caller says nothing.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least serious line logged.")
 
     @classmethod
@@ -115,6 +150,11 @@ class Settings(BaseSettings):
     def blobs(self) -> str:
         """The blobs' URL or folder, the default filled in."""
         return self.blobs_url if self.blobs_url is not None else str(self.data_dir.absolute() / "blobs")
+
+    def limits_of(self, project: str) -> ProjectLimits:
+        """What a project may have: what is said for it alone, else what is said for all."""
+        own = self.project_limits.get(project, ProjectLimits()).model_dump()
+        return ProjectLimits(**{name: getattr(self, name) if own[name] is None else own[name] for name in own})
 
     def for_children(self) -> str:
         """JSON with the secrets, for processes of our own."""

@@ -26,11 +26,13 @@ from homophily_service.errors import (
     DataLoss,
     FailedPrecondition,
     InvalidRequest,
+    LimitExceeded,
     NotFound,
     ServiceError,
     Unavailable,
 )
 from homophily_service.names import DatasetName, check_id, new_id
+from homophily_service.quotas import check_bytes, count_alone
 from homophily_service.settings import Settings
 from homophily_service.store.blob_backends import storage_errors
 from homophily_service.stores import Stores
@@ -51,7 +53,7 @@ class Uploads:
 
     def __init__(self, settings: Settings, stores: Stores) -> None:
         self.root = (settings.data_dir / "uploads").resolve()
-        self.stores, self.limits = stores, limits_of(settings)
+        self.settings, self.stores, self.limits = settings, stores, limits_of(settings)
         self._open: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         # Of their own: the end of a large upload takes minutes, in which others' calls shall find a thread.
@@ -83,9 +85,12 @@ class Uploads:
             name = DatasetName(project, dataset_id)
             finished = self._existing(name, upload_id, start)
             folder = self._folder(project, upload_id)
+            most = self.settings.limits_of(project).max_project_bytes
             if finished is None:
+                with self.stores.database.read() as connection:
+                    check_bytes(connection, project, sum(part.bytes for part in parts), most)
                 self._stage(folder, start, parts)
-            upload = Upload(self.stores, name, upload_id, start, parts, folder, finished)
+            upload = Upload(self.stores, name, upload_id, start, parts, folder, finished, most)
             try:
                 yield upload
             finally:
@@ -163,8 +168,9 @@ class Upload:
         parts: list[Part],
         folder: Path,
         finished: dataset_pb2.Dataset | None,
+        most: int | None = None,
     ) -> None:
-        self.stores, self.name, self.upload_id = stores, name, upload_id
+        self.stores, self.name, self.upload_id, self.most = stores, name, upload_id, most
         self.start, self.parts, self.folder, self.finished = start, parts, folder, finished
         self.total = sum(part.bytes for part in parts)
         self._files: list[IO[bytes]] = []
@@ -229,6 +235,7 @@ class Upload:
             folder=self.folder,
             digests={part.name: digest.hexdigest() for part, digest in digests},
             upload_id=self.upload_id,
+            most=self.most,
         )
 
     def discard(self) -> None:
@@ -307,8 +314,12 @@ def publish_dataset(
     digests: dict[str, str] | None = None,
     arrays: dict[str, Any] | None = None,
     upload_id: str | None = None,
+    most: int | None = None,
 ) -> dataset_pb2.Dataset:
-    """Store the arrays, out of a staging folder or of memory, and record the dataset."""
+    """Store the arrays, out of a staging folder or of memory, and record the dataset.
+
+    LimitExceeded if the project would have more than ``most`` bytes: others may have come first.
+    """
     path = f"datasets/{name.project}/{name.id}/{new_id()}"
     if folder is not None:
         (folder / START).unlink()
@@ -324,8 +335,15 @@ def publish_dataset(
         name=str(name), shape=start.shape, sha256=sha256, size_bytes=size, description=start.description
     )
     dataset.create_time.GetCurrentTime()
-    with stores.database.write() as connection:
-        stores.catalog.add(connection, name, dataset.SerializeToString(), path, upload_id=upload_id)
+    try:
+        with stores.database.write() as connection:
+            if most is not None:
+                count_alone(connection, name.project)
+                check_bytes(connection, name.project, size, most)
+            stores.catalog.add(connection, name, dataset.SerializeToString(), path, upload_id=upload_id, size=size)
+    except LimitExceeded:
+        stores.blobs.delete(path)
+        raise
     return dataset
 
 

@@ -68,10 +68,15 @@ class Service:
     log: Path
     channels: list[grpc.Channel] = field(default_factory=list)
     children: dict[int, str] | None = None
+    credentials: grpc.ChannelCredentials | None = None
 
-    def channel(self, *options: tuple[str, Any]) -> grpc.Channel:
+    def channel(self, *options: tuple[str, Any], credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
         """A connection of its own."""
-        channel = grpc.insecure_channel(self.target, options=[("grpc.use_local_subchannel_pool", 1), *options])
+        shown, alone = credentials or self.credentials, [("grpc.use_local_subchannel_pool", 1), *options]
+        if shown is None:
+            channel = grpc.insecure_channel(self.target, options=alone)
+        else:
+            channel = grpc.secure_channel(self.target, shown, options=alone)
         self.channels.append(channel)
         return channel
 
@@ -117,11 +122,14 @@ class Service:
 
 
 @contextmanager
-def running(data_dir: Path, **settings: Any) -> Iterator[Service]:
+def running(data_dir: Path, credentials: grpc.ChannelCredentials | None = None, **settings: Any) -> Iterator[Service]:
     """A server on a free port, ready when this is entered, stopped when it is left."""
     given = _SETTINGS | settings | {"data_dir": data_dir}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
-    environment |= {f"HOMOPHILY_{name.upper()}": str(value) for name, value in given.items()}
+    environment |= {
+        f"HOMOPHILY_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+        for name, value in given.items()
+    }
     data_dir.mkdir(parents=True, exist_ok=True)
     log = data_dir / f"log-{secrets.token_hex(4)}"
     with log.open("w") as stderr:
@@ -134,7 +142,9 @@ def running(data_dir: Path, **settings: Any) -> Iterator[Service]:
             line = stdout.readline()
         assert line, f"the server did not start:\n{log.read_text()[-4000:]}"
         port, metrics_port = json.loads(line)
-        service = Service(process, f"127.0.0.1:{port}", metrics_port, load_settings(**given), log)
+        service = Service(
+            process, f"127.0.0.1:{port}", metrics_port, load_settings(**given), log, credentials=credentials
+        )
         eventually(lambda: _is_ready(service))
         yield service
         service.stop()

@@ -138,7 +138,7 @@ def uses(database: Database) -> list[Callable[[], object]]:
         lambda: queue.submit(NewJob(JobName("default", new_id()), "fit", b"r"), 100),
         lambda: queue.claim("a worker", ["fit"], 60.0, b""),
         lambda: queue.get(JobName("default", queue.page("default")[0][0].id)),
-        lambda: tokens.project_of("a secret"),
+        tokens.all,
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from homophily_service.errors import PermissionDenied
@@ -12,22 +13,56 @@ from homophily_service.tokens import EVERY_PROJECT
 # The project that the caller's token opens; set by the authentication interceptor for each call.
 caller: ContextVar[str] = ContextVar("caller", default="")
 
+
+@dataclass
+class Deed:
+    """What the audit log tells of a call. One object a call, so that what any thread notes in it is seen at the end."""
+
+    token: str = ""
+    certificate: str = ""
+    peer: str = ""
+    project: str = ""
+    resource: str = ""
+    made: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """What is known."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+deed: ContextVar[Deed] = ContextVar("deed")
+
+
+def this_deed() -> Deed:
+    """That of the call under way."""
+    return deed.get(None) or Deed()
+
+
 Name = TypeVar("Name", bound=ResourceName)
 
 
 def allowed_project(name: str, field: str) -> str:
     """The project of ``projects/{project}``, if the caller may use it."""
-    return _allowed(ProjectName.parse(name, field).project)
+    parsed = ProjectName.parse(name, field)
+    return _allowed(parsed.project, str(parsed))
 
 
 def allowed_name(kind: type[Name], name: str, field: str) -> Name:
     """A resource's name, if the caller may use its project."""
     parsed = kind.parse(name, field)
-    _allowed(parsed.project)
+    _allowed(parsed.project, str(parsed))
     return parsed
 
 
-def _allowed(project: str) -> str:
+def note_made(name: ResourceName) -> None:
+    """Tell the audit log what a call has made."""
+    this_deed().made = str(name)
+
+
+def _allowed(project: str, resource: str) -> str:
+    done = this_deed()
+    if not done.resource:
+        done.project, done.resource = project, resource
     if caller.get() not in (project, EVERY_PROJECT):
         raise PermissionDenied(f"the token does not open project {project}")
     return project

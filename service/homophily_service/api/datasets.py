@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from homophily_service._pb import dataset_pb2 as pb
-from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.access import allowed_name, allowed_project, note_made
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.errors import InvalidRequest
 from homophily_service.names import DatasetName
@@ -40,6 +40,7 @@ class Datasets:
         opened = self.uploads.begin(project, first.start)
         try:
             upload = await self._in_thread(opened.__enter__)
+            note_made(upload.name)
             return pb.UploadDatasetResponse(dataset=await self._receive(upload, requests))
         finally:
             await self._in_thread(opened.__exit__, None, None, None)

@@ -1,6 +1,6 @@
 """What surrounds every call, one interceptor each, outermost first.
 
-Logging, metrics, errors, authentication, messages: who is not known does not learn what is wrong with a message.
+Logging, metrics, audit, errors, authentication, messages: who is not known does not learn what is wrong with a message.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status.rpc_status import to_status
 from prometheus_client import Counter, Histogram
 
-from homophily_service.api.access import caller
+from homophily_service.api.access import caller, this_deed
 from homophily_service.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError, Unauthenticated
 from homophily_service.logs import request_id
 from homophily_service.names import new_id
-from homophily_service.tokens import EVERY_PROJECT, Tokens
+from homophily_service.tokens import EVERY_PROJECT, Token, Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ async def _each(read: Callable[[bytes], Any], requests: AsyncIterator[bytes]) ->
         yield read(request)
 
 
-class _Observed:
+class Observed:
     """Tells with which code a call has ended, and after how many seconds."""
 
     def __init__(self, context: Context, tell: Callable[[str, float], None]) -> None:
@@ -161,7 +161,7 @@ class Logging(Interceptor):
             fields = {"method": method, "code": code, "milliseconds": round(1e3 * seconds, 2), "peer": peer}
             _log.info("call", extra={"fields": fields})
 
-        return _Observed(context, log)
+        return Observed(context, log)
 
 
 class Metrics(Interceptor):
@@ -175,9 +175,9 @@ class Metrics(Interceptor):
         buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
     )
 
-    def around(self, method: str, context: Context) -> _Observed:
+    def around(self, method: str, context: Context) -> Observed:
         """Count and time the call."""
-        return _Observed(context, partial(self._count, method))
+        return Observed(context, partial(self._count, method))
 
     def _count(self, method: str, code: str, seconds: float) -> None:
         counter, histogram = self._of_call(method, code)
@@ -223,29 +223,28 @@ class Authentication(Interceptor):
     def __init__(self, tokens: Tokens | None) -> None:
         super().__init__()
         self.tokens = tokens
-        self._known: dict[str, tuple[float, str]] = {}
+        self._known: dict[str, tuple[float, Token]] = {}
 
     def around(self, method: str, context: Context) -> _Known:
         """Set the caller."""
         return _Known(self, method, context)
 
-    async def project(self, header: str) -> str:
-        """The project that a token opens."""
+    async def token(self, header: str) -> Token:
+        """The token in a header, or Unauthenticated."""
         scheme, _, secret = header.partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise Unauthenticated("a bearer token is needed in the metadata: authorization: Bearer hph_…")
-        known = self._known.get(secret)
-        if known is not None and time.monotonic() - known[0] < self.SECONDS_REMEMBERED:
-            return known[1]
+        until, token = self._known.get(secret, (0.0, None))
+        if token is not None and time.monotonic() < until:
+            return token
         assert self.tokens is not None
-        project = await asyncio.to_thread(self.tokens.project_of, secret)
-        if project is None:
-            self._known.pop(secret, None)
-            raise Unauthenticated("the token is not known, or was revoked")
+        self._known.pop(secret, None)
+        token = await asyncio.to_thread(self.tokens.look_up, secret)
         if len(self._known) > 10_000:
             self._known.clear()
-        self._known[secret] = time.monotonic(), project
-        return project
+        left = self.SECONDS_REMEMBERED if token.seconds_left is None else token.seconds_left
+        self._known[secret] = time.monotonic() + min(self.SECONDS_REMEMBERED, left), token
+        return token
 
 
 class _Known:
@@ -256,7 +255,9 @@ class _Known:
         if self.authentication.tokens is None:
             caller.set(EVERY_PROJECT)
         elif not self.method.startswith("/grpc.health."):
-            caller.set(await self.authentication.project(_metadata(self.context, "authorization")))
+            token = await self.authentication.token(_metadata(self.context, "authorization"))
+            caller.set(token.project)
+            this_deed().token = token.id
 
     async def __aexit__(self, *_: object) -> None:
         return

@@ -17,7 +17,7 @@ from sqlalchemy import Row
 from homophily_service import queue
 from homophily_service._pb import dataset_pb2, embedding_pb2, model_pb2
 from homophily_service._pb import job_pb2 as pb
-from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.access import allowed_name, allowed_project, note_made
 from homophily_service.api.embeddings import check_embed
 from homophily_service.api.messages import (
     KINDS,
@@ -32,6 +32,7 @@ from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
 from homophily_service.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from homophily_service.logs import request_id, trace
 from homophily_service.names import (
     DatasetName,
     EmbeddingName,
@@ -52,6 +53,7 @@ from homophily_service.parameters import (
     solver_parameters,
 )
 from homophily_service.queue import NewJob
+from homophily_service.quotas import check_bytes
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.uploads import limits_of, publish_dataset
@@ -292,10 +294,20 @@ class Jobs:
         request.ClearField("options")
         job = _new_job(JobName(project, new_id()), kind, request, options, self.settings)
         wait = min(LONGEST_WAIT, _seconds(options.wait, "options.wait"))
-        row = await asyncio.to_thread(self.stores.queue.submit, job, self.settings.max_queued_jobs)
+        row = await asyncio.to_thread(self._queue, job)
+        note_made(JobName(project, row.id))
         if wait:
             await self._await_end(row, wait)
         return await self._job(JobName(project, row.id))
+
+    def _queue(self, job: NewJob) -> Row[Any]:
+        """Queue a job, if the project may have more of them and of what they make."""
+        limits = self.settings.limits_of(job.name.project)
+        if limits.max_project_bytes is not None and not self._knows(job.name.project, job.request_id):
+            with self.stores.database.read() as connection:
+                check_bytes(connection, job.name.project, 0, limits.max_project_bytes)
+        assert limits.max_queued_jobs is not None
+        return self.stores.queue.submit(job, limits.max_queued_jobs, limits.max_jobs_per_day)
 
     def _check_new(
         self, kind: type[ResourceName], project: str, new_id: str, field: str, options: pb.JobOptions
@@ -309,7 +321,10 @@ class Jobs:
 
     def _is_repeated(self, project: str, options: pb.JobOptions) -> bool:
         """Whether a job was asked for with this request_id: then it is the answer, whatever has changed since."""
-        return bool(options.request_id) and self.stores.queue.knows_request(project, options.request_id)
+        return self._knows(project, options.request_id)
+
+    def _knows(self, project: str, request_id: str) -> bool:
+        return bool(request_id) and self.stores.queue.knows_request(project, request_id)
 
     def _keep_inline(self, project: str, points: Points) -> str:
         """Store points that came inside a request, under the name of their bytes, once."""
@@ -325,7 +340,8 @@ class Jobs:
             size = sum(array.nbytes for array in arrays.values())
             # Two requests with the same points may come at a time.
             with suppress(AlreadyExists):
-                publish_dataset(self.stores, name, start, digest.digest(), size, arrays=arrays)
+                most = self.settings.limits_of(project).max_project_bytes
+                publish_dataset(self.stores, name, start, digest.digest(), size, arrays=arrays, most=most)
         return str(name)
 
     async def _job(self, name: JobName) -> pb.Job:
@@ -368,7 +384,9 @@ def _new_job(name: JobName, kind: str, request: Any, options: pb.JobOptions, set
                 "options.time_limit", f"must be positive and at most {settings.max_job_time_limit:g} s; got {limit:g} s"
             )
     message = request.SerializeToString(deterministic=True)
-    return NewJob(name, kind, message, options.request_id, options.priority, attempts, limit)
+    return NewJob(
+        name, kind, message, options.request_id, options.priority, attempts, limit, request_id.get(), trace.get()
+    )
 
 
 def _seconds(length: Duration, field: str) -> float:

@@ -21,12 +21,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_grpc
+from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
 from homophily_service.api.interceptors import Authentication, Errors, Logging, Messages, Metrics
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.models import Models
 from homophily_service.api.predictors import Predictors
+from homophily_service.api.tls import server_credentials
 from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable
@@ -65,6 +67,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         check_bind(settings)
         self.settings = settings
+        self._credentials = server_credentials(settings)
         self.stores = Stores.open(settings)
         self.port = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -85,6 +88,7 @@ class Server:
             interceptors=[
                 Logging(),
                 Metrics(),
+                Audit(settings.audit),
                 Errors(),
                 Authentication(self.stores.tokens if settings.auth == "tokens" else None),
                 Messages(settings.max_message_bytes),
@@ -96,11 +100,16 @@ class Server:
         if settings.reflection:
             reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME), self.server)
         try:
-            self.port = self.server.add_insecure_port(_address(settings.host, settings.port))
+            address = _address(settings.host, settings.port)
+            if self._credentials is None:
+                self.port = self.server.add_insecure_port(address)
+            else:
+                self.port = self.server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise FailedPrecondition(f"cannot listen on {settings.host} port {settings.port}: {error}") from error
         if settings.metrics_port is not None:
             self._start_metrics(settings.metrics_port)
+        self._stop_audit = start_audit(settings)
         self.predictors.start()
         await self.server.start()
         self._tasks = [
@@ -109,6 +118,7 @@ class Server:
             asyncio.create_task(self._take_back()),
             asyncio.create_task(self._sweep()),
         ]
+        warn_of_plain_tokens(settings)
         _log.info("serves on %s port %d", settings.host, self.port)
         return self.port
 
@@ -127,6 +137,7 @@ class Server:
             server.shutdown()
             server.server_close()
             REGISTRY.unregister(collector)
+        self._stop_audit()
         self.stores.close()
 
     async def _report_health(self) -> None:
@@ -201,6 +212,12 @@ def check_bind(settings: Settings) -> None:
             f"host {settings.host} is reachable from other machines, and auth is none: set auth to tokens, "
             "or allow_insecure_bind if the network is yours"
         )
+
+
+def warn_of_plain_tokens(settings: Settings) -> None:
+    """Say so where tokens cross a network for everybody on it to read."""
+    if settings.auth == "tokens" and settings.tls_certificate is None and not _is_loopback(settings.host):
+        _log.warning("tokens pass %s unencrypted: set tls_certificate, or have a proxy before it", settings.host)
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -24,6 +25,21 @@ _SEARCH = "Search"
 Target = Annotated[
     str, typer.Option(envvar="HOMOPHILY_TARGET", metavar="HOST:PORT", help="The service.", rich_help_panel=_SERVICE)
 ]
+Tls = Annotated[
+    bool,
+    typer.Option("--tls/--no-tls", envvar="HOMOPHILY_TLS", help="Speak TLS.", rich_help_panel=_SERVICE),
+]
+
+
+def _pem(variable: str, sentence: str) -> Any:
+    return typer.Option(
+        envvar=variable, metavar="FILE", help=sentence, rich_help_panel=_SERVICE, exists=True, dir_okay=False
+    )
+
+
+Ca = Annotated[Path | None, _pem("HOMOPHILY_CA", "PEM file of CAs to trust; means --tls.")]
+Certificate = Annotated[Path | None, _pem("HOMOPHILY_CERTIFICATE", "PEM file to show the service (mutual TLS).")]
+Key = Annotated[Path | None, _pem("HOMOPHILY_KEY", "PEM file of the certificate's key.")]
 
 
 @dataclass(frozen=True)
@@ -41,12 +57,24 @@ class Service:
             envvar="HOMOPHILY_PROJECT", metavar="ID", help="The project of short names.", rich_help_panel=_SERVICE
         ),
     ] = "default"
+    tls: Tls = False
+    ca: Ca = None
+    certificate: Certificate = None
+    key: Key = None
 
     def client(self) -> Client:
         """A connection."""
         from homophily_service.client import Client
 
-        return Client(self.target, token=self.token, project=self.project)
+        return Client(
+            self.target,
+            token=self.token,
+            project=self.project,
+            tls=self.tls,
+            ca=self.ca,
+            certificate=self.certificate,
+            key=self.key,
+        )
 
 
 @dataclass(frozen=True)

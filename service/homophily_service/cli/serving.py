@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE
-from homophily_service.cli.options import DEFAULT_TARGET, Target
+from homophily_service.cli.options import DEFAULT_TARGET, Ca, Certificate, Key, Target, Tls
 from homophily_service.cli.screen import AsJson, print_facts, print_json, print_table, say, tell
 
 if TYPE_CHECKING:
+    import grpc
+
     from homophily_service.settings import Settings
     from homophily_service.tokens import Tokens
 
 SERVICE = "homophily.v1.HomophilyService"
+
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings.", dir_okay=False, exists=True)
@@ -135,19 +140,31 @@ def show_config(
         return
     lines = ["# Settings of Homophily. Flags come first, then HOMOPHILY_<NAME> in the environment, then this file."]
     for name, field in Settings.model_fields.items():
-        # JSON's strings and numbers are TOML's too.
-        value = f"# {name} =" if values[name] is None else f"{name} = {json.dumps(values[name])}"
+        value = f"# {name} =" if values[name] is None else f"{name} = {_toml(values[name])}"
         lines += ["", f"# {field.description}", value]
     typer.echo("\n".join(lines))
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML; JSON's strings and numbers are the same there."""
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one is not None) + "}"
 
 
 def health(
     target: Target = DEFAULT_TARGET,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait.")] = 5.0,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask whether the service is ready; the exit code tells."""
-    state = ask_health(target, timeout)
+    from homophily_service.client.tls import channel_credentials
+
+    state = ask_health(target, timeout, channel_credentials(tls=tls, ca=ca, certificate=certificate, key=key))
     if as_json:
         print_json({"target": target, "state": state})
     elif state is None:
@@ -157,12 +174,13 @@ def health(
     raise typer.Exit(0 if state == "SERVING" else UNREACHABLE if state is None else FAILED)
 
 
-def ask_health(target: str, timeout: float) -> str | None:
+def ask_health(target: str, timeout: float, credentials: grpc.ChannelCredentials | None = None) -> str | None:
     """What the standard health service says; None if nobody answers."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    with grpc.insecure_channel(target) as channel:
+    connect = grpc.insecure_channel(target) if credentials is None else grpc.secure_channel(target, credentials)
+    with connect as channel:
         try:
             stub: Any = health_pb2_grpc.HealthStub(channel)
             answer = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout, wait_for_ready=True)
@@ -180,6 +198,10 @@ token = typer.Typer(
 def create_token(
     project: Annotated[str, typer.Option(help="The project it opens; * for all.")] = "default",
     description: Annotated[str, typer.Option(help="A text for people.")] = "",
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="For how long it is good: 90m, 12h, 30d or 52w; for good if not given."),
+    ] = None,
     config: ConfigFile = None,
     data_dir: DataDir = None,
     assignments: Set = None,
@@ -188,15 +210,27 @@ def create_token(
     """Make a token. It is shown once: only its hash is kept."""
     from homophily_service.errors import ServiceError
 
-    tokens = _tokens(config, data_dir, assignments)
+    seconds = None if expires is None else _length(expires)
+    settings = settings_from(config, assignments, data_dir=data_dir)
+    tokens = _tokens(settings)
     try:
-        identifier, secret = tokens.create(project, description)
+        identifier, secret = tokens.create(project, description, seconds)
     except ServiceError as error:
         raise typer.BadParameter(error.message) from error
+    _note(settings, "token created", identifier, project=project)
+    facts = {"id": identifier, "project": project, "token": secret, "expires": expires}
     if as_json:
-        print_json({"id": identifier, "project": project, "token": secret})
+        print_json(facts)
     else:
-        print_facts({"id": identifier, "project": project, "token": secret})
+        print_facts({name: value for name, value in facts.items() if value is not None})
+
+
+def _length(text: str) -> float:
+    """The seconds in a length of time such as 30d."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS or not number.isascii() or not number.isdigit():
+        raise typer.BadParameter(f"--expires must be a whole number and one of m, h, d and w. Got {text!r} instead.")
+    return float(number) * _UNITS[unit]
 
 
 @token.command("list")
@@ -204,13 +238,19 @@ def list_tokens(
     config: ConfigFile = None, data_dir: DataDir = None, assignments: Set = None, as_json: AsJson = False
 ) -> None:
     """List the tokens."""
-    rows = _tokens(config, data_dir, assignments).all()
+    rows = _tokens(settings_from(config, assignments, data_dir=data_dir)).all()
     if as_json:
-        keys = ("id", "project", "description", "created", "revoked")
+        keys = ("id", "project", "description", "created", "expires", "revoked")
         print_json([{key: getattr(row, key) for key in keys} for row in rows])
     else:
-        columns = ["id", "project", "description", "revoked"]
-        print_table("", columns, [(row.id, row.project, row.description, row.revoked is not None) for row in rows])
+        columns = ["id", "project", "description", "expires", "revoked"]
+        told = [(row.id, row.project, row.description, _day(row.expires), row.revoked is not None) for row in rows]
+        print_table("", columns, told)
+
+
+def _day(time: float | None) -> str:
+    """When something is, for people."""
+    return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 @token.command("revoke")
@@ -223,17 +263,36 @@ def revoke_token(
     """Make a token worthless; servers notice within seconds."""
     from homophily_service.errors import NotFound
 
+    settings = settings_from(config, assignments, data_dir=data_dir)
     try:
-        _tokens(config, data_dir, assignments).revoke(identifier)
+        _tokens(settings).revoke(identifier)
+        _note(settings, "token revoked", identifier)
     except NotFound as error:
         say(f"Error: {error.message}", "red")
         raise typer.Exit(NOT_FOUND) from None
 
 
-def _tokens(config: Path | None, data_dir: Path | None, assignments: list[str] | None) -> Tokens:
+def _tokens(settings: Settings) -> Tokens:
     from homophily_service.store.database import Database
     from homophily_service.tokens import Tokens
 
-    database = Database(settings_from(config, assignments, data_dir=data_dir).database)
+    database = Database(settings.database)
     database.migrate()
     return Tokens(database)
+
+
+def _note(settings: Settings, action: str, token: str, **more: str) -> None:
+    """A line in the audit file, if there is one, with the system's name of who ran the command."""
+    if settings.audit_file is None or settings.audit == "off":
+        return
+    import getpass
+
+    from homophily_service.api.audit import note, start_audit
+
+    stop = start_audit(settings)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    note(action, token=token, user=user, **more)
+    stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -9,6 +10,7 @@ import grpc
 
 from homophily_service.client.connection import Connection
 from homophily_service.client.embeddings import Embeddings
+from homophily_service.client.tls import channel_credentials
 from homophily_service.names import DEFAULT_PROJECT
 
 
@@ -23,7 +25,10 @@ class Client(Embeddings):
     timeout : seconds that an answer may take. Uploads, watches and results take what they take.
     patience : seconds for which a server that has answered before is waited for while it is away, restarting for
         example, by uploads, watches, results and the start of jobs. Everything else gives up after five.
-    credentials : for TLS, such as ``grpc.ssl_channel_credentials()``.
+    tls : speak TLS, and trust the CAs that gRPC brings along.
+    ca : a PEM file of the CAs to trust instead; means ``tls``.
+    certificate, key : PEM files of what to show a server that asks for it (mutual TLS); mean ``tls``.
+    credentials : instead of these four, such as ``grpc.ssl_channel_credentials()``.
     retry_full_queue : also wait, patiently, for a place in a full queue, instead of raising LimitExceeded.
 
     Whatever has a name may be given by its short name («digits»), its full name («projects/default/models/digits»),
@@ -51,9 +56,17 @@ class Client(Embeddings):
         project: str = DEFAULT_PROJECT,
         timeout: float = 30.0,
         patience: float = 60.0,
+        tls: bool = False,
+        ca: str | Path | None = None,
+        certificate: str | Path | None = None,
+        key: str | Path | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         retry_full_queue: bool = False,
     ) -> None:
+        if credentials is None:
+            credentials = channel_credentials(tls=tls, ca=ca, certificate=certificate, key=key)
+        elif tls or ca or certificate or key:
+            raise ValueError("give either credentials, or tls, ca, certificate and key")
         connection = Connection(target, token=token, credentials=credentials, timeout=timeout, patience=patience)
         super().__init__(connection, project)
         self.retry_full_queue = retry_full_queue

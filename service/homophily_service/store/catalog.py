@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, exc, exists, insert, select, update
+from sqlalchemy import Connection, Row, delete, exc, exists, func, insert, select, update
 
 from homophily_service.errors import AlreadyExists, NotFound
 from homophily_service.names import ResourceName
@@ -28,13 +28,14 @@ class Catalog:
         *,
         graph: str | None = None,
         upload_id: str | None = None,
+        size: int = 0,
     ) -> None:
-        """Record a resource within a transaction, or AlreadyExists."""
+        """Record a resource of so many bytes within a transaction, or AlreadyExists."""
         values = {"collection": name.collection, "project": name.project, "id": name.id}
         try:
             connection.execute(
                 insert(resources).values(
-                    **values, message=message, blob=blob, graph=graph, upload_id=upload_id, created=now()
+                    **values, message=message, blob=blob, graph=graph, upload_id=upload_id, created=now(), bytes=size
                 )
             )
         except exc.IntegrityError:
@@ -89,7 +90,7 @@ class Catalog:
             blob = connection.scalar(query)
         return None if blob is None else str(blob)
 
-    def add_graph(self, digest: str, blob: str) -> str:
+    def add_graph(self, digest: str, blob: str, size: int = 0) -> str:
         """Record a graph; returns the path of the one that counts, which may be another's that came first."""
         while True:
             found = self.use_graph(digest)
@@ -97,18 +98,19 @@ class Catalog:
                 return found
             try:
                 with self.database.write() as connection:
-                    connection.execute(insert(graphs).values(digest=digest, blob=blob, created=now(), last_used=now()))
+                    values = {"digest": digest, "blob": blob, "bytes": size}
+                    connection.execute(insert(graphs).values(**values, created=now(), last_used=now()))
             except exc.IntegrityError:
                 continue
             return blob
 
-    def replace_graph(self, digest: str, blob: str) -> None:
+    def replace_graph(self, digest: str, blob: str, size: int = 0) -> None:
         """Put a graph that was built again in the place of one whose arrays are lost."""
-        query = update(graphs).where(graphs.c.digest == digest).values(blob=blob, last_used=now())
+        query = update(graphs).where(graphs.c.digest == digest).values(blob=blob, bytes=size, last_used=now())
         with self.database.write() as connection:
             was_there = connection.execute(query).rowcount > 0
         if not was_there:
-            self.add_graph(digest, blob)
+            self.add_graph(digest, blob, size)
 
     def remove_unused_graphs(self, older_than_seconds: float) -> list[str]:
         """Forget graphs that no model stands on and no job has used for a while; returns their paths."""
@@ -116,6 +118,13 @@ class Catalog:
         unused = delete(graphs).where(~used, graphs.c.last_used < now() - older_than_seconds).returning(graphs.c.blob)
         with self.database.write() as connection:
             return [str(blob) for (blob,) in connection.execute(unused)]
+
+    def stored_bytes(self) -> list[tuple[str, int]]:
+        """Bytes of what is recorded, by collection."""
+        by_collection = select(resources.c.collection, func.sum(resources.c.bytes)).group_by(resources.c.collection)
+        with self.database.read() as connection:
+            found = [(str(collection), int(size or 0)) for collection, size in connection.execute(by_collection)]
+            return [*found, ("graphs", int(connection.scalar(select(func.sum(graphs.c.bytes))) or 0))]
 
     def blobs(self) -> set[str]:
         """The paths of all arrays that something refers to."""

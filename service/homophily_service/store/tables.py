@@ -17,6 +17,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
 )
 
 metadata = MetaData()
@@ -58,6 +59,9 @@ jobs = Table(
     Column("tracking_run", String(64)),
     Column("tracking_url", Text),
     Column("untracked", Boolean, nullable=False, server_default=false()),
+    # The call that asked for it: its x-request-id, and its place in a trace as a W3C traceparent.
+    Column("origin", String(128)),
+    Column("trace", String(64)),
     UniqueConstraint("project", "id"),
     UniqueConstraint("project", "request_id"),
     Index("jobs_by_parent", "parent", "state"),
@@ -103,6 +107,7 @@ resources = Table(
     # The upload that made a dataset: sent once more, it is answered from here.
     Column("upload_id", _ID),
     Column("created", Float(53), nullable=False),
+    Column("bytes", BigInteger, nullable=False, server_default=text("0")),
     UniqueConstraint("collection", "project", "id"),
     Index("resources_by_graph", "graph"),
     Index("resources_by_project", "project", "collection", "number"),
@@ -118,6 +123,8 @@ graphs = Table(
     Column("blob", String(255), nullable=False),
     Column("created", Float(53), nullable=False),
     Column("last_used", Float(53), nullable=False),
+    # 0 for those that were built before it was noted.
+    Column("bytes", BigInteger, nullable=False, server_default=text("0")),
 )
 
 tokens = Table(
@@ -130,4 +137,14 @@ tokens = Table(
     Column("description", Text, nullable=False),
     Column("created", Float(53), nullable=False),
     Column("revoked", Float(53)),
+    Column("expires", Float(53)),
+)
+
+# Jobs that a project has asked for, by days since 1970, where their number is limited; jobs themselves can be deleted.
+usage = Table(
+    "usage",
+    metadata,
+    Column("project", _ID, primary_key=True),
+    Column("day", Integer, primary_key=True),
+    Column("jobs", Integer, nullable=False),
 )

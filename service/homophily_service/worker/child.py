@@ -7,7 +7,7 @@ import logging
 from homophily_service._pb.job_pb2 import Progress
 from homophily_service.errors import InternalError, ServiceError
 from homophily_service.job_errors import job_error
-from homophily_service.logs import job_name, start_logging
+from homophily_service.logs import about, start_logging
 from homophily_service.processes import begin, fair_threads
 from homophily_service.stores import Stores
 from homophily_service.warm import warm_up, warm_up_maps
@@ -35,7 +35,7 @@ def main() -> None:
             task = Task.decode(connection.recv_bytes())
         except EOFError:
             return
-        job_name.set(str(task.name))
+        about(task)
         try:
             answer = compute(task, stores, settings, threads, tell)
             connection.send_bytes(WAIT + answer.encode() if isinstance(answer, Waiting) else SUCCESS + answer)
@@ -44,7 +44,7 @@ def main() -> None:
         except Exception:
             _log.exception("a job ended with an error of ours")
             connection.send_bytes(ERROR + job_error(InternalError("an error inside the service; its log tells more")))
-        job_name.set("")
+        about(None)
 
 
 if __name__ == "__main__":

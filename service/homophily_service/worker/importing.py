@@ -88,8 +88,8 @@ def _keep_graph(work: Work, manifest: Path, classifier: Classifier) -> str:
     state = graph_state(classifier.graph_)
     digest = hashlib.sha256(b"imported" + manifest.read_bytes()).hexdigest()
     path = graph_path(digest, work.task.token)
-    work.stores.blobs.write(path, state.arrays, state.document)
-    if work.stores.catalog.add_graph(digest, path) != path:
+    size = work.stores.blobs.write(path, state.arrays, state.document)
+    if work.stores.catalog.add_graph(digest, path, size) != path:
         # It is here already.
         work.stores.blobs.delete(path)
     return digest

@@ -52,6 +52,9 @@ class Task(NamedTuple):
     kind: str
     request: bytes
     token: str
+    # The call that asked for it, for logs.
+    origin: str = ""
+    trace: str = ""
 
     @property
     def result_path(self) -> str:
@@ -62,6 +65,7 @@ class Task(NamedTuple):
     def encode(self) -> bytes:
         """The task as one message: a line of JSON, then the request."""
         head = {"project": self.name.project, "id": self.name.id, "kind": self.kind, "token": self.token}
+        head |= {"origin": self.origin, "trace": self.trace}
         return json.dumps(head).encode() + b"\n" + self.request
 
     @classmethod
@@ -69,4 +73,6 @@ class Task(NamedTuple):
         """The task out of such a message."""
         line, _, request = message.partition(b"\n")
         head = json.loads(line)
-        return cls(JobName(head["project"], head["id"]), head["kind"], request, head["token"])
+        return cls(
+            JobName(head["project"], head["id"]), head["kind"], request, head["token"], head["origin"], head["trace"]
+        )

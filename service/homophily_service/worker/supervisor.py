@@ -19,7 +19,7 @@ from homophily_service import processes
 from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.errors import ServiceError, TimeLimit, Unavailable
 from homophily_service.job_errors import job_error, lost_too_often
-from homophily_service.logs import job_name, start_logging
+from homophily_service.logs import about, start_logging
 from homophily_service.names import EmbeddingName, JobName, ModelName, ResourceName
 from homophily_service.queue import Lease, LeaseLost, NewJob
 from homophily_service.settings import Settings
@@ -66,9 +66,9 @@ class Worker:
                 if lease is None:
                     time.sleep(self.settings.poll_seconds)
                 else:
-                    job_name.set(str(lease.name))
+                    about(lease)
                     self._work(lease, kid)
-                    job_name.set("")
+                    about(None)
         finally:
             if self.child is not None:
                 self.child.kill()
@@ -171,7 +171,7 @@ class Worker:
                 lease,
                 outcome,
                 lambda connection: self.stores.catalog.add(
-                    connection, name, made.SerializeToString(), path, graph=made.graph.digest
+                    connection, name, made.SerializeToString(), path, graph=made.graph.digest, size=made.size_bytes
                 ),
             )
         except Unavailable:
@@ -189,6 +189,8 @@ class Worker:
                 child.request,
                 max_attempts=self.settings.max_attempts,
                 time_limit=lease.time_limit,
+                origin=lease.origin,
+                trace=lease.trace,
             )
             for child in waiting.children
         ]
@@ -227,7 +229,7 @@ class Worker:
 
 
 def _task(lease: Lease) -> Task:
-    return Task(lease.name, lease.kind, lease.request, lease.token)
+    return Task(lease.name, lease.kind, lease.request, lease.token, lease.origin, lease.trace)
 
 
 class _Child:

@@ -125,11 +125,11 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
         points = points_from_parts(stored.arrays, described.dimensions)
         graph = KNNGraph(**parameters, n_jobs=work.threads).fit(points)
         fresh = graph_path(digest, work.task.token)
-        save_graph(work.stores.blobs, fresh, graph)
+        size = save_graph(work.stores.blobs, fresh, graph)
         if path is None:
-            work.stores.catalog.add_graph(digest, fresh)
+            work.stores.catalog.add_graph(digest, fresh, size)
         else:
-            work.stores.catalog.replace_graph(digest, fresh)
+            work.stores.catalog.replace_graph(digest, fresh, size)
     described.graph.CopyFrom(
         model_pb2.GraphSummary(
             digest=digest,

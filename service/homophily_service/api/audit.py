@@ -1,0 +1,94 @@
+"""Who did what: a line of JSON for every call that changes something or is refused, through the logger homophily.audit.
+
+The token is named by its id, never by its secret; what was sent is not in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+from collections.abc import Callable
+from io import TextIOWrapper
+from typing import Any
+
+from homophily_service.api.access import Deed, deed
+from homophily_service.api.interceptors import Context, Interceptor, Observed
+from homophily_service.logs import JsonLines
+from homophily_service.settings import Settings
+
+_log = logging.getLogger("homophily.audit")
+
+# The first words of methods that only look; Predict is a question too.
+_LOOKS = ("Get", "List", "Wait", "Watch", "Read", "Predict")
+_REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+_OWN = "/homophily."
+
+
+class Audit(Interceptor):
+    """Writes the line when the call has ended."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__()
+        self.which = which
+
+    def around(self, method: str, context: Context) -> Observed:
+        """Note who calls, and tell what came of it."""
+        done = Deed()
+        deed.set(done)
+        done.peer, done.certificate = context.peer(), _certificate(context)
+        return Observed(context, self._teller(method, done))
+
+    def _teller(self, method: str, done: Deed) -> Callable[[str, float], None]:
+        def tell(code: str, _: float) -> None:
+            if self._counts(method, code):
+                fields = {"method": method.rpartition("/")[2], "code": code, **done.fields()}
+                _log.info("call", extra={"fields": fields})
+
+        return tell
+
+    def _counts(self, method: str, code: str) -> bool:
+        if self.which == "off":
+            return False
+        if code in _REFUSALS or self.which == "all":
+            return True
+        return method.startswith(_OWN) and not method.rpartition("/")[2].startswith(_LOOKS)
+
+
+def _certificate(context: Context) -> str:
+    """The subject of the caller's certificate, which the handshake has checked."""
+    return next(iter(context.auth_context().get("x509_subject", ())), b"").decode("utf-8", "replace")
+
+
+class _OwnersFile(logging.handlers.WatchedFileHandler):
+    """A file that only its owner can read, opened again after somebody has moved it away, as logrotate does."""
+
+    def _open(self) -> TextIOWrapper:
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o600)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)  # type: ignore[return-value]
+
+
+def start_audit(settings: Settings) -> Callable[[], None]:
+    """Send the lines where the settings say; returns what takes this back."""
+    _log.setLevel(logging.INFO)
+    if settings.audit_file is None:
+        return lambda: None
+    settings.audit_file.parent.mkdir(parents=True, exist_ok=True)
+    handler = _OwnersFile(settings.audit_file, encoding="utf-8")
+    handler.setFormatter(JsonLines())
+    _log.addHandler(handler)
+    _log.propagate = False
+
+    def stop() -> None:
+        _log.removeHandler(handler)
+        _log.propagate = True
+        handler.close()
+
+    return stop
+
+
+def note(action: str, **fields: Any) -> None:
+    """A line about what was done without a call, such as a token made on the command line."""
+    _log.info(action, extra={"fields": fields})

@@ -1,0 +1,59 @@
+"""What a project may have: jobs a day and stored bytes; how many jobs may wait is the queue's own to count."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, func, insert, select, text, update
+
+from homophily_service.errors import LimitExceeded
+from homophily_service.store.database import Database, now
+from homophily_service.store.tables import resources, usage
+
+DAY = 86400.0
+
+
+def count_alone(connection: Connection, project: str) -> None:
+    """Let nobody else count for the project until this transaction ends; on SQLite, nobody writes anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:project, 0))"), {"project": project})
+
+
+def count_job(connection: Connection, project: str, most: int) -> None:
+    """Count a job to today's, or LimitExceeded. The caller has called :func:`count_alone`."""
+    time = float(connection.scalar(select(now())) or 0.0)
+    day = int(time // DAY)
+    mine = (usage.c.project == project) & (usage.c.day == day)
+    asked = connection.scalar(select(usage.c.jobs).where(mine))
+    if (asked or 0) >= most:
+        raise LimitExceeded(
+            f"project {project} has asked for {asked} jobs today (UTC), the limit max_jobs_per_day is {most}",
+            reason="JOBS_PER_DAY",
+            retry_seconds=(day + 1) * DAY - time,
+        )
+    if asked is None:
+        connection.execute(insert(usage).values(project=project, day=day, jobs=1))
+    else:
+        connection.execute(update(usage).where(mine).values(jobs=asked + 1))
+
+
+def forget_days(database: Database) -> None:
+    """Delete the counts of all days but the last two."""
+    with database.write() as connection:
+        connection.execute(delete(usage).where(usage.c.day < now() / DAY - 2.0))
+
+
+def stored_bytes(connection: Connection, project: str) -> int:
+    """Bytes of a project's datasets, models and embeddings. Graphs are shared, and belong to nobody."""
+    return int(connection.scalar(select(func.sum(resources.c.bytes)).where(resources.c.project == project)) or 0)
+
+
+def check_bytes(connection: Connection, project: str, more: int, most: int | None) -> None:
+    """LimitExceeded if a project would have more than it may; with nothing ``more``, if it has all of it already."""
+    if most is None:
+        return
+    stored = stored_bytes(connection, project)
+    if stored + more > most or (more == 0 and stored >= most):
+        raise LimitExceeded(
+            f"project {project} has {stored} bytes stored{f' and would get {more} more' if more else ''}, "
+            f"the limit max_project_bytes is {most}: delete datasets, models or embeddings",
+            reason="PROJECT_FULL",
+        )
