@@ -5,12 +5,13 @@ loads it through :func:`_load_pyfunc` wherever ``homophily[tracking]`` is instal
 
 >>> import tempfile
 >>> import mlflow
+>>> import numpy as np
 >>> from homophily import IRRClassifier
 >>> from homophily_service.tracking.mlflow_models import load_model, save_model
 >>> classifier = IRRClassifier(n_neighbors=2).fit([[0.0], [1.0], [8.0], [9.0]], ["a", "", "", "b"])
 >>> folder = tempfile.mkdtemp() + "/model"
 >>> save_model(classifier, folder)
->>> mlflow.pyfunc.load_model(folder).predict([[0.5], [8.5]])["class"].tolist()
+>>> mlflow.pyfunc.load_model(folder).predict(np.array([[0.5], [8.5]]))["class"].tolist()
 ['a', 'b']
 >>> load_model(folder).classes_.tolist()
 ['a', 'b']
@@ -175,7 +176,7 @@ class ServedModel:
         self._classes = np.array(parts.classes.tolist(), dtype=object) if text else parts.classes
 
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        """Answers for an array, a sparse matrix, a table, or a list of points."""
+        """Answers for an array, a sparse matrix, or a table."""
         import pandas as pd
 
         points = _points(data)

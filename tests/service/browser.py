@@ -1,0 +1,91 @@
+"""A headless Chromium, spoken to through its debugging port: pages opened, looked at, photographed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+
+T = TypeVar("T")
+PATIENCE = 120.0
+
+
+def chromium() -> str | None:
+    """The program, if it is there."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+class Page:
+    """A tab of the browser."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket, self._number = socket, 0
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command of Chromium's protocol."""
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
+        while True:
+            answer = await self._socket.receive_json(timeout=PATIENCE)
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+
+    async def value(self, expression: str) -> Any:
+        """What an expression of JavaScript is on this page; None while there is nothing to say."""
+        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        return answer["result"].get("value")
+
+    async def open(self, url: str) -> None:
+        await self.call("Page.navigate", url=url)
+
+    async def shows(self, expression: str) -> Any:
+        """Wait until an expression is true."""
+        deadline = time.monotonic() + PATIENCE
+        while not (found := await self.value(expression)):
+            if time.monotonic() > deadline:
+                text = await self.value("document.body.innerText")
+                raise AssertionError(f"{expression} does not come true; the page says:\n{text}")
+            await asyncio.sleep(0.1)
+        return found
+
+    async def photograph(self, path: Path) -> None:
+        answer = await self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+
+def browse(folder: Path, look: Callable[[Page], Awaitable[T]], size: tuple[int, int] = (1400, 1000)) -> T:
+    """Start a browser, have a look, and end it."""
+    program = chromium()
+    assert program is not None
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    options += [f"--user-data-dir={folder}", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}"]
+    with (folder.parent / f"{folder.name}.log").open("wb") as log:
+        process = subprocess.Popen([program, *options, "about:blank"], stdout=log, stderr=log)
+    try:
+        return asyncio.run(_look(folder / "DevToolsActivePort", look))
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _look(port_file: Path, look: Callable[[Page], Awaitable[T]]) -> T:
+    deadline = time.monotonic() + PATIENCE
+    while not port_file.is_file() or "\n" not in port_file.read_text():
+        assert time.monotonic() < deadline, "the browser does not start"
+        await asyncio.sleep(0.1)
+    port = port_file.read_text().splitlines()[0]
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+            tabs = json.loads(await answer.text())
+        address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
+        async with session.ws_connect(address, max_msg_size=0) as socket:
+            return await look(Page(socket))

@@ -1,0 +1,110 @@
+"""A real MLflow server on loopback: started, stopped, frozen, and asked what it holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+# It takes seconds to start, and many where others compute.
+PATIENCE = 180.0
+ENVIRONMENT = {
+    # Seven more processes, for what is not tested here.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+class MlflowServer:
+    """The server, on a port and a folder that outlive it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        stores = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
+        stores += ["--artifacts-destination", str(self.folder / "artifacts"), "--workers", "1"]
+        self.run(["mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), *stores])
+
+    def run(self, module: list[str], ready: str = "/health") -> None:
+        """Run a module of Python's on the port instead, and wait until it answers."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *module],
+                env=os.environ | ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A group of its own: what it starts is stopped and frozen with it.
+                process_group=0,
+            )
+        self._wait_for(ready)
+
+    def _wait_for(self, path: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert self._process is not None
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-4000:]
+            try:
+                with urllib.request.urlopen(f"{self.url}{path}", timeout=5.0):
+                    return
+            except OSError:
+                assert time.monotonic() < deadline, f"{self.url} does not answer"
+            time.sleep(0.1)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def freeze(self) -> None:
+        """It takes connections, and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """As an operator would; nothing listens afterwards."""
+        if self._process is None:
+            return
+        # At once: to be told to end and to end by itself takes it seconds.
+        self._signal(signal.SIGKILL)
+        self._process.wait(PATIENCE)
+        self._process = None
+
+    @property
+    def client(self) -> Any:
+        """MLflow's own client."""
+        if self._client is None:
+            from mlflow import MlflowClient
+
+            self._client = MlflowClient(self.url, self.url)
+        return self._client
+
+    def runs(self, filter_string: str = "") -> list[Any]:
+        """All runs of all experiments."""
+        experiments = [one.experiment_id for one in self.client.search_experiments()]
+        return list(self.client.search_runs(experiments, filter_string, max_results=1000))
+
+    def runs_of(self, job: str) -> list[Any]:
+        """The runs of a job, of which there must be one."""
+        return self.runs(f"tags.`homophily.job` = '{job}'")
+
+    def history(self, run: Any, key: str) -> list[tuple[int, float]]:
+        """A measure by step, in the order of the steps."""
+        return sorted((one.step, one.value) for one in self.client.get_metric_history(run.info.run_id, key))

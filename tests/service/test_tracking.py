@@ -1,0 +1,278 @@
+"""Runs and models in a real MLflow server, of a real service beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickletools
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from homophily_service._pb import job_pb2, model_pb2
+
+from .browser import Page, browse, chromium
+from .mlflow_server import MlflowServer
+from .serving import PATIENCE, Project, Service, array_of, eventually, labels_of, running
+
+# MLflow's own: of types that it could not check, and of what it is built on.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:mlflow", "ignore::FutureWarning:mlflow")
+
+
+class Tracked(NamedTuple):
+    """A service, and the server that has its runs."""
+
+    service: Service
+    mlflow: MlflowServer
+
+    def run_of(self, project: Project, job: job_pb2.Job, status: str = "FINISHED") -> Any:
+        """The one run of a job, once it is in that state."""
+
+        def found() -> Any:
+            runs = self.mlflow.runs_of(job.name)
+            assert len(runs) <= 1
+            return runs and runs[0].info.status == status and runs[0]
+
+        run = eventually(found)
+        known = eventually(lambda: (told := ask(project, job)).tracking_run and told)
+        assert known.tracking_run == run.info.run_id
+        assert known.tracking_url == page_of(self.mlflow, run)
+        return run
+
+
+def ask(project: Project, job: job_pb2.Job) -> job_pb2.Job:
+    return project.stub.GetJob(job_pb2.GetJobRequest(name=job.name), timeout=PATIENCE).job
+
+
+def page_of(mlflow: MlflowServer, run: Any) -> str:
+    return f"{mlflow.url}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
+    folder = tmp_path_factory.mktemp("tracked")
+    mlflow = MlflowServer(folder / "mlflow")
+    mlflow.start()
+    try:
+        with running(folder / "data", tracking=True, tracking_uri=mlflow.url) as service:
+            yield Tracked(service, mlflow)
+    finally:
+        mlflow.stop()
+
+
+@pytest.fixture
+def project(tracked: Tracked) -> Project:
+    return tracked.service.project()
+
+
+def three_clouds(n_points: int = 300) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    rng = np.random.default_rng(7)
+    y = np.arange(n_points) % 3
+    return (4.0 * rng.normal(size=(3, 5))[y] + rng.normal(size=(n_points, 5))).astype(np.float32), y
+
+
+def known(y: NDArray[np.int64], points: range, words: tuple[str, ...] = ("ant", "bee", "cat")) -> dict[int, str]:
+    return {point: words[y[point]] for point in points}
+
+
+def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: Project) -> None:
+    X, y = three_clouds()
+    job = project.fit(
+        X,
+        known(y, range(20)),
+        validation=labels_of(known(y, range(20, 60))),
+        test=labels_of(known(y, range(60, 300))),
+        solver=model_pb2.SolverParameters(lambda2=0.01),
+        search=model_pb2.SearchParameters(trials=5),
+        calibrate=True,
+    )
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job.error
+    run, model = tracked.run_of(project, job), job.fit.model
+
+    tags = run.data.tags
+    assert tags["homophily.job"] == job.name == model.job
+    assert tags["homophily.model"] == model.name
+    assert tags["homophily.project"] == project.id
+    assert tags["homophily.attempt"] == "1"
+    parameters = run.data.params
+    expected = {"solver.method": "err", "solver.lambda2": "0.01", "solver.max_iter": "50", "solver.power": "2"}
+    expected |= {"graph.metric": "euclidean", "graph.weights": "local", "search.trials": "5", "search.seed": "0"}
+    expected |= {"data.points": "300", "data.dimensions": "5", "data.classes": "3", "device": "cpu"}
+    assert expected.items() <= parameters.items()
+    assert float(parameters["solver.sigma_f"]) > 0
+    assert parameters["graph.n_neighbors"] == str(model.graph_parameters.n_neighbors or 10)
+    assert parameters["software.numpy"] == np.__version__
+
+    measures = run.data.metrics
+    assert measures["validation_error"] == model.validation.error_rate
+    assert measures["test_error"] == model.test.error_rate
+    assert measures["graph.edges"] == model.graph.edges
+    assert measures["peak_memory_mb"] == pytest.approx(model.peak_memory_bytes / 1e6)
+    assert {f"seconds.{phase}" for phase in ("graph", "solve", "calibrate", "save", "total")} <= measures.keys()
+    # Each step once, whether it was told while the job ran or afterwards.
+    trace = model.trace
+    for key, values in (("energy", trace.energies), ("gradient_norm", trace.gradient_norms)):
+        assert tracked.mlflow.history(run, key) == list(zip(trace.iterations, values, strict=True))
+    steps, evaluations = zip(*tracked.mlflow.history(run, "evaluations"), strict=True)
+    assert list(steps) == list(trace.iterations)
+    assert list(evaluations) == list(trace.evaluations)
+
+    (points,) = run.inputs.dataset_inputs
+    assert json.loads(points.dataset.source)["uri"] == model.dataset
+    assert json.loads(points.dataset.profile)["points"] == 300
+    assert json.loads(points.dataset.source)["sha256"].startswith(points.dataset.digest)
+
+    pictures = {one.path for one in tracked.mlflow.client.list_artifacts(run.info.run_id, "pictures")}
+    assert {"pictures/energy.png", "pictures/confusion-test.png", "pictures/scores.png"} <= pictures
+    # Not registered, so not logged whole either.
+    assert not run.outputs.model_outputs
+
+    trials = tracked.mlflow.runs(f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+    assert len(trials) == len(model.search.trials) > 0
+    told = {one.data.tags["homophily.trial"]: one for one in trials}
+    for trial in model.search.trials:
+        child = told[str(trial.number)]
+        assert child.info.status == "FINISHED"
+        assert child.data.params["graph.n_neighbors"] == str(trial.graph.n_neighbors)
+        if trial.HasField("error_rate"):
+            assert child.data.metrics["validation_error"] == trial.error_rate
+
+
+def test_runs_tell_of_maps_changed_labels_and_failures(tracked: Tracked, project: Project) -> None:
+    X, _ = three_clouds()
+    first = project.fit(X, {0: 0, 1: 1}, solver=model_pb2.SolverParameters(method=model_pb2.METHOD_IRR))
+    changed = project.transduce(first.fit.model.name, {2: 1, 4: 0}, model_id="corrected")
+    map_request = project.embed_request(X, [(0, 3)], [(0, 1)], n_clusters=2)
+    mapped = project.ended(project.stub.Embed(map_request, timeout=PATIENCE).job)
+    failed = project.transduce(first.fit.model.name, {}, withdrawn=[9])
+    assert failed.state == job_pb2.JOB_STATE_FAILED
+
+    run = tracked.run_of(project, first)
+    assert run.data.params["solver.method"] == "irr"
+    assert run.data.metrics["energy"] == pytest.approx(first.fit.model.energy)
+    run = tracked.run_of(project, changed)
+    assert run.info.run_name == "transduce corrected"
+    assert run.data.tags["homophily.parent_model"] == first.fit.model.name
+    assert run.data.metrics["changed_points"] == changed.transduce.changed_points
+    run = tracked.run_of(project, mapped)
+    assert run.data.tags["homophily.embedding"] == mapped.embed.embedding.name
+    assert run.data.metrics["links.must"] == 1
+    pictures = {one.path for one in tracked.mlflow.client.list_artifacts(run.info.run_id, "pictures")}
+    assert {"pictures/map.png", "pictures/map.html", "pictures/energy.png"} <= pictures
+    run = tracked.run_of(project, failed, "FAILED")
+    assert run.data.tags["homophily.error"] == failed.error.message
+
+
+def test_registered_model_is_served_by_mlflow_and_comes_back(
+    tracked: Tracked, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = three_clouds()
+    name = f"insects-{project.id}"
+    for aliases in (["first"], ["first", "champion"]):
+        registration = model_pb2.Registration(name=name, aliases=aliases)
+        job = project.fit(X, known(y, range(30)), calibrate=True, registration=registration)
+        run = tracked.run_of(project, job)
+    model, client = job.fit.model, tracked.mlflow.client
+    version = client.get_model_version_by_alias(name, "champion")
+    assert (version.version, version.run_id) == ("2", run.info.run_id)
+    assert version.tags["homophily.job"] == job.name
+    # The alias has moved from the first version on.
+    assert client.get_model_version_by_alias(name, "first").version == "2"
+    assert len(client.search_model_versions(f"name = '{name}'")) == 2
+    assert [one.model_id for one in run.outputs.model_outputs] == [version.source.removeprefix("models:/")]
+
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracked.mlflow.url)
+    uri = f"models:/{name}@champion"
+    folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(tmp_path)))
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert {file.suffix for file in files} <= {".npy", ".json", ".yaml", ".txt", ""}
+    assert not [file for file in files if is_pickled(file)]
+    loaded = mlflow.pyfunc.load_model(uri)
+    assert loaded.metadata.signature.inputs.to_dict()[0]["tensor-spec"]["shape"] == (-1, 5)
+    np.testing.assert_array_equal(loaded.input_example, X[:3])
+    new = X[30:40] + np.float32(0.1)
+    answer = project.predict(model.name, new, probabilities=True)
+    table = loaded.predict(new)
+    words = list(model.classes.strings.values)
+    assert table["class"].tolist() == [words[index] for index in answer.class_indices]
+    np.testing.assert_allclose(table[[f"score_{word}" for word in words]], array_of(answer.scores))
+    np.testing.assert_allclose(table[[f"probability_{word}" for word in words]], array_of(answer.probabilities))
+
+    assert served(folder, new)["predictions"][0]["class"] == table["class"][0]
+
+    request = job_pb2.ImportModelRequest(parent=project.name, uri=uri, model_id="back")
+    imported = project.ended(project.stub.ImportModel(request, timeout=PATIENCE).job)
+    assert imported.state == job_pb2.JOB_STATE_SUCCEEDED, imported.error
+    back = imported.imported.model
+    assert (back.name, back.source, back.calibrated) == (f"{project.name}/models/back", uri, True)
+    assert back.solver_parameters == model.solver_parameters
+    assert back.graph.digest != model.graph.digest
+    same = project.predict(back.name, new, probabilities=True)
+    assert same == answer
+    assert project.classes(back) == project.classes(model)
+    # It is a model like any other.
+    corrected = project.transduce(back.name, {40: "ant"})
+    assert corrected.state == job_pb2.JOB_STATE_SUCCEEDED, corrected.error
+
+    request.uri, request.model_id = f"models:/{name}@nobody", ""
+    missing = project.ended(project.stub.ImportModel(request, timeout=PATIENCE).job)
+    assert missing.state == job_pb2.JOB_STATE_FAILED
+    assert (missing.error.reason, missing.attempt) == ("NOT_FOUND", 1)
+
+
+def is_pickled(file: Path) -> bool:
+    """Whether a file is a pickle, or an array of pickled objects."""
+    content = file.read_bytes()
+    if file.suffix == ".npy":
+        return np.lib.format.descr_to_dtype(np.load(file, allow_pickle=False).dtype.str).hasobject
+    try:
+        pickletools.dis(content, out=open(os.devnull, "w"))  # noqa: SIM115
+    except Exception:
+        return False
+    return True
+
+
+def served(model: Path, points: NDArray[np.float32]) -> Any:
+    """What `mlflow models serve` answers."""
+    server = MlflowServer(model.parent / "serving")
+    command = ["mlflow", "models", "serve", "-m", str(model), "--env-manager", "local", "--host", "127.0.0.1"]
+    server.run([*command, "--port", str(server.port)], ready="/ping")
+    try:
+        body, kind = json.dumps({"inputs": points.tolist()}).encode(), {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{server.url}/invocations", data=body, headers=kind)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.loads(answer.read())
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(chromium() is None, reason="there is no Chromium here: install Debian's package `chromium`")
+def test_people_find_the_metric_and_the_picture_in_mlflows_pages(
+    tracked: Tracked, project: Project, tmp_path: Path
+) -> None:
+    X, y = three_clouds()
+    validation = labels_of(known(y, range(30, 130)))
+    job = project.fit(X, known(y, range(30)), validation=validation, model_id="looked-at")
+    run = tracked.run_of(project, job)
+    page_url = ask(project, job).tracking_url
+
+    async def look(page: Page) -> None:
+        await page.open(page_url)
+        await page.shows("document.body.innerText.includes('validation_error')")
+        text = await page.shows("document.body.innerText")
+        assert "solver.lambda2" in text
+        assert "projects/" in text
+        assert str(run.data.metrics["energy"]) in text
+        picture = "document.querySelector('img[alt=\"pictures/energy.png\"]')"
+        await page.open(f"{page_url}/artifacts/pictures/energy.png")
+        # As wide as it was drawn: it is loaded, not only named.
+        assert await page.shows(f"{picture} && {picture}.naturalWidth") > 300
+
+    browse(tmp_path / "browser", look)

@@ -1,0 +1,96 @@
+"""Fitted classifiers in MLflow's format, without a server."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from homophily import ERRClassifier, IRRClassifier
+from homophily_service.errors import DataLoss, FailedPrecondition
+from homophily_service.tracking import mlflow_models
+from homophily_service.tracking.artifact import read_parts
+from homophily_service.tracking.mlflow_models import DATA, load_model, save_model
+
+# MLflow's own: of types that it could not check, and of what it is built on.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:mlflow", "ignore::FutureWarning:mlflow")
+
+
+def clouds(dtype: str = "float32") -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    place = np.arange(90) % 3
+    X = (5.0 * rng.normal(size=(3, 4))[place] + rng.normal(size=(90, 4))).astype(dtype)
+    return X, place
+
+
+def test_the_example_of_the_module_runs() -> None:
+    assert doctest.testmod(mlflow_models).failed == 0
+
+
+def predicted(folder: Path, X: Any) -> Any:
+    import mlflow
+
+    return mlflow.pyfunc.load_model(str(folder)).predict(X)
+
+
+def test_classifier_answers_the_same_after_it_was_saved(tmp_path: Path) -> None:
+    X, place = clouds()
+    y = np.where(place == 0, "left", "right")
+    y[20:] = ""
+    classifier = ERRClassifier().fit(X, y)
+    save_model(classifier, tmp_path / "model")
+    new = X[:7] + np.float32(0.2)
+    table = predicted(tmp_path / "model", new)
+    assert list(table.columns) == ["class", "score"]
+    assert table["class"].tolist() == classifier.predict(new).tolist()
+    np.testing.assert_array_equal(table["score"], classifier.decision_function(new))
+    again = load_model(str(tmp_path / "model"))
+    assert again.classes_.tolist() == ["left", "right"]
+    np.testing.assert_array_equal(again.predict(new), classifier.predict(new))
+
+
+def test_calibrated_classifier_has_probabilities(tmp_path: Path) -> None:
+    X, place = clouds("float64")
+    y = np.where(np.arange(90) < 45, 10 * place, -1)
+    classifier = IRRClassifier().fit(X, y)
+    expected = classifier.predict_proba(X[60:63])
+    save_model(classifier, tmp_path / "model")
+    table = predicted(tmp_path / "model", X[60:63])
+    assert table["class"].tolist() == classifier.predict(X[60:63]).tolist()
+    np.testing.assert_array_equal(table[["probability_0", "probability_10", "probability_20"]], expected)
+
+
+def test_sparse_points_may_come_as_a_matrix_or_a_table(tmp_path: Path) -> None:
+    X, place = clouds("float64")
+    points = sparse.csr_array(np.maximum(X, 0.0))
+    y = np.where(np.arange(90) < 45, place, -1)
+    classifier = IRRClassifier(metric="cosine").fit(points, y)
+    save_model(classifier, tmp_path / "model")
+    expected = classifier.predict(points[60:]).tolist()
+    assert predicted(tmp_path / "model", sparse.csr_matrix(points[60:]))["class"].tolist() == expected
+    assert predicted(tmp_path / "model", points[60:].toarray())["class"].tolist() == expected
+    example = json.loads((tmp_path / "model" / "input_example.json").read_text())
+    assert np.shape(example) == (3, 4)
+
+
+def test_damage_is_noticed_and_strangers_are_refused(tmp_path: Path) -> None:
+    X, place = clouds()
+    save_model(IRRClassifier().fit(X, np.where(np.arange(90) < 30, place, -1)), tmp_path / "model")
+    folder = tmp_path / "model" / DATA
+    file = folder / "model" / "solution.npy"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DataLoss, match="solution"):
+        read_parts(folder)
+    file.write_bytes(whole)
+    manifest = folder / "about" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"format":1', b'"format":9'))
+    with pytest.raises(DataLoss, match="about"):
+        read_parts(folder)
+    with pytest.raises(FailedPrecondition, match="no model"):
+        read_parts(tmp_path)
