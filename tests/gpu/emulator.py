@@ -44,7 +44,7 @@ def program(name: str, text: str | None = None) -> str:
     return "\n".join(parts)
 
 
-def compiled(name: str, real: str = "double", flags: tuple[str, ...] = FLAGS, text: str | None = None) -> ctypes.CDLL:
+def build(name: str, real: str = "double", flags: tuple[str, ...] = FLAGS, text: str | None = None) -> Path:
     """The library of a kernel file, built once for the same text and flags."""
     code = program(name, text)
     digest = hashlib.sha256("\0".join((code, SHIM.read_text(), real, *flags)).encode()).hexdigest()[:16]
@@ -61,7 +61,7 @@ def compiled(name: str, real: str = "double", flags: tuple[str, ...] = FLAGS, te
                 raise RuntimeError(f"g++ does not like the kernels in {name}.cu:\n{built.stderr}")
             # Several test processes may build the same one: the last to finish replaces an equal file.
             made.replace(library)
-    return ctypes.CDLL(str(library))
+    return library
 
 
 class EmulatedKernel:
@@ -71,7 +71,7 @@ class EmulatedKernel:
         self.name = next(name for name in SOURCES if kernel in signatures(name))
         self.kernel, self.real = kernel, real
         self.arguments = signatures(self.name)[kernel]
-        self.function = getattr(compiled(self.name, real, flags, text), f"run_{kernel}")
+        self.function = getattr(ctypes.CDLL(str(build(self.name, real, flags, text))), f"run_{kernel}")
         self.seed = 0
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple) -> None:

@@ -6,10 +6,11 @@
 // and, of those equal to the k-th, the first few. Threads own contiguous stretches of the row, so that a prefix sum over
 // the threads puts columns in ascending order. Shared memory: 256 counters and 2 · THREADS offsets, 2 KB.
 
-// Bits that order like the numbers: negative ones are reversed, positive ones come after them. NaN counts as largest.
+// Bits that order like the numbers: negative ones are reversed, positive ones come after them. NaN counts as largest,
+// and adding 0 makes −0 the 0 that it equals.
 __device__ __forceinline__ unsigned ordered(float value) {
     if (value != value) return 0xffffffffu;
-    unsigned bits = __float_as_uint(value);
+    unsigned bits = __float_as_uint(value + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
