@@ -150,6 +150,13 @@ def test_a_given_graph_leaves_the_solver_to_search():
     assert [trial.method for trial in everything.trials].count("irr") == 1
 
 
+def test_the_backend_is_one_of_graph_and_fit():
+    group = Search(1000, 2, fixed={"backend": "numpy"}).ask()[0]
+    assert group.graph["backend"] == "numpy"
+    found = select(*moons(100, labels=20), trials=2, n_jobs=1, backend="numpy")
+    assert found.best.parameters["backend"] == "numpy"
+
+
 def test_optional_fields_are_searched_when_asked():
     search = Search(1000, 2, trials=60, vary=["n_neighbors", "weights", "power", "lambda2", "repulsion"])
     play(search)

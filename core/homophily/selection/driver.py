@@ -125,7 +125,9 @@ def find(
     given = isinstance(X, KNNGraph)
     n_points = X.n_points if given else np.shape(X)[0]
     threads = thread_count(n_jobs)
-    workers, inner = (threads, 1) if n_points <= PARALLEL_POINTS else (1, threads)
+    # One GPU has nothing left for a second fit.
+    parallel_groups = n_points <= PARALLEL_POINTS and fixed.get("backend", "numpy") == "numpy"
+    workers, inner = (threads, 1) if parallel_groups else (1, threads)
     search = Search(
         n_points,
         len(labels.classes),

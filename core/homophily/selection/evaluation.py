@@ -159,7 +159,9 @@ def run_group(
     results: list[Result] = []
     lines: dict[Any, list[Result]] = {}
     late = False
-    for position, parameters in enumerate(group.trials):
+    for position, solver in enumerate(group.trials):
+        # Those of the graph as well: some, like the backend, concern both.
+        parameters = {**group.graph, **solver}
         began = time.perf_counter()
         late = began > deadline
         line = lines.setdefault(parameters.get("sigma_f"), [])

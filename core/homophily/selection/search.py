@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.graph_estimator import GRAPH_CONSTRAINTS
+from homophily.graph import KNNGraph
 from homophily.selection.choice import rank, score
 from homophily.selection.evaluation import trial_of
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
@@ -24,7 +24,7 @@ STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
 }
 #: What is searched when nobody says.
 DEFAULT_FIELDS = ("n_neighbors", "lambda1", "sigma_f", "lambda2")
-GRAPH_FIELDS = tuple(name for name in GRAPH_CONSTRAINTS if name != "n_jobs")
+GRAPH_FIELDS = tuple(name for name in KNNGraph._parameter_constraints if name != "n_jobs")
 DEFAULT_TRIALS = 40
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
@@ -206,7 +206,7 @@ class Search:
         graphs: dict[str, tuple[Parameters, list[Parameters]]] = {}
         for proposal in proposals:
             graph = {name: proposal[name] for name in GRAPH_FIELDS if name in proposal} if self.graph else {}
-            solver = {name: value for name, value in proposal.items() if name in known and name not in GRAPH_FIELDS}
+            solver = {name: value for name, value in proposal.items() if name in known and name not in graph}
             graphs.setdefault(repr(sorted(graph.items())), (graph, []))[1].append(solver)
         groups = []
         for graph, solvers in graphs.values():
