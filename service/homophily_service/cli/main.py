@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from homophily_service.cli import answers, demonstrating, embedding, listing, reporting, serving, working
+from homophily_service.cli import answers, demonstrating, embedding, listing, operating, reporting, serving, working
 from homophily_service.cli.failures import explained
 from homophily_service.cli.screen import say
 
@@ -24,6 +24,7 @@ for name, function, panel in (
     ("serve", serving.serve, _RUN),
     ("worker", serving.worker, _RUN),
     ("ui", serving.ui, _RUN),
+    ("migrate", operating.migrate, _RUN),
     ("health", serving.health, _RUN),
     ("config", serving.show_config, _RUN),
     ("upload", working.upload, _WORK),

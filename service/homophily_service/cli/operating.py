@@ -1,0 +1,38 @@
+"""Commands of those who run the service on several machines: migrate."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from homophily_service.cli.screen import tell
+from homophily_service.cli.serving import ConfigFile, DataDir, Set, settings_from
+
+
+def migrate(
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the database.")] = 0.0,
+    assignments: Set = None,
+) -> None:
+    """Bring the database's tables to this version. The API does so too when it starts; once is enough."""
+    from homophily_service.errors import Unavailable
+    from homophily_service.store.database import Database
+
+    database = Database(settings_from(config, assignments, data_dir=data_dir).database)
+    give_up = time.monotonic() + wait
+    try:
+        while True:
+            try:
+                database.migrate()
+                break
+            except Unavailable:
+                if time.monotonic() >= give_up:
+                    raise
+                time.sleep(1.0)
+        database.check_version()
+    finally:
+        database.close()
+    tell("The database is of this version.")
