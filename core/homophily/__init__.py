@@ -26,6 +26,7 @@ from homophily.errors import (
 )
 from homophily.graph import KNNGraph
 from homophily.relationship import relationship_energy
+from homophily.selection import Search, select
 from homophily.spectral import SpectralEmbedding
 
 __all__ = [
@@ -42,7 +43,9 @@ __all__ = [
     "IRRClassifier",
     "KNNGraph",
     "NeighborsWarning",
+    "Search",
     "SpectralEmbedding",
     "UnlabelledComponentsWarning",
     "relationship_energy",
+    "select",
 ]

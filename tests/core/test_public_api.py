@@ -15,7 +15,7 @@ from homophily import KNNGraph
 
 MODULES = ["homophily", *(module.name for module in pkgutil.walk_packages(homophily.__path__, "homophily."))]
 ESTIMATORS = ["ERRClassifier", "ERRClustering", "ERREmbedding", "IRRClassifier", "KNNGraph", "SpectralEmbedding"]
-EXPORTS = [*ESTIMATORS, "relationship_energy"]
+EXPORTS = [*ESTIMATORS, "Search", "relationship_energy", "select"]
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -42,7 +42,7 @@ def test_public_names_come_with_a_runnable_example(name):
 
 
 def test_importing_the_core_loads_nothing_of_the_service():
-    outside = ["grpc", "sqlalchemy", "mlflow", "cupy", "matplotlib", "homophily_service"]
+    outside = ["grpc", "sqlalchemy", "mlflow", "cupy", "matplotlib", "optuna", "homophily_service"]
     program = f"import homophily, sys; print([name for name in {outside} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"
