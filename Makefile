@@ -27,8 +27,15 @@ serve: $(VENV)/.dev  ## the service on 127.0.0.1:50051, everything it keeps in .
 ui: $(VENV)/.dev  ## MLflow's pages on the runs in ./homophily-data, on http://127.0.0.1:5000; Ctrl-C stops
 	$(BIN)/homophily ui
 
-test: $(VENV)/.dev
+$(VENV)/.gpu-tests: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu-tests]'
+	touch $@
+
+test: $(VENV)/.dev $(VENV)/.gpu-tests
 	$(BIN)/python -m pytest -n 2
+
+test-gpu: $(VENV)/.dev  ## on a machine with a GPU, after pip install '.[gpu]' or '.[gpu-cuda13]' in .venv
+	$(BIN)/python -m pytest tests/gpu -m gpu
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests
 	$(BIN)/python -m pytest tests/system --long

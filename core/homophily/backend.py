@@ -6,6 +6,7 @@ CuPy is imported only when a GPU is asked for. What runs there is in :mod:`homop
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -182,9 +183,12 @@ def _tell_fallback(reason: str) -> None:
     with _lock:
         told, _told = _told, True
     if not told:
-        warnings.warn(
-            f"backend='auto' computes on the CPU. {reason}",
-            DeviceFallbackWarning,
-            # Whoever called the ``fit`` that asked, past scikit-learn's wrapper.
-            stacklevel=5,
-        )
+        warnings.warn(f"backend='auto' computes on the CPU. {reason}", DeviceFallbackWarning, _level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """The ``stacklevel`` of whoever called this package, past scikit-learn's wrappers of it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("homophily", "sklearn"):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -42,8 +42,8 @@ def iterate(
         multiplied = product(Q)
         eigenvalues, rotation = xp.linalg.eigh(Q.T @ multiplied)
         X = Q @ rotation
-        errors = xp.linalg.norm(multiplied @ rotation[:, :n] - X[:, :n] * eigenvalues[:n], axis=0)
-        values, error = backend.to_host(eigenvalues), float(errors.max())
+        errors = multiplied @ rotation[:, :n] - X[:, :n] * eigenvalues[:n]
+        values, error = backend.to_host(eigenvalues), float(xp.max(xp.sum(errors * errors, axis=0))) ** 0.5
         residual = error / max(values[-1] - values[0], 1e-6 * bound)
         # An eigenvalue that is not a number has no use for more rounds.
         if residual <= tolerance or not np.isfinite(residual):

@@ -20,6 +20,7 @@ from .emulator import EmulatedKernel
 FUNCTIONS = {
     "arange": ("dtype",),
     "argsort": ("axis", "kind"),
+    "astype": (),
     "broadcast_to": (),
     "clip": (),
     "concatenate": ("axis",),
@@ -33,6 +34,7 @@ FUNCTIONS = {
     "isfinite": (),
     "log1p": (),
     "matmul": (),
+    "max": ("axis",),
     "maximum": (),
     "minimum": (),
     "ones": ("dtype",),
@@ -49,7 +51,6 @@ FUNCTIONS = {
     "abs": (),
     "ascontiguousarray": (),
     "linalg.eigh": (),
-    "linalg.norm": ("axis",),
     "linalg.qr": (),
 }
 #: Attributes and methods of arrays.
@@ -280,6 +281,7 @@ def module() -> types.ModuleType:
     for name, keywords in FUNCTIONS.items():
         owner, numpy, short = (made.linalg, np.linalg, name[7:]) if name.startswith("linalg.") else (made, np, name)
         setattr(owner, short, _checked(getattr(numpy, short), name, keywords))
+    made.complex128 = np.complex128
     made.ndarray, made.RawModule, made.asarray, made.asnumpy = ndarray, RawModule, _asarray, _asnumpy
     pool = _Pool()
     made.get_default_memory_pool = made.get_default_pinned_memory_pool = lambda: pool
@@ -297,7 +299,7 @@ def module() -> types.ModuleType:
 
 def names() -> list[str]:
     """Every name of CuPy that the stand-in has, dotted."""
-    others = ["ndarray", "RawModule", "asarray", "asnumpy", "get_default_memory_pool"]
+    others = ["complex128", "ndarray", "RawModule", "asarray", "asnumpy", "get_default_memory_pool"]
     others += ["get_default_pinned_memory_pool", "cuda.Device", "cuda.memory.OutOfMemoryError"]
     others += ["cuda.runtime.CUDARuntimeError", "cuda.runtime.getDeviceCount", "cuda.runtime.memGetInfo"]
     arrays = [*PLAIN_ATTRIBUTES, *ARRAY_ATTRIBUTES, *METHODS, "device", "get", "item"]

@@ -270,7 +270,7 @@ def space_phases(xp: Any, places: Any, waves: list[Any]) -> tuple[Any, Any]:
     along = []
     for axis, wave in enumerate(waves):
         angle = places[:, axis][:, None] * wave[None, :]
-        along.append(xp.cos(angle) + 1j * xp.sin(angle))
+        along.append(xp.exp(1j * xp.astype(angle, xp.complex128)))
     first = along[0]
     for other in along[1:-1]:
         first = xp.reshape(first[:, :, None] * other[:, None, :], (first.shape[0], -1))
