@@ -123,7 +123,9 @@ class Cluster:
 
     def _start(self, role: str, settings: dict[str, Any]) -> Process:
         options = {f"HOMOPHILY_{name.upper()}": str(value) for name, value in {**self.options, **settings}.items()}
-        environment = {**os.environ, **options, procfs.TAG: self.tag, "PYTHONPATH": str(PRODUCTION)}
+        environment = {**os.environ, **options, procfs.TAG: self.tag}
+        if options["HOMOPHILY_TRACKING"] == "False":
+            environment["PYTHONPATH"] = str(PRODUCTION)
         process = Process(role, environment, self.folder / f"{role}-{len(self._processes)}.log")
         self._processes.append(process)
         return process
