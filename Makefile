@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?=
 DATA_FLAG := $(if $(DATA),--data $(DATA),)
 
-.PHONY: demo serve ui test chaos lint proto format bench clean
+.PHONY: demo serve ui test chaos lint proto format bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml
@@ -47,6 +47,8 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint deploy/docker/Dockerfile
+	$(BIN)/python deploy/kubernetes/check.py
 
 proto: $(VENV)/.dev  ## generate service/homophily_service/_pb from proto/
 	$(BIN)/python proto/generate.py
@@ -57,6 +59,12 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.bench  ## make bench DATA=folder runs on the real sets, otherwise on synthetic stand-ins
 	$(BIN)/python -m benchmarks all $(DATA_FLAG)
+
+image-test: $(VENV)/.dev  ## builds the image by buildah on a base made by debootstrap, and fits in it; as root
+	$(BIN)/python deploy/docker/test_image.py
+
+image-lock: $(VENV)/.dev  ## newest versions that pyproject.toml allows, for the images
+	$(BIN)/python deploy/docker/lock.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
