@@ -15,7 +15,7 @@ from homophily_service.client import ClientError, Dataset, Embedding, Graph, Job
 
 _SHOWN_CLASSES = 12
 _SHOWN_LINKS = 20
-_PHASES = ("load", "graph", "solve", "calibrate", "cluster", "save")
+_PHASES = ("load", "search", "graph", "solve", "calibrate", "cluster", "save")
 
 
 def plain(value: Any) -> Any:

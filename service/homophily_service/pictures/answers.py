@@ -43,10 +43,11 @@ def confusion_matrix(evaluation: Evaluation, classes: Sequence[str], kind: str, 
     side = float(np.clip(2.6 + 0.42 * number, 4.4, 8.2 if is_large else 7.6))
     figure = new_figure(side + (3.2 if is_large else 1.2), side + 0.3)
     axis = figure.add_subplot()
-    # The root brings out the few wrong ones.
     from matplotlib.colors import PowerNorm
 
-    image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0.0, 1.0), aspect="equal")
+    # The root brings out the few wrong ones; they are fewer in each cell where there are many cells.
+    norm = PowerNorm(0.35 if is_large else 0.5, 0.0, 1.0)
+    image = axis.imshow(shares, cmap="Blues", norm=norm, aspect="equal")
     letters = 14 if number <= 40 else 10
     size = float(np.clip(260 / number, 4.2, 9))
     names = [words(name, letters) for name in classes]
@@ -72,7 +73,7 @@ def confusion_matrix(evaluation: Evaluation, classes: Sequence[str], kind: str, 
             axis.text(column, row, text, ha="center", va="center", fontsize=small, color=colour)
     bar = figure.colorbar(image, ax=axis, shrink=0.6, pad=0.02)
     bar.set_label("share of the true class", size=9)
-    bar.set_ticks([0, 0.05, 0.2, 0.5, 1.0], labels=["0", "5 %", "20 %", "50 %", "100 %"], fontsize=8)
+    bar.set_ticks([0, 0.01, 0.05, 0.2, 0.5, 1.0], labels=["0", "1 %", "5 %", "20 %", "50 %", "100 %"], fontsize=8)
     bar.outline.set_visible(False)
     if is_large:
         _list_confusions(figure, counts, names)

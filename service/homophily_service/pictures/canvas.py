@@ -77,19 +77,19 @@ def to_png(figure: Any) -> bytes:
     drawn = io.BytesIO()
     # Without the version of matplotlib, so that the same data are the same bytes for longer.
     figure.savefig(drawn, format="png", dpi=_DPI, metadata={"Software": None})
-    for shades in (51, 15):
+    for shades in (51, 15, 7):
         if drawn.tell() <= _MOST_BYTES:
             break
-        drawn = _with_fewer_shades(drawn, 255 // shades)
+        drawn = _with_fewer_shades(drawn, shades)
     return drawn.getvalue()
 
 
-def _with_fewer_shades(drawn: io.BytesIO, step: int) -> io.BytesIO:
+def _with_fewer_shades(drawn: io.BytesIO, shades: int) -> io.BytesIO:
     """Scattered dots have thousands of shades at their edges, which nobody sees, and which take most of the bytes."""
     from PIL import Image
 
     with Image.open(drawn) as full:
-        few = np.round(np.asarray(full.convert("RGB")) / step).astype(np.uint8) * step
+        few = np.round(np.round(np.asarray(full.convert("RGB")) * (shades / 255)) * (255 / shades)).astype(np.uint8)
     smaller = io.BytesIO()
     Image.fromarray(few).save(smaller, "png", optimize=True)
     return smaller

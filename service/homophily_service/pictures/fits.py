@@ -174,7 +174,7 @@ def _draw_surface(figure: Any, axis: Any, places: Floats, errors: Floats) -> Non
     # The best ones on top.
     order = np.argsort(-errors)
     dots = axis.scatter(
-        *places[order].T, c=errors[order], cmap=_MAP, norm=norm, s=44, edgecolors="white", linewidths=0.8, zorder=3
+        *places[order].T, c=errors[order], cmap=_MAP, norm=norm, s=44, edgecolors=INK, linewidths=0.7, zorder=3
     )
     bar = figure.colorbar(dots, ax=axis, pad=0.02)
     bar.set_label(_ERROR, size=9)

@@ -112,7 +112,9 @@ def _some(kinds: list[Pairs], most: int) -> list[Pairs]:
 
 def map_picture(drawing: Drawing) -> bytes:
     """A PNG."""
-    figure = new_figure(9, 7)
+    across, up = np.ptp(drawing.places, axis=0)
+    # About as wide and high as the map, so that it fills the picture.
+    figure = new_figure(9, float(np.clip(7 * up / across + 0.7, 4.0, 7.5)) if across > 0 else 7)
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
@@ -150,7 +152,8 @@ def map_picture(drawing: Drawing) -> bytes:
             told = f"{kind}-link{', violated' if violated else ''} ({number:,})"
             handles.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=width + 0.3, label=told))
     axis.set_xlabel("dimension 1 of the map", fontsize=9)
-    axis.set_ylabel("dimension 2 of the map", fontsize=9)
+    if up > 0:
+        axis.set_ylabel("dimension 2 of the map", fontsize=9)
     axis.spines[:].set_color("#d5dbe1")
     axis.set_xticks([])
     axis.set_yticks([])
