@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
+CUDA ?= 12
 DATA_FLAG := $(if $(DATA),--data $(DATA),)
+JOBS ?= 2
+FLAGS ?=
 
 .PHONY: demo serve ui test chaos lint proto format bench image-test image-lock clean
 .DEFAULT_GOAL := demo
@@ -34,8 +37,10 @@ $(VENV)/.gpu-tests: $(VENV)/.dev
 test: $(VENV)/.dev $(VENV)/.gpu-tests
 	$(BIN)/python -m pytest -n 2
 
-test-gpu: $(VENV)/.dev  ## on a machine with a GPU, after pip install '.[gpu]' or '.[gpu-cuda13]' in .venv
-	$(BIN)/python -m pytest tests/gpu -m gpu
+test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
+	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda12x cupy-cuda13x
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(if $(filter 13,$(CUDA)),gpu-cuda13,gpu)]'
+	$(BIN)/python -m pytest -m gpu
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests
 	$(BIN)/python -m pytest tests/system --long
@@ -56,6 +61,12 @@ proto: $(VENV)/.dev  ## generate service/homophily_service/_pb from proto/
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+table1 table2 table3 table4 figures: $(VENV)/.bench  ## one of the paper's tables, and the page benchmarks/RESULTS.md; make table1 DATA=folder FLAGS=--quick
+	$(BIN)/python -m benchmarks $@ $(DATA_FLAG) --jobs $(JOBS) $(FLAGS)
+
+page:  ## benchmarks/RESULTS.md from the records of all tables
+	$(BIN)/python -m benchmarks page
 
 bench: $(VENV)/.bench  ## make bench DATA=folder runs on the real sets, otherwise on synthetic stand-ins
 	$(BIN)/python -m benchmarks all $(DATA_FLAG)

@@ -175,6 +175,15 @@ def _cupy_backend(device: int) -> CupyBackend:
             f"backend='cupy' needs the CUDA device {device}, and the driver shows {count} devices "
             "(see CUDA_VISIBLE_DEVICES)."
         )
+    try:
+        # The first product loads cuBLAS: better to miss it now than after the graph is made.
+        with cupy.cuda.Device(device):
+            cupy.matmul(cupy.ones((1, 1)), cupy.ones((1, 1)))
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"backend='cupy' needs the CUDA libraries that CuPy {cupy.__version__} uses, which "
+            f"pip install 'homophily[gpu]' (or [gpu-cuda13]) brings along, and a GPU that runs them ({error})."
+        ) from error
     return CupyBackend(cupy, device)
 
 

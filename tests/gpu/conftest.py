@@ -11,9 +11,19 @@ from homophily import backend
 
 from . import emulator, standin
 
+NO_DEVICE = "no GPU here: run `make test-gpu` on a machine that has one"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    """One place for all tests that want a GPU, so that a run tells of them in one line."""
+    report = (yield).get_result()
+    if report.skipped and NO_DEVICE in str(report.longrepr):
+        report.longrepr = (__file__, 1, f"Skipped: {NO_DEVICE}")
+
 
 @pytest.fixture
-def cupy(monkeypatch):
+def standin_cupy(monkeypatch):
     """``backend="cupy"`` runs on the stand-in, with emulated kernels."""
     if emulator.missing_compiler:
         pytest.skip(emulator.missing_compiler)
@@ -26,7 +36,18 @@ def cupy(monkeypatch):
     backend._cupy_backend.cache_clear()
 
 
+@pytest.fixture(params=["stand-in", pytest.param("device", marks=pytest.mark.gpu)])
+def cupy(request):
+    """CuPy: the stand-in, and on a machine that has a GPU the real one."""
+    if request.param == "stand-in":
+        return request.getfixturevalue("standin_cupy")
+    try:
+        return backend.get_backend("cupy").xp
+    except backend.DeviceUnavailableError:
+        return pytest.skip(NO_DEVICE)
+
+
 @pytest.fixture
 def device(cupy):  # noqa: ARG001
-    """The backend on the stand-in."""
+    """The backend of that CuPy."""
     return backend.get_backend("cupy")

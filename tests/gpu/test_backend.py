@@ -62,7 +62,16 @@ def test_without_a_driver_the_error_says_so():
         get_backend("cupy")
 
 
-@pytest.mark.usefixtures("cupy")
+def test_without_the_cuda_libraries_the_error_says_so(standin_cupy):
+    def refuse(*_):
+        raise RuntimeError('Failure finding "libcublas.so"')
+
+    standin_cupy.matmul = refuse
+    with pytest.raises(DeviceUnavailableError, match=r"needs the CUDA libraries .*libcublas"):
+        get_backend("cupy")
+
+
+@pytest.mark.usefixtures("standin_cupy")
 def test_a_device_that_is_not_there_is_told_by_number():
     assert select_device("cuda:0") == select_device("cuda") == "cupy"
     with pytest.raises(DeviceUnavailableError, match="needs the CUDA device 3, and the driver shows 1"):
@@ -88,7 +97,7 @@ def test_auto_falls_back_to_the_cpu_and_says_so_once():
     assert (first.solution_ == ERRClassifier().fit(X, Y).solution_).all()
 
 
-@pytest.mark.usefixtures("cupy")
+@pytest.mark.usefixtures("standin_cupy")
 def test_auto_takes_the_gpu_where_there_is_one():
     assert get_backend("auto").name == "cupy"
 
@@ -156,15 +165,15 @@ except DeviceUnavailableError as error:
     assert run.stdout.startswith(("refused: backend='cupy' needs", "a GPU: 0")), run.stderr
 
 
-def test_the_stand_in_refuses_what_cupy_refuses(cupy):
-    array = cupy.zeros(3)
+def test_the_stand_in_refuses_what_cupy_refuses(standin_cupy):
+    array = standin_cupy.zeros(3)
     with pytest.raises(TypeError, match="Implicit conversion"):
         np.asarray(array)
-    for mix in (lambda: array + np.ones(3), lambda: np.ones(3) * array, lambda: cupy.exp(np.ones(3))):
+    for mix in (lambda: array + np.ones(3), lambda: np.ones(3) * array, lambda: standin_cupy.exp(np.ones(3))):
         with pytest.raises(TypeError):
             mix()
     with pytest.raises(AttributeError):
-        cupy.einsum  # noqa: B018
+        standin_cupy.einsum  # noqa: B018
     with pytest.raises(AssertionError, match="mask"):
         array[array > 0]
 

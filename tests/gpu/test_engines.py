@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from homophily.backend import get_backend
 from homophily.gpu.engines import NystromEngine, TileEngine, make_device_engine
 from homophily.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.gpu.matrix import DeviceMatrix
@@ -12,6 +13,7 @@ from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nystrom import choose_landmarks
 
 from ..core.oracle import knn_weights, laplacian, relative_error
+from .standin import counters
 
 SIGMA = 0.8
 
@@ -88,9 +90,9 @@ def test_low_rank_with_every_point_a_landmark(device):
     assert engine.error(F) <= 1e-7
 
 
-def test_narrower_tiles_where_memory_is_short_and_a_clear_error_where_none_fits(device):
-    from .standin import counters
-
+@pytest.mark.usefixtures("standin_cupy")
+def test_narrower_tiles_where_memory_is_short_and_a_clear_error_where_none_fits():
+    device = get_backend("cupy")
     L, F = graph(), values(150, 2)
     engine = TileEngine(DeviceMatrix.of(device, L), SIGMA)
     assert engine.width == 1024
@@ -103,6 +105,7 @@ def test_narrower_tiles_where_memory_is_short_and_a_clear_error_where_none_fits(
     assert counters.released > 0
 
 
-def test_tile_widths_come_from_the_free_memory(device, cupy):
-    cupy.cuda.runtime.memGetInfo = lambda: (3 * 8 * 150 * 200 * 10 // 6, 2**31)
+def test_tile_widths_come_from_the_free_memory(standin_cupy):
+    device = get_backend("cupy")
+    standin_cupy.cuda.runtime.memGetInfo = lambda: (3 * 8 * 150 * 200 * 10 // 6, 2**31)
     assert TileEngine(DeviceMatrix.of(device, graph()), SIGMA).width == 192

@@ -96,8 +96,8 @@ def test_a_kernel_that_left_its_arrays_would_be_noticed():
 
 
 @pytest.fixture
-def launcher(cupy):
-    return Kernels(cupy)
+def launcher(standin_cupy):
+    return Kernels(standin_cupy)
 
 
 def arrays(rows=4, columns=2, dtype=np.float64):
@@ -133,9 +133,9 @@ def test_the_launcher_refuses_wrong_numbers(launcher):
         launcher.launch("tile_slopes", 8, 4, 2, 0, x, x, y)
 
 
-def test_the_launcher_refuses_an_array_on_another_device(launcher, cupy, monkeypatch):
+def test_the_launcher_refuses_an_array_on_another_device(launcher, standin_cupy, monkeypatch):
     x, y, out = arrays()
-    monkeypatch.setattr(cupy.cuda, "Device", lambda: standin.Device(1))
+    monkeypatch.setattr(standin_cupy.cuda, "Device", lambda: standin.Device(1))
     with pytest.raises(ValueError, match="must be on the current device"):
         launcher.launch("column_dots", 128, 4, 2, 1, x, y, out, across=2)
 
