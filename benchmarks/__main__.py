@@ -27,11 +27,15 @@ COMMANDS = (
     "scatter",
     "selection",
 )
+TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
+"""Commands with options of their own: ``python -m benchmarks table1 --help``."""
 
 
 def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] in TABLES:
+        return int(import_module("benchmarks.tables.command").main(arguments))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", choices=(*COMMANDS, "all"))
+    parser.add_argument("name", choices=(*COMMANDS, *TABLES, "all"))
     parser.add_argument("--data", type=Path, help="folder of the real data sets; stand-ins are drawn without it")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
     parser.add_argument("--seeds", type=int, help="draws of labels (mnist: 5, defaults: 10)")

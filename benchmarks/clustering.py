@@ -40,10 +40,10 @@ def run(options: Options, report: Report) -> None:
     report.table("500 links of each kind: what each step brings, and other systems, percent", steps)
 
 
-def error(one: Problem, count: int, seed: int, each: bool, system: Any) -> float:
+def error(one: Problem, count: int, seed: int, each: bool, system: Any, **parameters: Any) -> float:
     """Clustering error in percent."""
     links = draw(one.y, count, seed, each=each)
-    clusters = system(n_clusters=one.n_classes, symmetrize="max", random_state=0)
+    clusters = system(n_clusters=one.n_classes, symmetrize="max", random_state=0, **parameters)
     clusters.fit(one.graph, must_link=links.must, cannot_link=links.cannot)
     return 100.0 * dominant_label_error(clusters.labels_, one.y)
 

@@ -11,31 +11,15 @@ from scipy.spatial import cKDTree
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
 from benchmarks.data import Classes, DataSet, Floats, read
+from benchmarks.tables.paper import TABLE2, TABLE3, by_set
 from homophily import KNNGraph
 from homophily.links import Links, draw_links
 
 SMALL = ("iris", "wine", "bcw", "diabetes")
 LARGE = ("pendigits", "usps", "mnist")
 
-# 2-D leave-one-out error and clustering error of ERR in the paper, by s_R.
-PAPER_MAPS = {
-    "iris": {50: 3.07, 100: 2.33, 250: 0.93, 500: 0.27, 1000: 0.0},
-    "wine": {50: 24.49, 100: 16.74, 250: 9.38, 500: 0.90, 1000: 0.0},
-    "bcw": {50: 4.77, 100: 4.10, 250: 3.41, 500: 1.65, 1000: 0.79},
-    "diabetes": {50: 33.95, 100: 30.63, 250: 24.92, 500: 16.39, 1000: 9.53},
-    "pendigits": {50: 2.80, 100: 3.07, 250: 2.60, 500: 2.58, 1000: 2.20},
-    "usps": {50: 5.34, 100: 5.35, 250: 5.30, 500: 5.11, 1000: 4.90},
-    "mnist": {50: 23.29, 100: 22.41, 250: 10.43, 500: 6.62, 1000: 6.31},
-}
-PAPER_CLUSTERS = {
-    "iris": {50: 1.53, 100: 0.87, 250: 0.0, 500: 0.0, 1000: 0.0},
-    "wine": {50: 21.52, 100: 9.89, 250: 0.45, 500: 0.0, 1000: 0.0},
-    "bcw": {50: 6.34, 100: 3.95, 250: 0.64, 500: 0.15, 1000: 0.0},
-    "diabetes": {50: 33.50, 100: 27.85, 250: 12.36, 500: 1.86, 1000: 0.04},
-    "pendigits": {50: 12.28, 100: 8.60, 250: 1.65, 500: 1.09, 1000: 0.67},
-    "usps": {50: 13.27, 100: 12.40, 250: 10.17, 500: 5.14, 1000: 3.45},
-    "mnist": {50: 19.88, 100: 17.85, 250: 15.20, 500: 12.83, 1000: 7.67},
-}
+# 2-D leave-one-out error and clustering error of ERR in the paper, by set and s_R.
+PAPER_MAPS, PAPER_CLUSTERS = by_set(TABLE3, "ERR"), by_set(TABLE2, "ERR")
 
 
 class Problem(NamedTuple):

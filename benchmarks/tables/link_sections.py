@@ -1,0 +1,140 @@
+"""The sections of the page on links: tables 2 and 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmarks.tables import paper
+from benchmarks.tables.links import WHOLE_MNIST
+from benchmarks.tables.summary import TITLES, Entry, Figure, Group, Shortfall, above, markdown, of, pick
+
+Find = Callable[[str, str, int, str], Group | None]
+"""A group by data set, method, number of links and form."""
+
+
+def _link_rows(
+    count: int,
+    columns: Sequence[str],
+    find: Find,
+    methods: Sequence[str],
+    printed: dict[tuple[str, int], paper.Series],
+    reading: str = "",
+) -> list[tuple[str, Sequence[Entry]]]:
+    rows: list[tuple[str, Sequence[Entry]]] = []
+    for method in methods:
+        for form, title in (("default", f"{method}, defaults"), ("tuned", f"{method}, tuned")):
+            entries = [of(find(data, method, count, form), "error") for data in columns]
+            if any(entry is not None for entry in entries):
+                rows.append((f"{title}{reading}", entries))
+    for (method, links), series in printed.items():
+        if links == count:
+            entries = [Figure(series[data]) if data in series else None for data in columns]
+            rows.append((f"{method}, paper", entries))
+    return rows
+
+
+def _link_shortfalls(
+    table: str, count: int, find: Find, printed: dict[tuple[str, int], paper.Series], reading: str = ""
+) -> list[Shortfall]:
+    found = []
+    for data in paper.LINK_SETS:
+        for form in ("tuned", "default"):
+            ours, theirs = of(find(data, "ERR", count, form), "error"), printed["ERR", count][data]
+            if ours is not None and above(ours, theirs):
+                found.append(Shortfall(table, data, f"s_R = {count}{reading}, {form}", ours, theirs))
+    return found
+
+
+def _link_seconds(found: list[Group], columns: Sequence[str]) -> str:
+    methods = dict.fromkeys(group.method for group in found)
+    rows: list[tuple[str, Sequence[Entry]]] = []
+    for method in methods:
+        entries: list[Entry] = []
+        for data in columns:
+            groups = [group for group in found if group.data == data and group.method == method]
+            seconds = [float(result["seconds"]) for group in groups for result in group.results]
+            entries.append(f"{sum(seconds) / len(seconds):.2f}" if seconds else None)
+        rows.append((method, entries))
+    return markdown("seconds", [TITLES[name] for name in columns], rows, bold=False)
+
+
+def table2_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
+    """A table for each number of links, with both readings of it."""
+    parts = [
+        "## Table 2: clustering with links",
+        "The share of points that are not of their cluster's dominant class. «Of each kind» means s_R must-links and "
+        "s_R cannot-links, which the paper's figures fit; «in all» means s_R links, half of them must-links, which "
+        "it says. Tuned: parameters of least error at 250 links on other draws, then fixed; defaults: nothing was "
+        "tuned.",
+    ]
+    if not found:
+        return "\n\n".join([*parts, "Not run yet."])
+    columns = paper.LINK_SETS
+    titles = [TITLES[name] for name in columns]
+    methods = _in_order(found, ("ERR", "SL", "CCSR", "CSP", "COSC"))
+    rows: list[tuple[str, Sequence[Entry]]] = [
+        ("Original", [of(pick(found, data, "Original"), "error") for data in columns]),
+        ("Original, paper", [f"({value:.2f})" for value in paper.ORIGINAL_CLUSTERS_AS_PRINTED]),
+    ]
+    parts += ["**Without links** (the paper's row is printed as it stands; its columns are shuffled)"]
+    parts.append(markdown("error, %", titles, rows, bold=False))
+    for count in paper.LINK_COUNTS:
+        rows = []
+        for reading in ("of each kind", "in all"):
+
+            def find(data: str, method: str, links: int, form: str, reading: str = reading) -> Group | None:
+                return pick(found, data, method, links=links, form=form, reading=reading)
+
+            printed = paper.TABLE2 if reading == "in all" else {}
+            rows += _link_rows(count, columns, find, methods, printed, f", {reading}")
+            shortfalls += _link_shortfalls("table2", count, find, paper.TABLE2, f" {reading}")
+        parts += [f"**s_R = {count}**", markdown("error, %", titles, rows)]
+    parts += ["**Seconds** on a ready graph, over all numbers of links", _link_seconds(found, columns)]
+    parts.append(
+        "PCKMeans and MPCKMeans are those of active-semi-supervised-clustering 0.0.1, on the points as they are. "
+        "MPCKMeans compares all pairs of points in Python and is run on the small sets only."
+    )
+    return "\n\n".join(parts)
+
+
+def table3_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
+    """A table for each number of links."""
+    parts = [
+        "## Table 3: maps in two dimensions",
+        "Leave-one-out 1-NN error on the map; s_R links, half of them must-links. MNIST is the test set of 10,000, "
+        "as in the paper; MNIST-60k is the training set. Tuned: parameters of least error at 250 links on other "
+        "draws, then fixed; defaults: nothing was tuned.",
+    ]
+    if not found:
+        return "\n\n".join([*parts, "Not run yet."])
+    columns = (*paper.LINK_SETS, WHOLE_MNIST)
+    titles = [TITLES[name] for name in columns]
+    methods = _in_order(found, ("ERR", "SL", "CCSR"))
+
+    def find(data: str, method: str, links: int, form: str) -> Group | None:
+        return pick(found, data, method, links=links, form=form)
+
+    rows: list[tuple[str, Sequence[Entry]]] = [
+        ("Original", [of(pick(found, data, "Original"), "error") for data in columns]),
+        ("Original, paper", [_paper_figure(paper.ORIGINAL_MAPS, data) for data in columns]),
+    ]
+    parts += ["**Without links**", markdown("error, %", titles, rows, bold=False)]
+    for count in paper.LINK_COUNTS:
+        rows = _link_rows(count, columns, find, methods, paper.TABLE3)
+        shortfalls += _link_shortfalls("table3", count, find, paper.TABLE3)
+        parts += [f"**s_R = {count}**", markdown("error, %", titles, rows)]
+    parts += ["**Seconds** on a ready graph, over all numbers of links", _link_seconds(found, columns)]
+    parts.append(
+        "UMAP takes classes and no links: it is told the classes of all linked points, which is more than the links "
+        "tell."
+    )
+    return "\n\n".join(parts)
+
+
+def _paper_figure(series: paper.Series, data: str) -> Entry:
+    return Figure(series[data]) if data in series else None
+
+
+def _in_order(found: list[Group], first: Sequence[str]) -> list[str]:
+    names = dict.fromkeys(group.method for group in found if group.method != "Original")
+    return [*(name for name in first if name in names), *(name for name in names if name not in first)]
