@@ -26,6 +26,7 @@ COMMANDS = (
     "clustering",
     "scatter",
     "selection",
+    "partitions",
 )
 TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
 """Commands with options of their own: ``python -m benchmarks table1 --help``."""
