@@ -8,7 +8,7 @@ DATA_FLAG := $(if $(DATA),--data $(DATA),)
 JOBS ?= 2
 FLAGS ?=
 
-.PHONY: demo serve ui test chaos lint proto format bench image-test image-lock clean
+.PHONY: demo serve ui test chaos lint proto format audit bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml
@@ -68,6 +68,12 @@ table1 table2 table3 table4 figures: $(VENV)/.bench  ## one of the paper's table
 
 page: $(VENV)/.dev  ## benchmarks/RESULTS.md from the records of all tables
 	$(BIN)/python -m benchmarks page
+
+AUDIT_FLAGS ?=
+audit: $(VENV)/.dev  ## known holes in what is installed; needs the network
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7,<3'
+	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/installed.txt
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --desc off -r $(VENV)/installed.txt $(AUDIT_FLAGS)
 
 bench: $(VENV)/.bench  ## make bench DATA=folder runs on the real sets, otherwise on synthetic stand-ins
 	$(BIN)/python -m benchmarks all $(DATA_FLAG)

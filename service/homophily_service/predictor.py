@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, vstack
 from homophily_service._pb import model_pb2
 from homophily_service.arrays import Points, from_points, to_tensor
 from homophily_service.errors import InternalError, ServiceError
-from homophily_service.frames import ERROR, READY, SUCCESS, frame, read_head, take_frames
+from homophily_service.frames import ERROR, LOOKS, READY, SUCCESS, frame, read_head, take_frames
 from homophily_service.job_errors import job_error
 from homophily_service.logs import start_logging
 from homophily_service.models import Classifier, load_model
@@ -48,12 +48,21 @@ class ModelCache:
     def __init__(self, stores: Stores, size: int, threads: int) -> None:
         self.stores, self.size, self.threads = stores, size, threads
         self._models: OrderedDict[str, Classifier] = OrderedDict()
+        self.hits = self.misses = 0
+
+    def looks(self) -> bytes:
+        """A frame that tells how many models were here and how many were loaded, since the last time."""
+        told = frame(READY, LOOKS.pack(self.hits, self.misses)) if self.hits or self.misses else b""
+        self.hits = self.misses = 0
+        return told
 
     def get(self, path: str, graph: str) -> Classifier:
         """A model, out of memory or of the store."""
         if path in self._models:
+            self.hits += 1
             self._models.move_to_end(path)
             return self._models[path]
+        self.misses += 1
         model = load_model(self.stores, path, graph, self.threads)
         self._models[path] = model
         if len(self._models) > self.size:
@@ -134,7 +143,8 @@ def serve(descriptor: int, settings: Settings) -> None:
             key = (call.path, call.request.points.WhichOneof("layout") == "csr")
             by_model.setdefault(key, []).append(call)
         for calls in by_model.values():
-            send(descriptor, b"".join(frame(number, body) for number, body in answer(calls, models).items()))
+            answers = [frame(number, body) for number, body in answer(calls, models).items()]
+            send(descriptor, b"".join([*answers, models.looks()]))
 
 
 def main() -> None:

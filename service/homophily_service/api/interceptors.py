@@ -25,8 +25,9 @@ from prometheus_client import Counter, Histogram
 
 from homophily_service.api.access import caller, this_deed
 from homophily_service.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError, Unauthenticated
-from homophily_service.logs import request_id
+from homophily_service.logs import request_id, trace
 from homophily_service.names import new_id
+from homophily_service.telemetry import is_traceparent
 from homophily_service.tokens import EVERY_PROJECT, Token, Tokens
 
 _log = logging.getLogger(__name__)
@@ -149,9 +150,12 @@ class Logging(Interceptor):
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
         """Log the call's end."""
-        given = _metadata(context, "x-request-id")
+        given = metadata_of(context, "x-request-id")
         request_id.set(given if given and REQUEST_ID.fullmatch(given) else new_id())
         context.set_trailing_metadata((("x-request-id", request_id.get()),))
+        # Where calls are traced, it is the span's already.
+        if not trace.get() and is_traceparent(parent := metadata_of(context, "traceparent")):
+            trace.set(parent)
         if not _log.isEnabledFor(logging.INFO):
             return _UNOBSERVED
         # Now: once a cancelled call is gone, asking for its peer ends the process.
@@ -255,7 +259,7 @@ class _Known:
         if self.authentication.tokens is None:
             caller.set(EVERY_PROJECT)
         elif not self.method.startswith("/grpc.health."):
-            token = await self.authentication.token(_metadata(self.context, "authorization"))
+            token = await self.authentication.token(metadata_of(self.context, "authorization"))
             caller.set(token.project)
             this_deed().token = token.id
 
@@ -323,7 +327,7 @@ def _cut(text: str, longest: int) -> str:
     return text if len(encoded) <= longest else encoded[: longest - 3].decode("utf-8", "ignore") + "…"
 
 
-def _metadata(context: Context, name: str) -> str:
+def metadata_of(context: Context, name: str) -> str:
     """What the caller has sent under a name, if it is a text."""
     values = (value for key, value in context.invocation_metadata() or () if key == name)
     return next((value for value in values if isinstance(value, str)), "")

@@ -8,14 +8,17 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from prometheus_client import Counter
+
 from homophily_service import processes
 from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
-from homophily_service.frames import ERROR, MOST_CALLS, READY, frame, head, take_frames
+from homophily_service.frames import ERROR, LOOKS, MOST_CALLS, READY, frame, head, take_frames
 from homophily_service.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+LOOKED = Counter("homophily_predictor_models_total", "Models that predictors had in memory, or not", ["result"])
 RESTART_SECONDS = 1.0
 # A process that is not warm by then will not be: with kernels to compile it may take a minute.
 START_SECONDS = 90.0
@@ -96,6 +99,9 @@ class _Predictor:
         """Give an answer to who waits for it."""
         if number == READY:
             self._ready.set()
+            if body:
+                for result, count in zip(("hit", "miss"), LOOKS.unpack(body), strict=True):
+                    LOOKED.labels(result).inc(count)
         answer = self.asked.get(number)
         if answer is not None and not answer.done():
             answer.set_result(body)

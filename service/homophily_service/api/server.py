@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,8 +17,6 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, start_http_server
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_grpc
 from homophily_service.api.audit import Audit, start_audit
@@ -26,18 +24,20 @@ from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
 from homophily_service.api.interceptors import Authentication, Errors, Logging, Messages, Metrics
 from homophily_service.api.jobs import Jobs
+from homophily_service.api.metrics import ServiceMetrics
 from homophily_service.api.models import Models
 from homophily_service.api.predictors import Predictors
 from homophily_service.api.tls import server_credentials
 from homophily_service.api.together import Together
+from homophily_service.api.tracing import Tracing
 from homophily_service.api.watcher import Watcher
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable
 from homophily_service.janitor import sweep
 from homophily_service.job_errors import lost_too_often
 from homophily_service.processes import fair_threads, keep_freed_memory, keep_running
-from homophily_service.queue import Queue
 from homophily_service.settings import MIB, Settings
 from homophily_service.stores import Stores
+from homophily_service.telemetry import start_traces
 from homophily_service.uploads import Uploads
 
 _log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class Server:
         check_bind(settings)
         self.settings = settings
         self._credentials = server_credentials(settings)
+        self._traces = start_traces(settings, "api")
         self.stores = Stores.open(settings)
         self.port = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,6 +87,7 @@ class Server:
         self.health = health.aio.HealthServicer()
         self.server = grpc.aio.server(
             interceptors=[
+                *([] if self._traces is None else [Tracing(self._traces)]),
                 Logging(),
                 Metrics(),
                 Audit(settings.audit),
@@ -138,6 +140,8 @@ class Server:
             server.server_close()
             REGISTRY.unregister(collector)
         self._stop_audit()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.stop)
         self.stores.close()
 
     async def _report_health(self) -> None:
@@ -176,7 +180,8 @@ class Server:
             server, _ = start_http_server(port, self.settings.host)
         except OSError as error:
             raise FailedPrecondition(f"cannot listen on {self.settings.host} port {port}: {error}") from error
-        collector = QueueDepth(self.stores.queue)
+        collector = ServiceMetrics(self.stores)
+        collector.ended.begin()
         REGISTRY.register(collector)
         self._metrics = (server, collector)
         _log.info("metrics on port %d", server.server_port)
@@ -185,24 +190,6 @@ class Server:
     def metrics_port(self) -> int | None:
         """The port of the Prometheus endpoint, if there is one."""
         return None if self._metrics is None else int(self._metrics[0].server_port)
-
-
-class QueueDepth(Collector):
-    """Jobs by state and kind, counted when asked."""
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The gauge."""
-        gauge = GaugeMetricFamily("homophily_jobs", "Jobs that are on record", labels=["state", "kind"])
-        for state, kind, count in self.queue.depths():
-            gauge.add_metric([state, kind], count)
-        yield gauge
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing, so that registering does not ask the database."""
-        return []
 
 
 def check_bind(settings: Settings) -> None:

@@ -91,16 +91,23 @@ def serve(
 def worker(
     config: ConfigFile = None,
     data_dir: DataDir = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of the worker's Prometheus endpoint.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     assignments: Set = None,
 ) -> None:
     """Run one worker on the same database and blobs as the API, until Ctrl-C or SIGTERM."""
     from homophily_service.logs import start_logging
-    from homophily_service.worker.supervisor import run_worker
+    from homophily_service.worker.metrics import serve_metrics
+    from homophily_service.worker.supervisor import Worker, run_worker
 
-    settings = settings_from(config, assignments, data_dir=data_dir, log_level=log_level)
+    settings = settings_from(config, assignments, data_dir=data_dir, metrics_port=metrics_port, log_level=log_level)
     start_logging(settings.log_level)
-    run_worker(settings)
+
+    def started(running: Worker) -> None:
+        if settings.metrics_port is not None:
+            serve_metrics(running, settings)
+
+    run_worker(settings, started)
 
 
 def ui(
@@ -159,12 +166,22 @@ def health(
     ca: Ca = None,
     certificate: Certificate = None,
     key: Key = None,
+    worker_at: Annotated[
+        str | None,
+        typer.Option("--worker", metavar="HOST:PORT", help="Ask a worker instead, at its Prometheus endpoint."),
+    ] = None,
+    silence: Annotated[float, typer.Option(metavar="SECONDS", help="How long a worker may be silent.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask whether the service is ready; the exit code tells."""
-    from homophily_service.client.tls import channel_credentials
+    if worker_at is not None:
+        from homophily_service.cli.operating import worker_state
 
-    state = ask_health(target, timeout, channel_credentials(tls=tls, ca=ca, certificate=certificate, key=key))
+        target, state = worker_at, worker_state(worker_at, timeout, silence)
+    else:
+        from homophily_service.client.tls import channel_credentials
+
+        state = ask_health(target, timeout, channel_credentials(tls=tls, ca=ca, certificate=certificate, key=key))
     if as_json:
         print_json({"target": target, "state": state})
     elif state is None:

@@ -17,6 +17,7 @@ import grpc
 
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.client.errors import ClientError, NotFound, Unavailable, from_rpc
+from homophily_service.client.tracing import traced
 
 # Enough for a hiccup, short enough to notice a wrong address.
 BRIEF_SECONDS = 5.0
@@ -91,7 +92,7 @@ class Connection:
             self._channel = grpc.insecure_channel(target, options=_OPTIONS)
         else:
             self._channel = grpc.secure_channel(target, credentials, options=_OPTIONS)
-        self.stub = HomophilyServiceStub(self._channel)
+        self.stub = HomophilyServiceStub(traced(self._channel))
 
     def close(self) -> None:
         """Close the channel; calls under way end."""

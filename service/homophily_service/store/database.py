@@ -111,6 +111,19 @@ class Database:
         if found != expected:
             raise FailedPrecondition(f"the database has schema {found}, this program needs {expected}")
 
+    def check_is_new_enough(self) -> None:
+        """Raise Unavailable while the tables are of an older version: somebody is about to migrate them.
+
+        Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
+        """
+        script = ScriptDirectory.from_config(_alembic())
+        with self.read() as connection:
+            found = MigrationContext.configure(connection).get_current_revision()
+        older = {revision.revision for revision in script.walk_revisions()} - {script.get_current_head()}
+        if found is None or found in older:
+            needed = script.get_current_head()
+            raise Unavailable(f"the database has schema {found}, this program needs {needed}: migrate it first")
+
     def close(self) -> None:
         """Close idle connections."""
         self.engine.dispose()

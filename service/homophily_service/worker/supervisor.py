@@ -24,6 +24,7 @@ from homophily_service.names import EmbeddingName, JobName, ModelName, ResourceN
 from homophily_service.queue import Lease, LeaseLost, NewJob
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
+from homophily_service.telemetry import JobSpans, start_traces
 from homophily_service.worker.protocol import ERROR, READY, SUCCESS, WAIT, Task, Waiting
 
 # Not __name__, which is __main__ in the process.
@@ -51,6 +52,11 @@ class Worker:
         self.stopping = False
         self.stop_at = float("inf")
         self.child: _Child | None = None
+        self.traces = start_traces(settings, "worker")
+        self.spans: JobSpans | None = None
+        # When it last looked for work, or made sure of its lease: its age tells whether the worker is alive.
+        self.beat = time.monotonic()
+        self.busy = False
 
     def stop(self) -> None:
         """Take no more jobs, and give the running one back when the grace time is over."""
@@ -61,19 +67,27 @@ class Worker:
         """Claim and compute until stopped."""
         _log.info("worker %s starts", self.name)
         try:
+            # The API brings the tables up to date, and may come after us.
+            self._through_outages(self.stores.database.check_is_new_enough)
             while (kid := self._ready_child()) is not None:
+                self.beat = time.monotonic()
                 lease = self._through_outages(lambda: self._claim(kid.kinds))
                 if lease is None:
                     time.sleep(self.settings.poll_seconds)
                 else:
+                    lease = self._begin_spans(lease)
+                    self.busy = True
                     about(lease)
                     self._work(lease, kid)
                     about(None)
+                    self.busy = False
         finally:
             if self.child is not None:
                 self.child.kill()
             self.stores.close()
             _log.info("worker %s stops", self.name)
+            if self.traces is not None:
+                self.traces.stop()
 
     def _claim(self, kinds: list[str]) -> Lease | None:
         # An outage may have lasted until after we were told to stop.
@@ -81,9 +95,33 @@ class Worker:
             return None
         return self.stores.queue.claim(self.name, kinds, self.settings.lease_seconds, lost_too_often())
 
+    def _begin_spans(self, lease: Lease) -> Lease:
+        """Begin a job's spans, if its call was traced; what comes of it is below its run in the trace."""
+        if self.traces is None or not lease.trace:
+            return lease
+        waited = self._unless_outage(lambda: self.stores.queue.waited(lease)) or 0.0
+        told: dict[str, str | int] = {
+            "homophily.job": str(lease.name),
+            "homophily.kind": lease.kind,
+            "homophily.attempt": lease.attempt,
+        }
+        self.spans = JobSpans(self.traces, lease.trace, waited, told)
+        return lease._replace(trace=self.spans.traceparent)
+
+    def _end_spans(self, lease: Lease | None) -> None:
+        """End a job's spans with the state it is in now; without a lease it is somebody else's."""
+        if self.spans is None:
+            return
+        states: dict[int, tuple[int, str]] = {}
+        if lease is not None:
+            states = self._unless_outage(lambda: self.stores.queue.versions([lease.number])) or {}
+        self.spans.end("lost" if lease is None else states.get(lease.number, (0, "unknown"))[1])
+        self.spans = None
+
     def _ready_child(self) -> _Child | None:
         """The warm child; None if the worker is stopped before there is one."""
         while not self.stopping:
+            self.beat = time.monotonic()
             if self.child is None or self.child.jobs >= self.settings.child_jobs:
                 if self.child is not None:
                     self.child.kill()
@@ -104,8 +142,10 @@ class Worker:
         try:
             end = self._follow(lease, kid)
             self._through_outages(end)
+            self._end_spans(lease)
         except LeaseLost:
             _log.warning("the lease is lost: another worker has the job, or it was ended")
+            self._end_spans(None)
         _log.info("ends after %.2f s", time.monotonic() - began)
 
     def _follow(self, lease: Lease, kid: _Child) -> Callable[[], None]:
@@ -129,7 +169,9 @@ class Worker:
                             return lambda: self._try_later(lease, error.message)
                         return lambda: queue.fail(lease, body, error.message)
                     self._unless_outage(lambda: queue.report(lease, body))  # noqa: B023
-                now = time.monotonic()
+                    if self.spans is not None:
+                        self.spans.enter(job_pb2.Progress.FromString(body).phase)
+                now = self.beat = time.monotonic()
                 if now >= beat:
                     beat = now + HEARTBEAT_SECONDS
                     if self._unless_outage(lambda: queue.renew(lease, self.settings.lease_seconds)):
@@ -205,6 +247,7 @@ class Worker:
         """Do it when the database is back; None if the worker is to stop before that."""
         pause = 0.1
         while True:
+            self.beat = time.monotonic()
             try:
                 return write()
             except Unavailable as error:
@@ -280,9 +323,11 @@ def main() -> None:
     connection.close()
 
 
-def run_worker(settings: Settings) -> None:
-    """A worker as a process of its own: SIGTERM and SIGINT stop it."""
+def run_worker(settings: Settings, started: Callable[[Worker], object] | None = None) -> None:
+    """A worker as a process of its own: SIGTERM and SIGINT stop it; ``started`` is called before it works."""
     worker = Worker(settings)
+    if started is not None:
+        started(worker)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     worker.run()

@@ -1,0 +1,207 @@
+"""What Prometheus is told of the service as a whole: by the API, out of the database, so it holds for all machines.
+
+Every API tells the same of jobs and of what is stored: take the maximum over them, not the sum. Counters and histograms
+of jobs begin with the process, as those of calls do; each ended job is counted once, by the row that it leaves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Row, Select, func, select, tuple_
+
+from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
+from homophily_service.devices import Devices
+from homophily_service.errors import Unavailable
+from homophily_service.queue import QUEUED, RUNNING, SUCCEEDED
+from homophily_service.store.database import Database, now
+from homophily_service.store.tables import events, jobs
+from homophily_service.stores import Stores
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+# A job may be seen so long after its end was written down: the row appears when the transaction ends.
+LATE_SECONDS = 60.0
+ROWS_AT_ONCE = 1000
+
+
+class ServiceMetrics(Collector):
+    """All of it, asked for when Prometheus asks."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores, self.ended, self.devices = stores, EndedJobs(stores.database), DeviceMetrics()
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics; while the database is away, only that it is."""
+        up = GaugeMetricFamily("homophily_database_up", "Whether the database answers")
+        yield from self.devices.collect()
+        try:
+            known = list(self._of_database())
+        except Unavailable:
+            known = []
+        up.add_metric([], float(bool(known)))
+        yield up
+        yield from known
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering does not ask the database."""
+        return []
+
+    def _of_database(self) -> Iterator[Metric]:
+        jobs = GaugeMetricFamily("homophily_jobs", "Jobs that are on record", labels=["state", "kind"])
+        for state, kind, count in self.stores.queue.depths():
+            jobs.add_metric([state, kind], count)
+        yield jobs
+        oldest, untracked = _delays(self.stores.database)
+        yield GaugeMetricFamily("homophily_oldest_queued_seconds", "Age of the job that waits longest", value=oldest)
+        yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs of which MLflow does not know all yet", untracked)
+        stored = GaugeMetricFamily("homophily_stored_bytes", "Bytes of what is recorded", labels=["collection"])
+        for collection, size in self.stores.catalog.stored_bytes():
+            stored.add_metric([collection], size)
+        yield stored
+        yield from self.ended.collect()
+
+
+class EndedJobs:
+    """Counts jobs that end from now on, wherever they do."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._lock = threading.Lock()
+        self._begin: float | None = None
+        self._seen: dict[int, float] = {}
+        self._last = 0.0
+        more: dict[str, Any] = {"registry": None}
+        self.jobs = Counter("homophily_jobs_ended_total", "Jobs that have ended", ["kind", "state"], **more)
+        self.attempts = Counter("homophily_job_attempts_total", "Starts of jobs that have ended", ["kind"], **more)
+        self.wait = Histogram(
+            "homophily_job_wait_seconds", "From a job's request to its first start", ["kind"], buckets=SECONDS, **more
+        )
+        self.run = Histogram(
+            "homophily_job_run_seconds", "A job's last attempt", ["kind", "state"], buckets=SECONDS, **more
+        )
+        self.evaluations = Counter(
+            "homophily_energy_evaluations_total", "Evaluations of the energy by solvers", ["kind", "engine"], **more
+        )
+        self.solving = Counter("homophily_solve_seconds_total", "Seconds within solvers", ["kind", "engine"], **more)
+        self.phases = Counter(
+            "homophily_phase_seconds_total", "Seconds within the phases of jobs", ["kind", "phase"], **more
+        )
+        self.memory = Histogram(
+            "homophily_job_peak_memory_bytes",
+            "Most memory of the process that computed a job",
+            ["kind"],
+            buckets=[2.0**power for power in range(27, 40)],
+            **more,
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """Count what has ended since the last time, and tell."""
+        with self._lock:
+            self._follow()
+            for metric in (
+                self.jobs,
+                self.attempts,
+                self.wait,
+                self.run,
+                self.evaluations,
+                self.solving,
+                self.phases,
+                self.memory,
+            ):
+                yield from metric.collect()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        with self.database.read() as connection:
+            self._begin = self._last = float(connection.scalar(select(now())) or 0.0)
+
+    def _follow(self) -> None:
+        if self._begin is None:
+            self.begin()
+        assert self._begin is not None
+        since = max(self._begin, self._last - LATE_SECONDS)
+        after = (since, 0)
+        while rows := _ended_after(self.database, *after):
+            for row in rows:
+                if row.number not in self._seen:
+                    self._seen[row.number] = row.finished
+                    self._count(row)
+            after = (rows[-1].finished, rows[-1].number)
+            self._last = max(self._last, rows[-1].finished)
+        oldest = self._last - LATE_SECONDS
+        self._seen = {number: finished for number, finished in self._seen.items() if finished >= oldest}
+
+    def _count(self, row: Row[Any]) -> None:
+        self.jobs.labels(row.kind, row.state).inc()
+        self.attempts.labels(row.kind).inc(row.attempt)
+        if row.first_started is not None:
+            self.wait.labels(row.kind).observe(max(0.0, row.first_started - row.created))
+            self.run.labels(row.kind, row.state).observe(max(0.0, row.finished - row.started))
+        made = made_by(row)
+        if made is None:
+            return
+        engine = made.engine or "none"
+        self.evaluations.labels(row.kind, engine).inc(made.evaluations)
+        self.solving.labels(row.kind, engine).inc(made.seconds.get("solve", 0.0))
+        for phase, seconds in made.seconds.items():
+            self.phases.labels(row.kind, phase).inc(seconds)
+        if made.peak_memory_bytes:
+            self.memory.labels(row.kind).observe(made.peak_memory_bytes)
+
+
+def made_by(row: Row[Any]) -> model_pb2.Model | embedding_pb2.Embedding | None:
+    """The model or the embedding that a job has made."""
+    if row.state != SUCCEEDED:
+        return None
+    if row.kind == "fit":
+        return job_pb2.FitResult.FromString(row.outcome).model
+    if row.kind == "transduce":
+        return job_pb2.TransduceResult.FromString(row.outcome).model
+    if row.kind == "embed":
+        return job_pb2.EmbedResult.FromString(row.outcome).embedding
+    return None
+
+
+def _delays(database: Database) -> tuple[float, int]:
+    """Seconds that the oldest queued job has waited (0 if there is none), and jobs with something untracked."""
+    oldest = select(now() - func.min(jobs.c.created)).where(jobs.c.state == QUEUED)
+    untracked = select(func.count()).where(jobs.c.untracked)
+    with database.read() as connection:
+        return float(connection.scalar(oldest) or 0.0), int(connection.scalar(untracked) or 0)
+
+
+def _ended_after(database: Database, finished: float, number: int) -> Sequence[Row[Any]]:
+    """Jobs that ended after one that ended then, in this order, and when each was started for the first time."""
+    first = select(func.min(events.c.time)).where(events.c.job == jobs.c.number, events.c.state == RUNNING)
+    names = ("number", "kind", "state", "created", "started", "finished", "attempt", "outcome")
+    query: Select[Any] = (
+        select(*[jobs.c[name] for name in names], first.scalar_subquery().label("first_started"))
+        .where(jobs.c.finished >= finished, tuple_(jobs.c.finished, jobs.c.number) > (finished, number))
+        .order_by(jobs.c.finished, jobs.c.number)
+        .limit(ROWS_AT_ONCE)
+    )
+    with database.read() as connection:
+        return connection.execute(query).all()
+
+
+class DeviceMetrics(Collector):
+    """The memory of this machine's devices, where it has some."""
+
+    def __init__(self, devices: Devices | None = None) -> None:
+        self.devices = devices or Devices()
+
+    def collect(self) -> Iterable[Metric]:
+        """Used and total bytes."""
+        gauge = GaugeMetricFamily(
+            "homophily_device_memory_bytes", "Memory of a device, whoever uses it", labels=["device", "kind"]
+        )
+        for found in self.devices.memory():
+            gauge.add_metric([str(found.device), "used"], found.used)
+            gauge.add_metric([str(found.device), "total"], found.total)
+        if gauge.samples:
+            yield gauge

@@ -1,0 +1,38 @@
+"""A span for every call, below the caller's; only where traces are wanted."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+
+from homophily_service.api.interceptors import Context, Interceptor, Observed, metadata_of
+from homophily_service.logs import trace
+from homophily_service.telemetry import Span, Traces
+
+_UNTRACED = nullcontext()
+
+
+class Tracing(Interceptor):
+    """Outermost, so that the call's log lines carry the span."""
+
+    def __init__(self, traces: Traces) -> None:
+        super().__init__()
+        self.traces = traces
+
+    def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
+        """Begin the span, and end it with the call's code."""
+        service, _, name = method.lstrip("/").partition("/")
+        if service.startswith("grpc."):
+            # Health and reflection are asked for all the time.
+            return _UNTRACED
+        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+        parent = metadata_of(context, "traceparent")
+        span = self.traces.start(f"{service}/{name}", parent, kind="SERVER", attributes=attributes)
+        trace.set(span.traceparent)
+        return Observed(context, partial(_end, span))
+
+
+def _end(span: Span, code: str, _: float) -> None:
+    span.note("rpc.grpc.status_code", code)
+    # A caller's mistake is not the server's failure.
+    span.end(code if code in ("UNKNOWN", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "DEADLINE_EXCEEDED") else "")

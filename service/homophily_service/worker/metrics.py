@@ -1,0 +1,51 @@
+"""What Prometheus is told by a worker on a machine of its own: is it alive, and what its devices hold.
+
+All that is told of jobs, the API tells out of the database.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from prometheus_client import REGISTRY, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from homophily_service.api.metrics import DeviceMetrics
+from homophily_service.errors import FailedPrecondition
+from homophily_service.settings import Settings
+from homophily_service.worker.supervisor import Worker
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerMetrics(Collector):
+    """The worker's own."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def collect(self) -> Iterable[Metric]:
+        """How long ago it last looked for work or held on to its lease, and whether it computes."""
+        age = time.monotonic() - self.worker.beat
+        yield GaugeMetricFamily("homophily_worker_silent_seconds", "Since the worker last did its round", value=age)
+        busy = float(self.worker.busy)
+        yield GaugeMetricFamily("homophily_worker_busy", "Whether the worker has a job", value=busy)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing."""
+        return []
+
+
+def serve_metrics(worker: Worker, settings: Settings) -> int:
+    """Open the endpoint, in a thread of its own; returns its port."""
+    try:
+        server, _ = start_http_server(settings.metrics_port or 0, settings.host)
+    except OSError as error:
+        raise FailedPrecondition(f"cannot listen on {settings.host} port {settings.metrics_port}: {error}") from error
+    REGISTRY.register(WorkerMetrics(worker))
+    REGISTRY.register(DeviceMetrics())
+    _log.info("metrics on port %d", server.server_port)
+    return int(server.server_port)
