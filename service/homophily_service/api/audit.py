@@ -9,6 +9,7 @@ import logging
 import logging.handlers
 import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from io import TextIOWrapper
 from typing import Any
 
@@ -23,20 +24,22 @@ _log = logging.getLogger("homophily.audit")
 _LOOKS = ("Get", "List", "Wait", "Watch", "Read", "Predict")
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _OWN = "/homophily."
+_UNTOLD = nullcontext()
 
 
 class Audit(Interceptor):
     """Writes the line when the call has ended."""
 
-    def __init__(self, which: str) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.which = which
+        self.which, self.shows_certificates = settings.audit, settings.tls_client_ca is not None
 
-    def around(self, method: str, context: Context) -> Observed:
+    def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
         """Note who calls, and tell what came of it."""
-        done = Deed()
+        if self.which == "off":
+            return _UNTOLD
+        done = Deed(peer=context.peer(), certificate=_certificate(context) if self.shows_certificates else "")
         deed.set(done)
-        done.peer, done.certificate = context.peer(), _certificate(context)
         return Observed(context, self._teller(method, done))
 
     def _teller(self, method: str, done: Deed) -> Callable[[str, float], None]:
@@ -48,8 +51,6 @@ class Audit(Interceptor):
         return tell
 
     def _counts(self, method: str, code: str) -> bool:
-        if self.which == "off":
-            return False
         if code in _REFUSALS or self.which == "all":
             return True
         return method.startswith(_OWN) and not method.rpartition("/")[2].startswith(_LOOKS)

@@ -90,7 +90,7 @@ class Server:
                 *([] if self._traces is None else [Tracing(self._traces)]),
                 Logging(),
                 Metrics(),
-                Audit(settings.audit),
+                Audit(settings),
                 Errors(),
                 Authentication(self.stores.tokens if settings.auth == "tokens" else None),
                 Messages(settings.max_message_bytes),
