@@ -27,6 +27,7 @@ COMMANDS = (
     "scatter",
     "selection",
     "partitions",
+    "gpu",
 )
 TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
 """Commands with options of their own: ``python -m benchmarks table1 --help``."""

@@ -175,6 +175,7 @@ class SpaceEngine:
 
     def _set_up(self, F: Floats) -> None:
         self.box = Box.around(F, self.sigma_f)
+        self.centre, self.half = (self.backend.to_device(part) for part in self.box)
         self.series: list[Series] | None = None
         if np.isfinite(self.box.half).all() and self._modes_are_fewer():
             self.series = [Series.of(2 * float(half), self.sigma_f, self.accuracy) for half in self.box.half]
@@ -205,7 +206,7 @@ class SpaceEngine:
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy at F and its gradient."""
         backend, xp, inverse = self.backend, self.backend.xp, self.sigma_f**-2
-        x = F - backend.to_device(self.box.centre)
+        x = F - self.centre
         ends, others = xp.take(x, self.edges.rows, axis=0), xp.take(x, self.edges.columns, axis=0)
         gap, middle = ends - others, 0.5 * (ends + others)
         strength = self.edges.weights * xp.exp(-0.5 * inverse * (gap * gap).sum(axis=1))
@@ -217,7 +218,7 @@ class SpaceEngine:
         gradient = self.edges.ends.product(xp.concatenate([together - apart, together + apart]))
         gradient += read_edges().slope
         if self.series is not None:
-            inside = (xp.abs(x) <= backend.to_device(self.box.half)).all().reshape(1)
+            inside = (xp.abs(x) <= self.half).all().reshape(1)
             energy = xp.where(inside, energy, np.nan)
         return energy, gradient
 

@@ -1,0 +1,46 @@
+"""The benchmark for machines with a GPU, on the stand-in: that it runs, and that an estimate is called one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from homophily import KNNGraph, backend
+
+gpu = pytest.importorskip("benchmarks.gpu", reason="benchmarks is not on the path: run from the repository")
+DataSet, Options, Report = gpu.DataSet, gpu.Options, gpu.Report
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(gpu, "typical_seconds", lambda function: gpu.timed(function)[0])
+    monkeypatch.setitem(gpu.PLAIN, "max_iter", 1)
+
+
+@pytest.mark.usefixtures("standin_cupy")
+def test_every_table_has_both_columns():
+    X, y = gpu.helices(150)
+    data, few = DataSet("curves", X, y), gpu.draw_labels(y, 20, seed=0)
+    for rows in (list(gpu.speed(data)), list(gpu.scaling(300)), list(gpu.labelled(data, few))):
+        host, device = ([row for row in rows if row["backend"] == name] for name in gpu.BACKENDS)
+        assert len(host) == len(device) > 0
+        assert all(row.get("apart", 0.0) < 1e-6 for row in rows)
+
+
+def test_the_estimate_is_marked_as_one(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr("benchmarks.report.RESULTS", tmp_path)
+    X, y = gpu.helices(400)
+    rows = gpu.estimate(KNNGraph().fit(X), gpu.draw_labels(y, 20, seed=0))
+    assert len(rows) == 5
+    for row in rows:
+        assert all(row[f"{device.name}: ms (estimate)"] > 0 for device in gpu.DEVICES)
+        assert row["bytes an edge"] > 0
+    monkeypatch.setattr(gpu, "mnist", lambda *_: DataSet("small", X, y))
+    monkeypatch.setattr(gpu, "LABELS", 20)
+    backend._cupy_backend.cache_clear()
+    gpu.run(Options(quick=True), Report("gpu", Options(quick=True)))
+    told = capsys.readouterr().out
+    assert "ESTIMATE, not measured" in told
+    assert "No GPU, so nothing was measured on one. backend='cupy' needs CuPy" in told
