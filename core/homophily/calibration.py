@@ -47,7 +47,7 @@ def fit_calibration(
 ) -> Calibration:
     """Fit the slope to held-out scores (m, n) with their classes (m,), by weighted likelihood.
 
-    Platt's smoothed targets — (N_c + 1)/(N_c + C) for the own class, the rest shared by the others — keep it finite
+    Platt's smoothed targets — (N_c + 1)/(N_c + 2) for the own class, the rest shared by the others — keep it finite
     when the scores part the classes and modest when labels are few. With nothing held out: :data:`DEFAULT_SLOPE`.
     """
     offsets = np.asarray(offsets, dtype=np.float64)
@@ -68,8 +68,8 @@ def _logits(corrected: Floats) -> Floats:
 
 def _smoothed_targets(class_index: NDArray[np.integer], weights: Floats, classes: int) -> Floats:
     counts = np.bincount(class_index, weights=weights, minlength=classes)[class_index]
-    targets = np.repeat(1.0 / (counts + classes), classes).reshape(-1, classes)
-    targets[np.arange(len(targets)), class_index] = (counts + 1.0) / (counts + classes)
+    targets = np.repeat(1.0 / (counts + 2.0) / (classes - 1), classes).reshape(-1, classes)
+    targets[np.arange(len(targets)), class_index] = (counts + 1.0) / (counts + 2.0)
     return targets
 
 

@@ -4,7 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, softmax
+from sklearn.datasets import load_digits
 
+from homophily import IRRClassifier
 from homophily.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
 from homophily.labels import decide_index
 
@@ -127,3 +129,13 @@ def test_every_class_keeps_a_label_outside_each_fold(classes, n_folds, seed):
 def test_one_fold_is_refused():
     with pytest.raises(ValueError, match="'n_folds' parameter"):
         label_folds(np.array([0, 1]), 1)
+
+
+def test_with_many_classes_answers_are_about_as_often_right_as_they_say():
+    X, y = load_digits(return_X_y=True)
+    few = y.copy()
+    few[200:] = -1
+    model = IRRClassifier().fit(X, few)
+    confidence = model.label_distributions_[200:].max(axis=1).mean()
+    accuracy = np.mean(model.transduction_[200:] == y[200:])
+    assert abs(confidence - accuracy) < 0.06

@@ -43,7 +43,7 @@ def test_time_left_follows_from_how_fast_a_phase_goes() -> None:
 
     def event(seconds: float, phase: str | None, fraction: float | None, state: JobState) -> JobEvent:
         when = now + timedelta(seconds=seconds)
-        return JobEvent(1, when, state, 1, phase, 0, 0, None, None, fraction, "")
+        return JobEvent(1, when, state, 1, phase, 0, 0, None, None, fraction, 0, 0, None, "")
 
     pace = Pace()
     pace.see(event(-60, None, None, JobState.QUEUED))

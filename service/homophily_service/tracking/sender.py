@@ -41,7 +41,7 @@ from homophily_service.embeddings import (
     load_embedding,
 )
 from homophily_service.errors import DataLoss, NotFound
-from homophily_service.names import DEFAULT_PROJECT, EmbeddingName, ModelName
+from homophily_service.names import DEFAULT_PROJECT, EmbeddingName
 from homophily_service.settings import Settings
 from homophily_service.solutions import CLASS_INDICES, SCORES
 from homophily_service.stores import Stores
@@ -229,12 +229,10 @@ class Sender:
 
     def _draw(self, made: model_pb2.Model | embedding_pb2.Embedding) -> dict[str, bytes]:
         from homophily_service.pictures import embedding_pictures, model_pictures
+        from homophily_service.tracking.artifact import model_blob
 
         if isinstance(made, model_pb2.Model):
-            row = self.stores.catalog.get(ModelName.parse(made.name, "name"))
-            if row.message != made.SerializeToString() and model_pb2.Model.FromString(row.message).job != made.job:
-                raise NotFound(f"{made.name} is another by now")
-            arrays = self.stores.blobs.read(row.blob, SCORES, CLASS_INDICES).arrays
+            arrays = self.stores.blobs.read(model_blob(self.stores, made), SCORES, CLASS_INDICES).arrays
             return model_pictures(made, scores=arrays[SCORES], class_indices=arrays[CLASS_INDICES])
         row = self.stores.catalog.get(EmbeddingName.parse(made.name, "name"))
         names = [COORDINATES, MUST_LINKS, CANNOT_LINKS, VIOLATED_MUST_LINKS, VIOLATED_CANNOT_LINKS]
@@ -245,7 +243,7 @@ class Sender:
             made,
             arrays[COORDINATES],
             arrays.get(CLUSTERS),
-            labels=labels or None,
+            labels=None if made.clusters else labels or None,
             must_link=arrays[MUST_LINKS],
             cannot_link=arrays[CANNOT_LINKS],
             violated_must=arrays[VIOLATED_MUST_LINKS],
