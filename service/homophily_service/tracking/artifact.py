@@ -23,6 +23,7 @@ from homophily.state import State, classifier_state, graph_state, restore_classi
 from homophily_service._pb import model_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition, NotFound
 from homophily_service.models import Classifier
+from homophily_service.names import ModelName
 from homophily_service.parameters import TEXT, classes_of
 from homophily_service.store.blobs import Blobs
 from homophily_service.stores import Stores
@@ -65,8 +66,17 @@ def parts_of(classifier: Classifier) -> Parts:
     return Parts(graph_state(classifier.graph_), state, np.asarray(classifier.classes_), None)
 
 
-def stored_parts(stores: Stores, described: model_pb2.Model, blob: str) -> Parts:
+def model_blob(stores: Stores, model: model_pb2.Model) -> str:
+    """Where a model's arrays are; NotFound if it was deleted, though another may have its name by now."""
+    row = stores.catalog.get(ModelName.parse(model.name, "name"))
+    if model_pb2.Model.FromString(row.message).job != model.job:
+        raise NotFound(f"{model.name} of {model.job} is not there any more")
+    return str(row.blob)
+
+
+def stored_parts(stores: Stores, described: model_pb2.Model) -> Parts:
     """A model of the service."""
+    blob = model_blob(stores, described)
     path = stores.catalog.use_graph(described.graph.digest)
     if path is None:
         raise NotFound(f"the graph of {described.name} is not there any more")

@@ -32,7 +32,6 @@ from scipy import sparse
 
 from homophily_service._pb import model_pb2
 from homophily_service.models import Classifier
-from homophily_service.names import ModelName
 from homophily_service.stores import Stores
 from homophily_service.tracking.artifact import Parts, parts_of, read_parts, stored_parts, write_parts
 
@@ -81,8 +80,7 @@ def save_stored(stores: Stores, model: model_pb2.Model, path: Path, *, model_id:
     """Write a model of the service, to be logged under an id that MLflow has given."""
     from mlflow.models import Model
 
-    row = stores.catalog.get(ModelName.parse(model.name, "name"))
-    parts = stored_parts(stores, model_pb2.Model.FromString(row.message), row.blob)
+    parts = stored_parts(stores, model)
     metadata = {"homophily.model": model.name, "homophily.job": model.job}
     _save(parts, path, Model(model_uuid=model_id, model_id=model_id, run_id=run_id, metadata=metadata))
 

@@ -41,7 +41,7 @@ class Place(NamedTuple):
         """The one of the settings: a server, or a SQLite file in the data directory."""
         if settings.tracking_uri is not None:
             served = settings.tracking_uri.startswith(("http://", "https://"))
-            url = settings.tracking_url or (settings.tracking_uri if served else None)
+            url = settings.tracking_url or (_public(settings.tracking_uri) if served else None)
             return cls(settings.tracking_uri, None if url is None else url.rstrip("/"), None)
         folder = settings.data_dir.absolute()
         url = None if settings.tracking_url is None else settings.tracking_url.rstrip("/")
@@ -49,13 +49,18 @@ class Place(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The URI without a password."""
-        scheme, separator, rest = self.uri.partition("://")
-        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+        """The URI for everybody to see."""
+        return _public(self.uri)
 
     def run_url(self, experiment: str, run: str) -> str | None:
         """Where people find a run."""
         return None if self.url is None else f"{self.url}/#/experiments/{experiment}/runs/{run}"
+
+
+def _public(uri: str) -> str:
+    """A URI without the name and the password that it may hold."""
+    scheme, separator, rest = uri.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def is_installed() -> bool:

@@ -65,7 +65,9 @@ class Tracker:
             return 0
         self.outbox.pass_over(KINDS)
         now, done = time.monotonic(), 0
-        for job in self.outbox.waiting(AT_ONCE + len(self._refused)):
+        jobs = self.outbox.waiting(AT_ONCE + len(self._refused))
+        self._refused = {job.number: self._refused[job.number] for job in jobs if job.number in self._refused}
+        for job in jobs:
             if job.number in self._refused and self._refused[job.number][1] > now:
                 continue
             job_name.set(f"projects/{job.project}/jobs/{job.id}")
@@ -95,7 +97,8 @@ class Tracker:
 
     def _goes_on(self, number: int, error: Exception) -> bool:
         """Note what went wrong; False if it is not about the job but about MLflow."""
-        short = " ".join(str(error).split())[:300]
+        place = Place.of(self.settings)
+        short = " ".join(str(error).split())[:300].replace(place.uri, place.shown)
         if self._sender is None or not self._sender.answers():
             self._pause = min(LONGEST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             _log.warning("MLflow does not take it, next try in %g s: %s", self._pause, short)
