@@ -1,4 +1,4 @@
-"""Commands of those who run the service on several machines: migrate."""
+"""Commands of those who run the service on several machines: migrate, and what `health` asks a worker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import typer
 
 from homophily_service.cli.screen import tell
 from homophily_service.cli.serving import ConfigFile, DataDir, Set, settings_from
+
+# The worker's metric of how long ago it last went its round.
+SILENT = "homophily_worker_silent_seconds"
 
 
 def migrate(
@@ -36,3 +39,18 @@ def migrate(
     finally:
         database.close()
     tell("The database is of this version.")
+
+
+def worker_state(endpoint: str, timeout: float, silence: float) -> str | None:
+    """Whether a worker goes its rounds, by its Prometheus endpoint HOST:PORT; None if nobody answers."""
+    from urllib.error import URLError
+    from urllib.request import ProxyHandler, build_opener
+
+    try:
+        # Not through a proxy: the worker is on this machine.
+        with build_opener(ProxyHandler({})).open(f"http://{endpoint}/metrics", timeout=timeout) as answer:
+            lines = answer.read().decode().splitlines()
+    except (URLError, OSError, ValueError):
+        return None
+    silent = [float(line.split()[1]) for line in lines if line.startswith(f"{SILENT} ")]
+    return "SERVING" if silent and silent[0] <= silence else "NOT_SERVING"
