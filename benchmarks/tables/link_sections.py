@@ -52,7 +52,7 @@ def _link_seconds(found: list[Group], columns: Sequence[str]) -> str:
         entries: list[Entry] = []
         for data in columns:
             groups = [group for group in found if group.data == data and group.method == method]
-            seconds = [float(result["seconds"]) for group in groups for result in group.results]
+            seconds = [float(result["seconds"]) for group in groups for result in group.results if "seconds" in result]
             entries.append(f"{sum(seconds) / len(seconds):.2f}" if seconds else None)
         rows.append((method, entries))
     return markdown("seconds", [TITLES[name] for name in columns], rows, bold=False)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator
-from concurrent.futures import as_completed
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -101,15 +105,25 @@ def _answers(
 
     threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)
-    pool = ProcessPoolExecutor(options.jobs, env=limits, initializer=_quiet)
-    done = False
+    pool = ProcessPoolExecutor(options.jobs, env=limits, initializer=_ignore_interrupts)
+    # No more are handed over than are computed at once, so that a stop finds nothing on its way.
+    waiting = iter(cells)
+    running: dict[Future[tuple[Result | str, float]], Cell] = {}
+
+    def submit(count: int) -> None:
+        with _interrupts_ignored():
+            for cell in islice(waiting, count):
+                running[pool.submit(answer, compute, cell, options.data)] = cell
+
     try:
-        futures = {pool.submit(answer, compute, cell, options.data): cell for cell in cells}
-        for future in as_completed(futures):
-            yield futures[future], *future.result()
-        done = True
+        submit(options.jobs)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell = running.pop(future)
+                submit(1)
+                yield cell, *future.result()
     finally:
-        pool.shutdown(wait=True, kill_workers=not done)
+        pool.shutdown(wait=True, kill_workers=bool(running))
 
 
 def answer(compute: Compute, cell: Cell, folder: Path | None) -> tuple[Result | str, float]:
@@ -124,10 +138,21 @@ def answer(compute: Compute, cell: Cell, folder: Path | None) -> tuple[Result | 
         return traceback.format_exc(), time.perf_counter() - began
 
 
-def _quiet() -> None:
-    """Ctrl-C reaches every process of the terminal; who answers it is the one that began the others."""
-    import signal
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes that begin meanwhile ignore Ctrl-C, which reaches all of a terminal: one of them is to answer it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
+
+def _ignore_interrupts() -> None:
+    """The same for a process that is begun later, in place of one that ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
