@@ -35,6 +35,10 @@ class MlflowServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._client: Any = None
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Start, and wait until it answers."""
         stores = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
