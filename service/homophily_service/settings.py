@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from sqlalchemy import URL
 
@@ -124,6 +124,12 @@ class Settings(BaseSettings):
     )
     traces_ratio: float = Field(1.0, ge=0.0, le=1.0, description="Share of calls traced whose caller says nothing.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least serious line logged.")
+
+    @field_validator("project_limits", mode="before")
+    @classmethod
+    def _read_limits(cls, value: Any) -> Any:
+        """A flag is a text; the environment and files have been read already."""
+        return json.loads(value) if isinstance(value, str) else value
 
     @classmethod
     def settings_customise_sources(

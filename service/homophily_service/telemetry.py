@@ -7,6 +7,7 @@ Without it nothing of OpenTelemetry is imported. The place in a trace goes from 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from homophily_service.settings import Settings
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 # How long a span waits for others to be sent with, and how long the collector has to answer.
 SEND_SECONDS, ANSWER_SECONDS = 1.0, 2.0
+STOP_SECONDS = 3.0
 
 
 def is_traceparent(text: str) -> bool:
@@ -85,8 +87,11 @@ class Traces:
         )
 
     def stop(self) -> None:
-        """Send what is left, and end."""
-        self._provider.shutdown()
+        """Send what is left, if the collector takes it at once."""
+        # A daemon: who hangs on a collector that never answers is left behind.
+        last = threading.Thread(target=self._provider.shutdown, daemon=True)
+        last.start()
+        last.join(STOP_SECONDS)
 
 
 class Span:

@@ -136,3 +136,32 @@ def test_the_database_lies_in_the_data_folder_whatever_its_name(tmp_path: Path, 
     database.close()
     assert (tmp_path / folder / "homophily.db").exists()
     assert len(list(tmp_path.iterdir())) == 1
+
+
+LIMITS = '{"team-a": {"max_jobs_per_day": 3}, "b": {"max_project_bytes": 7, "max_queued_jobs": 2}}'
+
+
+@pytest.mark.parametrize("source", ["flag", "environment", "file"])
+def test_limits_of_single_projects_go_before_those_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    file = tmp_path / "homophily.toml"
+    file.write_text("max_jobs_per_day = 9\n")
+    if source == "file":
+        with file.open("a") as more:
+            more.write("project_limits = {team-a = {max_jobs_per_day = 3}, ")
+            more.write("b = {max_project_bytes = 7, max_queued_jobs = 2}}\n")
+    elif source == "environment":
+        monkeypatch.setenv("HOMOPHILY_PROJECT_LIMITS", LIMITS)
+    settings = load_settings(file, project_limits=LIMITS if source == "flag" else None)
+    a, b, other = (settings.limits_of(project) for project in ("team-a", "b", "other"))
+    assert (a.max_jobs_per_day, a.max_project_bytes, a.max_queued_jobs) == (3, None, 1000)
+    assert (b.max_jobs_per_day, b.max_project_bytes, b.max_queued_jobs) == (9, 7, 2)
+    assert (other.max_jobs_per_day, other.max_project_bytes, other.max_queued_jobs) == (9, None, 1000)
+    assert Settings.model_validate_json(settings.for_children()).limits_of("b") == b
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", '{"a": 1}', '{"a": {"max_queues": 1}}', '{"a": {"max_queued_jobs": 0}}'])
+def test_limits_that_cannot_be_are_refused(wrong: str) -> None:
+    with pytest.raises(ValidationError, match="project_limits"):
+        load_settings(project_limits=wrong)
