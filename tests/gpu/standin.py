@@ -70,7 +70,6 @@ METHODS = {
 }
 OPERATORS = ("add", "sub", "mul", "truediv", "pow", "matmul", "and", "or", "lshift", "rshift", "floordiv", "mod")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-ALLOCATING = ("empty", "zeros", "ones", "full")
 
 
 @dataclass
@@ -216,7 +215,7 @@ def _checked(function, name, keywords):
         unknown = set(named) - set(keywords)
         assert not unknown, f"{name} is not known to take {unknown} in CuPy"
         result = function(*_unwrap(arguments), **{key: _unwrap(value) for key, value in named.items()})
-        if name in ALLOCATING and result.nbytes > counters.largest_allocation:
+        if name in FUNCTIONS and getattr(result, "nbytes", 0) > counters.largest_allocation:
             raise OutOfMemoryError(f"Out of memory allocating {result.nbytes:,} bytes")
         return _wrap(result)
 

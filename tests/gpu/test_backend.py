@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 import types
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,6 +112,16 @@ def test_importing_and_fitting_on_the_cpu_imports_no_cupy():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"
+
+
+def test_the_base_install_has_nothing_of_cuda_and_the_extras_never_both():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert not [name for name in project["dependencies"] if name.startswith(("cupy", "nvidia", "cuda"))]
+    assert [name.partition("[")[0] for name in extras["gpu"]] == ["cupy-cuda12x"]
+    assert [name.partition("[")[0] for name in extras["gpu-cuda13"]] == ["cupy-cuda13x"]
+    others = [name for extra, names in extras.items() if not extra.startswith("gpu") for name in names]
+    assert not [name for name in others if "cupy" in name or "[gpu" in name]
 
 
 needs_cupy = pytest.mark.skipif(
