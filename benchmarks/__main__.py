@@ -26,6 +26,7 @@ COMMANDS = (
     "clustering",
     "scatter",
     "selection",
+    "capacity",
     "partitions",
     "gpu",
 )
