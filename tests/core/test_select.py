@@ -58,6 +58,15 @@ def test_the_whole_budget_is_asked_for_in_two_stages():
     assert search.ask() == []
 
 
+def test_a_search_for_err_begins_with_the_whole_search_for_irr():
+    irr, err = Search(1000, 2, method="irr"), Search(1000, 2, method="err")
+    play(irr)
+    play(err)
+    assert len(err.trials) == 2 * len(irr.trials)
+    assert err.trials[: len(irr.trials)] == irr.trials
+    assert err.best.graph == irr.best.graph
+
+
 def test_the_first_batch_of_a_stage_holds_the_defaults_and_lambda2_near_zero():
     search = Search(1000, 2)
     batches = play(search)
@@ -209,7 +218,7 @@ import sys
 sys.modules["optuna"] = None
 from homophily.selection import Search
 from tests.core.test_select import pretend
-search = Search(3000, 2, trials=22)
+search = Search(3000, 2, trials=18)
 while groups := search.ask():
     search.tell(map(pretend, groups))
 print(len(search.trials), search.best.method)
@@ -221,7 +230,7 @@ except ImportError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert "22 err" in run.stdout
+    assert "18 err" in run.stdout
     assert "pip install homophily[search]" in run.stdout
 
 

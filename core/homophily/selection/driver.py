@@ -19,7 +19,7 @@ from homophily.graph import KNNGraph
 from homophily.labels import encode_labels
 from homophily.selection.evaluation import build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
-from homophily.selection.search import DEFAULT_TRIALS, Search
+from homophily.selection.search import Search
 from homophily.threads import thread_count
 
 #: With more points than this a single fit keeps all threads busy, and groups run one after another.
@@ -42,7 +42,7 @@ def select(
     *,
     validation: ArrayLike | None = None,
     method: Method = "err",
-    trials: int = DEFAULT_TRIALS,
+    trials: int | None = None,
     seconds: float | None = None,
     seed: int = 0,
     vary: Sequence[str] | None = None,
@@ -109,7 +109,7 @@ def find(
     *,
     validation: ArrayLike | None = None,
     method: Method = "err",
-    trials: int = DEFAULT_TRIALS,
+    trials: int | None = None,
     seconds: float | None = None,
     seed: int = 0,
     vary: Sequence[str] | None = None,

@@ -25,7 +25,9 @@ STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
 #: What is searched when nobody says.
 DEFAULT_FIELDS = ("n_neighbors", "lambda1", "sigma_f", "lambda2")
 GRAPH_FIELDS = tuple(name for name in KNNGraph._parameter_constraints if name != "n_jobs")
-DEFAULT_TRIALS = 40
+#: Of each stage, when nobody says.
+STAGE_TRIALS = 20
+DEFAULT_TRIALS = 2 * STAGE_TRIALS
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
 
@@ -40,7 +42,8 @@ class Search:
     ----------
     n_points, n_classes : of the data.
     method : "err", or "irr" for the first stage alone.
-    trials : how many in all.
+    trials : how many in all, half of them for each of two stages; None means :data:`STAGE_TRIALS` a stage. So with
+        as many trials a stage, "err" begins with just what "irr" does.
     seconds : no batch is begun after so many, by the seconds of the outcomes told, ``workers`` at once; the first of
         two stages gets half of it.
     seed : of the sampler.
@@ -59,7 +62,7 @@ class Search:
         n_classes: int,
         *,
         method: Method = "err",
-        trials: int = DEFAULT_TRIALS,
+        trials: int | None = None,
         seconds: float | None = None,
         workers: int = 1,
         seed: int = 0,
@@ -69,6 +72,7 @@ class Search:
     ) -> None:
         if method not in ("irr", "err"):
             raise ValueError(f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.")
+        trials = STAGE_TRIALS * (1 if method == "irr" else 2) if trials is None else trials
         if trials < 1:
             raise ValueError(f"The 'trials' parameter of Search must be an int of at least 1. Got {trials!r} instead.")
         self.n_points, self.n_classes = n_points, n_classes
@@ -135,8 +139,8 @@ class Search:
         number = 0
         stages: list[tuple[Stage, int]] = [("graph", self.budget)]
         if self.method == "err":
-            first = math.ceil(0.4 * self.budget) if self._names("graph") else 1
-            stages = [("graph", min(first, self.budget - 1)), ("relationships", self.budget)]
+            first = self.budget // 2 if self._names("graph") else min(1, self.budget - 1)
+            stages = [("graph", first), ("relationships", self.budget)]
         for stage, last in stages:
             begin = number
             while number < last:
