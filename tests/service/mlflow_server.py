@@ -19,6 +19,8 @@ ENVIRONMENT = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "PYTHONWARNINGS": "ignore",
+    # Where it finds the programs that it is made of, as in an environment that is activated.
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 
 

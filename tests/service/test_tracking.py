@@ -189,6 +189,7 @@ def test_registered_model_is_served_by_mlflow_and_comes_back(
     import mlflow
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracked.mlflow.url)
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     uri = f"models:/{name}@champion"
     folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(tmp_path)))
     files = [file for file in folder.rglob("*") if file.is_file()]

@@ -22,6 +22,7 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # Our lines are JSON, and nobody reads what is printed.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_CONFIGURE_LOGGING": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }

@@ -103,9 +103,8 @@ def record_of(job: Row[Any], events: Iterable[Event], stores: Stores) -> Record:
         "mlflow.source.type": "JOB",
         "mlflow.source.name": f"homophily {job.kind}",
     }
+    # In the order in which MLflow's page shows them.
     facts: list[Measure] = []
-    if job.finished is not None and job.started is not None:
-        facts.append(Measure("seconds.total", job.finished - job.started, job.finished))
     if job.state == queue.FAILED:
         error = job_pb2.JobError.FromString(job.outcome)
         tags |= {"homophily.error": error.message, "homophily.error_reason": error.reason}
@@ -118,6 +117,8 @@ def record_of(job: Row[Any], events: Iterable[Event], stores: Stores) -> Record:
     if isinstance(request, job_pb2.TransduceRequest) and made is not None:
         changed = job_pb2.TransduceResult.FromString(job.outcome).changed_points
         facts.append(Measure("changed_points", changed, job.finished))
+    if job.finished is not None and job.started is not None:
+        facts.append(Measure("seconds.total", job.finished - job.started, job.finished))
     if made is not None:
         tags["mlflow.note.content"] = f"{kind.__name__.removesuffix('Name')} `{made.name}`, made by `{name}`."
         if made.warnings:
@@ -335,29 +336,29 @@ def _traced(trace: model_pb2.Trace, time: float) -> Iterator[Measure]:
 
 
 def _facts_of(made: Made, time: float) -> Iterator[Measure]:
+    if not made.trace.iterations:
+        yield Measure("energy", made.energy, time, made.iterations)
+        yield Measure("evaluations", made.evaluations, time, made.iterations)
+    yield Measure("iterations", made.iterations, time)
     graph = made.graph
     yield Measure("graph.edges", graph.edges, time)
     yield Measure("graph.components", graph.components, time)
     yield Measure("graph.recall", graph.recall, time)
     yield Measure("graph.reused", float(graph.reused), time)
-    for phase, seconds in sorted(made.seconds.items()):
-        yield Measure(f"seconds.{phase}", seconds, time)
     if made.peak_memory_bytes:
         yield Measure("peak_memory_mb", made.peak_memory_bytes / 1e6, time)
-    yield Measure("iterations", made.iterations, time)
-    if not made.trace.iterations:
-        yield Measure("energy", made.energy, time, made.iterations)
-        yield Measure("evaluations", made.evaluations, time, made.iterations)
+    for phase, seconds in sorted(made.seconds.items()):
+        yield Measure(f"seconds.{phase}", seconds, time)
 
 
 def _facts_of_model(model: model_pb2.Model, time: float) -> Iterator[Measure]:
-    yield from _facts_of(model, time)
     if model.HasField("validation"):
         yield Measure("validation_error", model.validation.error_rate, time)
     elif model.HasField("error_rate"):
         yield Measure("validation_error", model.error_rate, time)
     if model.HasField("test"):
         yield Measure("test_error", model.test.error_rate, time)
+    yield from _facts_of(model, time)
 
 
 def _facts_of_embedding(embedding: embedding_pb2.Embedding, time: float) -> Iterator[Measure]:
