@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -19,8 +20,9 @@ from cryptography import x509
 
 from homophily_service._pb import dataset_pb2, job_pb2
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_service.api import server as server_module
 from homophily_service.api.server import Server
-from homophily_service.api.tls import server_credentials
+from homophily_service.api.tls import Certificates, server_credentials
 from homophily_service.client import Client, LimitExceeded, Unauthenticated, Unavailable
 from homophily_service.errors import FailedPrecondition
 from homophily_service.settings import load_settings
@@ -216,6 +218,42 @@ def test_certificates_are_renewed_without_a_restart(tmp_path: Path) -> None:
     assert log.count("the TLS files have changed, and are in use") == 2
     # Told once for each state of the files, however many handshakes there are.
     assert log.count("the TLS files have changed, but the old ones serve on") == 2
+
+
+def test_a_connection_is_made_anew_now_and_then_and_no_call_is_lost(
+    trust: Trust, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a CA that is trusted no longer, or a certificate that has run out, does not live on for ever."""
+    monkeypatch.setattr(server_module, "CONNECTION_SECONDS", 0.2)
+    handshakes: list[float] = []
+    newer = Certificates.newer
+
+    def counted(self: Certificates) -> Any:
+        handshakes.append(time.monotonic())
+        return newer(self)
+
+    monkeypatch.setattr(Certificates, "newer", counted)
+    ca, certificate, key = (trust.folder / name for name in ("servers.pem", "client.pem", "client.key"))
+
+    def ask(port: int) -> int:
+        with Client(f"127.0.0.1:{port}", ca=ca, certificate=certificate, key=key) as client:
+            calls = 0
+            while len(handshakes) < 4 and calls < 100_000:
+                assert list(client.list_datasets()) == []
+                calls += 1
+        return calls
+
+    async def serve() -> int:
+        server = Server(load_settings(data_dir=tmp_path, port=0, predictors=0, **trust.files))
+        port = await server.start()
+        try:
+            return await asyncio.to_thread(ask, port)
+        finally:
+            await server.stop()
+
+    calls = asyncio.run(serve())
+    assert len(handshakes) >= 4
+    assert calls > len(handshakes)
 
 
 @pytest.mark.parametrize("wrong", ["no key", "no certificate", "only a CA", "missing", "other key", "no PEM", "no CA"])

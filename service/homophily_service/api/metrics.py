@@ -26,7 +26,8 @@ from homophily_service.stores import Stores
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
 # A job may be seen so long after its end was written down: the row appears when the transaction ends.
 LATE_SECONDS = 60.0
-ROWS_AT_ONCE = 1000
+# Each comes with what the job has made, which may be large.
+ROWS_AT_ONCE = 200
 
 
 class ServiceMetrics(Collector):

@@ -46,6 +46,8 @@ SERVICE = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].
 # Threads that wait for the database; uploads have their own.
 THREADS = 16
 SECONDS_BETWEEN_PINGS = 5
+# After so long a TLS connection is to be made anew, once its calls have ended: a certificate is only looked at then.
+CONNECTION_SECONDS = 3600.0
 # How long a worker may be late with its lease before its job waits for others again.
 SECONDS_LATE = 5.0
 
@@ -220,7 +222,10 @@ def _address(host: str, port: int) -> str:
 
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:
+    has_age = settings.tls_certificate is not None
+    age = [("grpc.max_connection_age_ms", int(1000 * CONNECTION_SECONDS))] if has_age else []
     return [
+        *age,
         # Beyond this gRPC itself refuses; up to it, the Messages interceptor does, with a better sentence.
         ("grpc.max_receive_message_length", settings.max_message_bytes + 16 * MIB),
         ("grpc.max_send_message_length", -1),
