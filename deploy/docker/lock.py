@@ -28,7 +28,7 @@ def write(name: str, versions: dict[str, str]) -> None:
 
 def main() -> None:
     """Resolve both images together, so that they share versions."""
-    plain, cuda = ".[service,tracking]", ".[service,tracking,gpu]"
+    plain, cuda = ".[otel,service,tracking]", ".[gpu,otel,service,tracking]"
     both = resolved(cuda)
     needed = resolved(plain)
     write("requirements.txt", {name: both[name] for name in needed})

@@ -1,0 +1,72 @@
+"""What can be said of the images without building them; `make image-test` builds and runs one."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "deploy" / "docker"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+
+
+def wanted(*extras: str) -> Iterator[Requirement]:
+    """Direct requirements of the project with these extras."""
+    lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras)]
+    for requirement in (Requirement(line) for lines in lists for line in lines):
+        if requirement.name == PROJECT["name"]:
+            yield from wanted(*requirement.extras)
+        else:
+            yield requirement
+
+
+def locked(*names: str) -> dict[str, Version]:
+    lines = (line for name in names for line in (DOCKER / name).read_text().splitlines() if not line.startswith("#"))
+    pairs = (line.split("==") for line in lines)
+    return {canonicalize_name(name): Version(version) for name, version in pairs}
+
+
+@pytest.mark.parametrize(
+    ("extras", "files"),
+    [
+        (("otel", "service", "tracking"), ("requirements.txt",)),
+        (("gpu", "otel", "service", "tracking"), ("requirements.txt", "requirements-cuda.txt")),
+    ],
+    ids=["cpu", "cuda"],
+)
+def test_locked_versions_are_those_that_the_project_wants(extras: tuple[str, ...], files: tuple[str, ...]) -> None:
+    versions = locked(*files)
+    for requirement in wanted(*extras):
+        name = canonicalize_name(requirement.name)
+        assert name in versions, f"{name} is missing: make image-lock"
+        assert requirement.specifier.contains(versions[name], prereleases=True), f"{name}: make image-lock"
+
+
+def test_everything_that_is_copied_is_let_through() -> None:
+    ignored = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
+    for line in re.findall(r"^COPY (?!--from)(?:--chmod=\d+ )?(.+)$", DOCKERFILE, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert f"!{source}" in ignored
+            assert (ROOT / source).exists()
+
+
+def test_images_run_as_nobody_in_particular() -> None:
+    users = re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE)
+    assert users == ["10001:10001"]
+    # Both targets stand on the stage that says so.
+    assert re.findall(r"^FROM runtime AS (\w+)$", DOCKERFILE, re.MULTILINE) == ["cuda", "cpu"]
+
+
+def test_kernels_are_compiled_for_the_processor_that_runs_them_by_name() -> None:
+    names = re.findall(r"^ARG KERNEL_CPU=(.+)$", DOCKERFILE, re.MULTILINE)
+    assert len(names) == 2
+    assert len(set(names)) == 1
+    assert f"= {names[0]} ]" in (DOCKER / "entrypoint.sh").read_text()
