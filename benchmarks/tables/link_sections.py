@@ -12,25 +12,34 @@ Find = Callable[[str, str, int, str], Group | None]
 """A group by data set, method, number of links and form."""
 
 
-def _link_rows(
+Rows = list[tuple[str, Sequence[Entry]]]
+
+
+def _one_count(
+    title: str,
     count: int,
     columns: Sequence[str],
     find: Find,
     methods: Sequence[str],
     printed: dict[tuple[str, int], paper.Series],
-    reading: str = "",
-) -> list[tuple[str, Sequence[Entry]]]:
-    rows: list[tuple[str, Sequence[Entry]]] = []
+) -> list[str]:
+    """Title and table of one number of links: ours and others by us, then what the paper prints."""
+    rows: Rows = []
     for method in methods:
-        for form, title in (("default", f"{method}, defaults"), ("tuned", f"{method}, tuned")):
+        for form, name in (("default", f"{method}, defaults"), ("tuned", f"{method}, tuned")):
             entries = [of(find(data, method, count, form), "error") for data in columns]
             if any(entry is not None for entry in entries):
-                rows.append((f"{title}{reading}", entries))
-    for (method, links), series in printed.items():
-        if links == count:
-            entries = [Figure(series[data]) if data in series else None for data in columns]
-            rows.append((f"{method}, paper", entries))
-    return rows
+                rows.append((name, entries))
+    if not rows:
+        return [f"**{title}**: not run yet."]
+    rows += [
+        (f"{method}, paper", [_paper_figure(series, data) for data in columns])
+        for (method, links), series in printed.items()
+        if links == count
+    ]
+    groups = [find(data, "ERR", count, "default") for data in columns]
+    rows.append(("draws (ERR)", [str(len(group.records)) if group else None for group in groups]))
+    return [f"**{title}**", markdown("error, %", [TITLES[name] for name in columns], rows)]
 
 
 def _link_shortfalls(
@@ -47,7 +56,7 @@ def _link_shortfalls(
 
 def _link_seconds(found: list[Group], columns: Sequence[str]) -> str:
     methods = dict.fromkeys(group.method for group in found)
-    rows: list[tuple[str, Sequence[Entry]]] = []
+    rows: Rows = []
     for method in methods:
         entries: list[Entry] = []
         for data in columns:
@@ -72,23 +81,20 @@ def table2_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
     columns = paper.LINK_SETS
     titles = [TITLES[name] for name in columns]
     methods = _in_order(found, ("ERR", "SL", "CCSR", "CSP", "COSC"))
-    rows: list[tuple[str, Sequence[Entry]]] = [
+    rows: Rows = [
         ("Original", [of(pick(found, data, "Original"), "error") for data in columns]),
         ("Original, paper", [f"({value:.2f})" for value in paper.ORIGINAL_CLUSTERS_AS_PRINTED]),
     ]
     parts += ["**Without links** (the paper's row is printed as it stands; its columns are shuffled)"]
     parts.append(markdown("error, %", titles, rows, bold=False))
     for count in paper.LINK_COUNTS:
-        rows = []
         for reading in ("of each kind", "in all"):
 
             def find(data: str, method: str, links: int, form: str, reading: str = reading) -> Group | None:
                 return pick(found, data, method, links=links, form=form, reading=reading)
 
-            printed = paper.TABLE2 if reading == "in all" else {}
-            rows += _link_rows(count, columns, find, methods, printed, f", {reading}")
+            parts += _one_count(f"s_R = {count} {reading}", count, columns, find, methods, paper.TABLE2)
             shortfalls += _link_shortfalls("table2", count, find, paper.TABLE2, f" {reading}")
-        parts += [f"**s_R = {count}**", markdown("error, %", titles, rows)]
     parts += ["**Seconds** on a ready graph, over all numbers of links", _link_seconds(found, columns)]
     parts.append(
         "PCKMeans and MPCKMeans are those of active-semi-supervised-clustering 0.0.1, on the points as they are. "
@@ -114,15 +120,14 @@ def table3_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
     def find(data: str, method: str, links: int, form: str) -> Group | None:
         return pick(found, data, method, links=links, form=form)
 
-    rows: list[tuple[str, Sequence[Entry]]] = [
+    rows: Rows = [
         ("Original", [of(pick(found, data, "Original"), "error") for data in columns]),
         ("Original, paper", [_paper_figure(paper.ORIGINAL_MAPS, data) for data in columns]),
     ]
     parts += ["**Without links**", markdown("error, %", titles, rows, bold=False)]
     for count in paper.LINK_COUNTS:
-        rows = _link_rows(count, columns, find, methods, paper.TABLE3)
+        parts += _one_count(f"s_R = {count}", count, columns, find, methods, paper.TABLE3)
         shortfalls += _link_shortfalls("table3", count, find, paper.TABLE3)
-        parts += [f"**s_R = {count}**", markdown("error, %", titles, rows)]
     parts += ["**Seconds** on a ready graph, over all numbers of links", _link_seconds(found, columns)]
     parts.append(
         "UMAP takes classes and no links: it is told the classes of all linked points, which is more than the links "

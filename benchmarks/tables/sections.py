@@ -76,6 +76,7 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
                     for data in paper.CLASS_SETS
                 ]
                 rows.append((name, entries))
+        rows.append(("draws (trials)", [_effort(pick(found, data, "ERR", power=2)) for data in paper.CLASS_SETS]))
         parts += [f"**{title}**", markdown("error, %", columns, rows)]
     rows = [
         (
@@ -111,6 +112,10 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
         "brackets, and not compared."
     )
     return "\n\n".join(parts)
+
+
+def _effort(group: Group | None) -> Entry:
+    return None if group is None else f"{len(group.records)} ({group.setting['trials']})"
 
 
 def _paper_entry(theirs: paper.Series, data: str) -> Entry:

@@ -156,10 +156,11 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
         lambda: select(X, split.known, validation=split.validation, method=way, trials=trials, **asked)
     )
     by_default = _kind(way)(power=power).fit(graph_of(data, 10), split.few)
+    default = split.error(by_default.transduction_, data.y)
     return {
         "error": split.error(found.estimator_.transduction_, data.y),
-        "best": min(trial_errors(data, split, found.trials)),
-        "default": split.error(by_default.transduction_, data.y),
+        "best": min(default, *trial_errors(data, split, found.trials)),
+        "default": default,
         "seconds": seconds,
         "trials": len(found.trials),
         "parameters": {name: value for name, value in found.best.parameters.items() if name not in asked},
