@@ -18,6 +18,11 @@ __device__ __forceinline__ long long global_thread() {
     return (long long)blockIdx.x * THREADS + threadIdx.x;
 }
 
+// at / columns; in 32 bits where it fits, as a division in 64 costs as much as reading a short row.
+__device__ __forceinline__ int row_of(long long at, int columns) {
+    return at >> 31 == 0 ? (int)((unsigned)at / (unsigned)columns) : (int)(at / columns);
+}
+
 // Sum over the block's threads by a tree in shared memory; every thread of the block must call it. The result is
 // right in thread 0. The first barrier keeps a thread that is still reading the last call's scratch from being overtaken.
 __device__ __forceinline__ real block_sum(real value, real* scratch) {

@@ -22,7 +22,7 @@ extern "C" __global__ void csr_product(
 ) {
     long long at = global_thread();
     if (at >= (long long)rows * columns) return;
-    int row = (int)(at / columns);
+    int row = row_of(at, columns);
     out[at] = row_times(row, (int)(at - (long long)row * columns), columns, indptr, indices, data, x);
 }
 
@@ -35,7 +35,7 @@ extern "C" __global__ void csr_product_plus(
 ) {
     long long at = global_thread();
     if (at >= (long long)rows * columns) return;
-    int row = (int)(at / columns);
+    int row = row_of(at, columns);
     int column = (int)(at - (long long)row * columns);
     out[at] = alpha * row_times(row, column, columns, indptr, indices, data, x) + beta[row] * y[at];
 }

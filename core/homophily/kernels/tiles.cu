@@ -10,7 +10,7 @@ extern "C" __global__ void relate_tile(
 ) {
     long long at = global_thread();
     if (at >= (long long)rows * width) return;
-    long long row = at / width;
+    long long row = row_of(at, width);
     int z = (int)(at - row * width);
     real x = 0;
     for (int d = 0; d < dimensions; ++d) {
