@@ -32,7 +32,7 @@ AT_ONCE = 100
 # How long MLflow is left alone that does not answer, at first and at most; and a job that it refuses.
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_REFUSAL = 0.5, 10.0, 600.0
 # Behind everything that computes.
-NICENESS = 10
+NICENESS = 5
 
 
 class Tracker:

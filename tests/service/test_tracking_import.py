@@ -1,0 +1,102 @@
+"""Models that a program of its own has logged to MLflow's registry, imported by a worker; all in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from homophily import ERRClassifier
+from homophily_service._pb import job_pb2, model_pb2
+from homophily_service.errors import DataLoss, FailedPrecondition, NotFound
+from homophily_service.models import load_model
+from homophily_service.names import JobName
+from homophily_service.settings import Settings
+from homophily_service.stores import Stores
+from homophily_service.tracking.mlflow_models import log_model
+from homophily_service.tracking.place import Place, connect
+from homophily_service.worker.compute import compute
+from homophily_service.worker.protocol import Task
+
+# MLflow's own: of types that it could not check, and of what it is built on.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning:mlflow",
+    "ignore::FutureWarning:mlflow",
+    "ignore::sqlalchemy.exc.SADeprecationWarning",
+    "ignore::ResourceWarning",
+)
+
+
+class Worker:
+    """What a worker's child does, without the processes around it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings(data_dir=folder)
+        self.stores = Stores.open(self.settings)
+        self.stores.database.migrate()
+        self.client = connect(self.settings)
+        place = Place.of(self.settings)
+        self.experiment = self.client.create_experiment("elsewhere", place.artifacts)
+
+    def task(self, uri: str) -> Task:
+        request = job_pb2.ImportModelRequest(parent="projects/default", uri=uri).SerializeToString()
+        return Task(JobName("default", "job"), "import", request, "token")
+
+    def imported(self, uri: str) -> model_pb2.Model:
+        result = compute(self.task(uri), self.stores, self.settings, 1, lambda _: None)
+        assert isinstance(result, bytes)
+        return job_pb2.ImportResult.FromString(result).model
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    worker = Worker(tmp_path_factory.mktemp("import"))
+    yield worker
+    worker.stores.close()
+
+
+def fitted() -> tuple[Any, ERRClassifier]:
+    rng = np.random.default_rng(5)
+    place = np.arange(120) % 2
+    X = (4.0 * rng.normal(size=(2, 3))[place] + rng.normal(size=(120, 3))).astype(np.float32)
+    y = np.where(place == 0, "yes", "no").astype(object)
+    y[20:] = None
+    return X, ERRClassifier(n_neighbors=7, lambda2=0.02, class_prior=[0.4, 0.6]).fit(X, y.astype(object))
+
+
+def test_model_of_another_program_is_served_here(worker: Worker) -> None:
+    X, classifier = fitted()
+    run = worker.client.create_run(worker.experiment)
+    log_model(classifier, registered_model_name="answers", run_id=run.info.run_id)
+    worker.client.set_registered_model_alias("answers", "champion", "1")
+    for uri in ("models:/answers@champion", "models:/answers/1"):
+        model = worker.imported(uri)
+        assert (model.source, model.points, model.dimensions, model.labelled) == (uri, 120, 3, 20)
+        assert list(model.classes.strings.values) == ["no", "yes"]
+        assert not model.calibrated
+        assert (model.graph_parameters.n_neighbors, model.solver_parameters.lambda2) == (7, 0.02)
+        assert list(model.solver_parameters.class_prior.shares.values) == [0.4, 0.6]
+        again = load_model(worker.stores, worker.task(uri).result_path, model.graph.digest, 1)
+        found, expected = again.answer(X + 0.1), classifier.answer(X + 0.1)
+        assert [["no", "yes"][index] for index in found.classes] == expected.classes.tolist()
+        np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_what_is_missing_damaged_or_something_else_is_refused(worker: Worker, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="nothing"):
+        worker.imported("models:/nothing@champion")
+    run = worker.client.create_run(worker.experiment).info.run_id
+    (tmp_path / "notes.txt").write_text("no model")
+    worker.client.log_artifact(run, str(tmp_path / "notes.txt"), "notes")
+    with pytest.raises(FailedPrecondition, match="no model of Homophily"):
+        worker.imported(f"runs:/{run}/notes")
+    _, classifier = fitted()
+    logged = log_model(classifier, run_id=run)
+    folder = Path(worker.client.get_logged_model(logged.model_id).artifact_location.removeprefix("file://"))
+    file = folder / "homophily" / "graph" / "weights_data.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    with pytest.raises(DataLoss, match="weights_data"):
+        worker.imported(f"models:/{logged.model_id}")
