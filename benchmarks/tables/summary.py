@@ -87,7 +87,7 @@ def groups(records: Records | Iterable[Record]) -> list[Group]:
 
 
 def pick(candidates: Iterable[Group], data: str, method: str, **setting: Any) -> Group | None:
-    """The group of that setting; of several the one with most trials, then most draws, then the latest."""
+    """The group of that setting; of several the one with most trials or graphs, then most draws, then the latest."""
     fitting = [
         group
         for group in candidates
@@ -99,6 +99,7 @@ def pick(candidates: Iterable[Group], data: str, method: str, **setting: Any) ->
         fitting,
         key=lambda group: (
             group.setting.get("trials", 0),
+            len(group.setting.get("neighbors", ())),
             len(group.records),
             max(record.when for record in group.records),
         ),

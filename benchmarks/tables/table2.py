@@ -69,7 +69,7 @@ def _reported(
 
 def _readings(options: Options, name: str, method: str) -> list[str]:
     # The other reading of large sets takes as long again and tells little about the systems beside us.
-    one = links.is_large(name) and (options.quick or method != "ERR")
+    one = (links.is_large(name) and (options.quick or method != "ERR")) or (options.quick and method == "MPCKMeans")
     return ["of each kind"] if one else list(READINGS)
 
 
@@ -83,7 +83,7 @@ def _counts(options: Options, name: str, method: str) -> tuple[int, ...]:
 def _seeds(options: Options, name: str, method: str) -> int:
     most = 1 if links.is_large(name) and method in ("COSC", "PCKMeans") else 100
     if method == "MPCKMeans":
-        most = 3
+        most = 1 if options.quick else 3
     return min(links.seeds(options, name), most)
 
 

@@ -346,7 +346,7 @@ def test_validation_points_are_seen_by_no_fit_and_counted_by_no_error() -> None:
 
 def test_a_peer_is_given_the_graph_that_does_best_on_the_validation_points() -> None:
     data = table1._data(None, "usps", 0)
-    result = table1.peer(data, table1.split_points(data.y, "usps", 0), "scikit-learn LabelSpreading")
+    result = table1.peer(data, table1.split_points(data.y, "usps", 0), "scikit-learn LabelSpreading", (5, 10))
     assert result["best"] <= result["error"] < 50.0
     assert result["choice"].startswith("k = ")
 
