@@ -41,6 +41,7 @@ test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with C
 	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda12x cupy-cuda13x
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(if $(filter 13,$(CUDA)),gpu-cuda13,gpu)]'
 	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest --on-gpu tests/core/test_classify_graph.py tests/core/test_classify_labels.py
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests
 	$(BIN)/python -m pytest tests/system --long

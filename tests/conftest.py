@@ -7,6 +7,19 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long forms of the reliability tests, as `make chaos`")
+    parser.addoption(
+        "--on-gpu", action="store_true", help="let what asks for the CPU run on the GPU, as `make test-gpu`"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--on-gpu"):
+        from homophily import DeviceUnavailableError, backend
+
+        try:
+            backend._NUMPY = backend.get_backend("cupy")
+        except DeviceUnavailableError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 @pytest.fixture(scope="session")
