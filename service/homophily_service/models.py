@@ -52,7 +52,8 @@ def read_graph(blobs: Blobs, path: str, threads: int) -> KNNGraph:
     """A graph out of its arrays."""
     stored = blobs.read(path)
     graph = restore_graph(State(stored.arrays, stored.document))
-    graph.set_params(n_jobs=threads)
+    # It may have been fitted on another machine's GPU.
+    graph.set_params(n_jobs=threads, backend="numpy")
     return graph
 
 
@@ -74,5 +75,5 @@ def load_model(stores: Stores, path: str, digest: str | None, threads: int) -> C
         raise FailedPrecondition(f"{path} has no graph")
     stored = stores.blobs.read(path)
     classifier = restore_classifier(State(stored.arrays, stored.document), load_graph(stores, digest, threads))
-    classifier.set_params(n_jobs=threads)
+    classifier.set_params(n_jobs=threads, backend="numpy")
     return classifier

@@ -86,6 +86,11 @@ class Settings(BaseSettings):
     threads: int | None = Field(
         None, ge=1, description="Threads of a computing process; its share of the cores if not given."
     )
+    device: str = Field(
+        "cpu",
+        pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$",
+        description="Where jobs are computed: cpu, cuda:0 and so on, or auto for a GPU if there is one.",
+    )
     lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for so long has lost its job.")
     poll_seconds: PositiveFloat = Field(0.05, description="How often idle workers and waiting calls look for news.")
     job_time_limit: PositiveFloat = Field(3600.0, description="Seconds of an attempt, unless the request says so.")

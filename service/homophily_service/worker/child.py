@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from homophily.backend import select_device
+from homophily.errors import DeviceUnavailableError
 from homophily_service._pb.job_pb2 import Progress
 from homophily_service.errors import InternalError, ServiceError
 from homophily_service.job_errors import job_error
@@ -23,6 +25,11 @@ def main() -> None:
     connection, settings = begin()
     start_logging(settings.log_level)
     stores, threads = Stores.open(settings), fair_threads(settings)
+    try:
+        backend = select_device(settings.device)
+    except DeviceUnavailableError as error:
+        _log.error("cannot compute on %s: %s", settings.device, error)
+        raise SystemExit(1) from None
     warm_up(threads)
     warm_up_maps(threads)
     connection.send_bytes(READY + " ".join(KINDS).encode())
@@ -37,7 +44,7 @@ def main() -> None:
             return
         about(task)
         try:
-            answer = compute(task, stores, settings, threads, tell)
+            answer = compute(task, stores, settings, threads, tell, backend)
             connection.send_bytes(WAIT + answer.encode() if isinstance(answer, Waiting) else SUCCESS + answer)
         except ServiceError as error:
             connection.send_bytes(ERROR + job_error(error))

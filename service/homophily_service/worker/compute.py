@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily.backend import BackendName
 from homophily.optimize import State as Iterate
 from homophily.state import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
@@ -47,11 +48,13 @@ class Compared(NamedTuple):
     test: PointLabels
 
 
-def compute(task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell) -> bytes | Waiting:
+def compute(
+    task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell, backend: BackendName = "numpy"
+) -> bytes | Waiting:
     """The job's result, serialised, or what it has to wait for; a ServiceError if it cannot be had."""
     forget_peak_memory()
     try:
-        return KINDS[task.kind](Work(task, stores, settings, threads, Stage(tell)))
+        return KINDS[task.kind](Work(task, stores, settings, threads, Stage(tell), backend))
     except ServiceError:
         raise
     except ValueError as error:
@@ -185,7 +188,9 @@ def _solve(
         else:
             stage.step(state if isinstance(state, int) else state.iteration, most)
 
-    classifier.set_params(n_jobs=work.threads, callback=follow)
+    # Sparse ERR has no form for a GPU.
+    backend: BackendName = "numpy" if getattr(classifier, "relationship_neighbors", None) else work.backend
+    classifier.set_params(n_jobs=work.threads, callback=follow, backend=backend)
     start = earlier
     if earlier is not None and isinstance(classifier, ERRClassifier):
         start = _irr_start(classifier, graph, y, weights, earlier)
@@ -212,7 +217,7 @@ def _solve(
     model.evaluations, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = calibrate
     model.seconds.update(stage.seconds)
-    describe_computing(model)
+    describe_computing(model, backend)
     model.create_time.GetCurrentTime()
 
 
@@ -230,6 +235,7 @@ def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any,
         lambda1=classifier.lambda1,
         normalized=classifier.normalized,
         n_jobs=classifier.n_jobs,
+        backend=classifier.backend,
     )
     return irr.fit(graph, y, sample_weight=weights, init=earlier).solution_
 

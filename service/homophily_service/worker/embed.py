@@ -154,7 +154,7 @@ def _solve(
     embedding.energy, embedding.iterations = float(fitted.energy_), int(fitted.n_iter_)
     embedding.evaluations, embedding.engine = int(fitted.n_evaluations_), str(fitted.engine_)
     embedding.seconds.update(stage.seconds)
-    describe_computing(embedding)
+    describe_computing(embedding, work.backend)
     embedding.create_time.GetCurrentTime()
 
 
@@ -189,5 +189,5 @@ def _fit(
     def follow(state: Iterate) -> None:
         work.stage.optimised(state, most)
 
-    estimator.set_params(n_jobs=work.threads, callback=follow)
+    estimator.set_params(n_jobs=work.threads, callback=follow, backend=work.backend)
     estimator.fit(graph, must_link=links.must, cannot_link=links.cannot, init=init)

@@ -132,6 +132,8 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
         # Groups go through JSON.
         solver["class_prior"] = solver["class_prior"].tolist()
     fixed = {**graph_parameters(request.graph, is_sparse=is_sparse, field="graph"), **solver}
+    if work.backend != "numpy" and "relationship_neighbors" not in solver:
+        fixed["backend"] = work.backend
     if not request.graph.HasField("n_neighbors"):
         del fixed["n_neighbors"]
     return Question(y, weights, validation.points if validation.points.size else None, method, fixed, len(classes))

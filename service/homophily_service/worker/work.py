@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from homophily import KNNGraph
+from homophily.backend import BackendName, CupyBackend, get_backend
 from homophily.optimize import State as Iterate
 from homophily.state import PointLabels
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
@@ -100,6 +101,7 @@ class Work(NamedTuple):
     settings: Settings
     threads: int
     stage: Stage
+    backend: BackendName = "numpy"
 
     def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
         """Labels out of the request."""
@@ -123,7 +125,7 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     if graph is None:
         stored = work.stores.blobs.read(blob)
         points = points_from_parts(stored.arrays, described.dimensions)
-        graph = KNNGraph(**parameters, n_jobs=work.threads).fit(points)
+        graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend).fit(points)
         fresh = graph_path(digest, work.task.token)
         size = save_graph(work.stores.blobs, fresh, graph)
         if path is None:
@@ -142,9 +144,10 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     return graph
 
 
-def describe_computing(described: Described) -> None:
+def describe_computing(described: Described, backend: BackendName) -> None:
     """Note on what, with what and in how much memory something was computed."""
-    described.device = "cpu"
+    computed = get_backend(backend)
+    described.device = f"cuda:{computed.device}" if isinstance(computed, CupyBackend) else "cpu"
     described.peak_memory_bytes = _peak_memory()
     described.software.update({package: version(package) for package in SOFTWARE})
     described.software["python"] = platform.python_version()
