@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
@@ -291,7 +291,7 @@ class ERRClassifier(GraphClassifier):
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         if self._one_vs_rest:
             targets = np.where(problem.confidence[:, None] > 0, 2.0 * problem.targets - 1.0, 0.0)
-            problem = Problem(problem.rows, problem.laplacian, problem.confidence, targets)
+            problem = replace(problem, targets=targets)
         F = init
         if F is None:
             show = None if callback is None else lambda _, residual: callback(Start(residual))
@@ -301,7 +301,7 @@ class ERRClassifier(GraphClassifier):
         engine = self._engine(problem, F.reshape(-1, 1))
         answers = [
             self._descend(
-                Problem(problem.rows, problem.laplacian, problem.confidence, problem.targets[:, c : c + 1]),
+                replace(problem, targets=problem.targets[:, c : c + 1]),
                 F[:, c : c + 1],
                 engine,
                 init is not None,

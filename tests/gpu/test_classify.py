@@ -34,7 +34,8 @@ def test_the_linear_solution_is_that_of_the_cpu(power):
 def three_classes(u=240):
     X, y = make_blobs(u, centers=3, cluster_std=1.8, random_state=0)
     few = y.copy()
-    few[15:] = -1
+    few[40:] = -1
+    assert set(few) == {-1, 0, 1, 2}
     return X, few
 
 
@@ -47,6 +48,7 @@ def three_classes(u=240):
         (few_labels, {"engine": "tiles"}),
         (three_classes, {}),
         (three_classes, {"multiclass": "one-vs-rest"}),
+        (three_classes, {"engine": "tiles"}),
         (three_classes, {"engine": "nystrom"}),
     ],
 )
@@ -58,6 +60,25 @@ def test_the_labels_of_err_are_those_of_the_cpu(data, parameters):
     np.testing.assert_allclose(device.solution_, host.solution_, atol=1e-5)
     assert (device.transduction_ == host.transduction_).all()
     assert (device.n_iter_, device.n_evaluations_) == (host.n_iter_, host.n_evaluations_)
+
+
+@counted
+@pytest.mark.parametrize("multiclass", ["vector", "one-vs-rest"])
+def test_every_step_of_err_is_computed_on_the_device(multiclass, monkeypatch):
+    X, y = three_classes()
+    graph = KNNGraph().fit(X)
+    for name in (
+        "homophily.transduction.solve_irr",
+        "homophily.classify.make_engine",
+        "homophily.classify.descend_labels",
+    ):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("computed on the CPU"))
+    seen = []
+    device = ERRClassifier(backend="cupy", max_iter=2, tol=0.0, multiclass=multiclass)
+    device.set_params(callback=lambda state: state.iteration and seen.append(counters.launches)).fit(graph, y)
+    assert len(seen) == (6 if multiclass == "one-vs-rest" else 2)
+    assert all(before < after for before, after in zip([0, *seen], seen, strict=False))
+    assert device.engine_ == "cells"
 
 
 @counted
