@@ -41,6 +41,8 @@ PROJECT = "projects/default"
 LEASE_SECONDS = 3.0
 # How long anything may take that is not itself what a test measures: machines of continuous integration are slow.
 PATIENCE = 120.0
+# Twice as long as SQLite lets a writer wait, so that an answer is the service's and not the client's own.
+CALL_SECONDS = 60.0
 T = TypeVar("T")
 
 
@@ -59,13 +61,17 @@ def eventually(what: str, ask: Callable[[], T], seconds: float = PATIENCE) -> T:
 
 
 class Process:
-    """A process that a test has started."""
+    """A process that a test has started, in a working directory of its own; ``within`` a command that becomes it."""
 
-    def __init__(self, role: str, environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, role: str, environment: dict[str, str], log: Path, cwd: Path, within: Sequence[str] = ()
+    ) -> None:
         self.role, self.log = role, log
+        command = [*within, sys.executable, str(LAUNCHER), role, str(os.getpid())]
         with log.open("ab") as out:
-            command = [sys.executable, str(LAUNCHER), role, str(os.getpid())]
-            self._popen = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            self._popen = subprocess.Popen(
+                command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
         self.pid = self._popen.pid
 
     @property
@@ -109,9 +115,9 @@ class Cluster:
 
     # -- processes
 
-    def worker(self, **settings: Any) -> Process:
+    def worker(self, within: Sequence[str] = (), **settings: Any) -> Process:
         """Start a worker; its child is warm some seconds later."""
-        return self._start("worker", settings)
+        return self._start("worker", settings, within)
 
     def serve(self, **settings: Any) -> Process:
         """Start an API (with as many workers as the settings say); returns when it answers."""
@@ -121,12 +127,16 @@ class Cluster:
         assert process.is_running, process.log.read_text()
         return process
 
-    def _start(self, role: str, settings: dict[str, Any]) -> Process:
-        options = {f"HOMOPHILY_{name.upper()}": str(value) for name, value in {**self.options, **settings}.items()}
+    def _start(self, role: str, settings: dict[str, Any], within: Sequence[str] = ()) -> Process:
+        """Start a process in its data folder, where it finds nothing of this repository, as on another machine."""
+        settings = {**self.options, **settings}
+        cwd = Path(settings["data_dir"])
+        cwd.mkdir(exist_ok=True)
+        options = {f"HOMOPHILY_{name.upper()}": str(value) for name, value in settings.items()}
         environment = {**os.environ, **options, procfs.TAG: self.tag}
         if options["HOMOPHILY_TRACKING"] == "False":
             environment["PYTHONPATH"] = str(PRODUCTION)
-        process = Process(role, environment, self.folder / f"{role}-{len(self._processes)}.log")
+        process = Process(role, environment, self.folder / f"{role}-{len(self._processes)}.log", cwd, within)
         self._processes.append(process)
         return process
 
@@ -215,11 +225,14 @@ class Cluster:
 
 
 def odd(line: str) -> bool:
-    """Whether a line of a log tells of an exception."""
+    """Whether a line of a log tells of an exception, or comes from somebody else.
+
+    A kill may cut a line, and the next one then stands behind it: what is left is judged by its words.
+    """
     try:
         return "exception" in json.loads(line)
     except ValueError:
-        return bool(line.strip())
+        return bool(line.strip()) and (not line.startswith('{"time": ') or '"exception": ' in line)
 
 
 def signal_to(pid: int, number: signal.Signals) -> None:
@@ -276,7 +289,7 @@ class Client:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                return getattr(self.stub, method)(request, timeout=30.0)
+                return getattr(self.stub, method)(request, timeout=CALL_SECONDS)
             except grpc.RpcError as error:
                 if code(error) != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
                     raise
@@ -311,12 +324,12 @@ class Client:
 
     def solution(self, model: str) -> NDArray[Any]:
         """The classes of a model's points, as positions."""
-        parts = self.stub.ReadSolution(model_pb2.ReadSolutionRequest(name=model), timeout=30.0)
+        parts = self.stub.ReadSolution(model_pb2.ReadSolutionRequest(name=model), timeout=CALL_SECONDS)
         return np.concatenate([np.frombuffer(part.tensors[0].data, "<i4") for part in parts])
 
     def coordinates(self, embedding: str) -> NDArray[Any]:
         """The map of an embedding."""
-        parts = self.stub.ReadEmbedding(embedding_pb2.ReadEmbeddingRequest(name=embedding), timeout=30.0)
+        parts = self.stub.ReadEmbedding(embedding_pb2.ReadEmbeddingRequest(name=embedding), timeout=CALL_SECONDS)
         return np.concatenate([np.frombuffer(part.rows.data, "<f8").reshape(part.rows.shape) for part in parts])
 
 
