@@ -277,14 +277,19 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         return (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
 
     def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:
-        owner = f"{type(self).__name__}.fit"
-        given = check_links(must_link, cannot_link, points, owner=owner)
-        if y is None:
-            return given
-        labelled = links_from_labels(y)
-        check_consistent_length(y, np.empty(points))
-        pairs = np.vstack([given.must, labelled.must]), np.vstack([given.cannot, labelled.cannot])
-        return check_links(*pairs, points, owner=owner)
+        labelled = None
+        if y is not None:
+            labelled = links_from_labels(y)
+            check_consistent_length(y, np.empty(points))
+        return check_links(
+            must_link,
+            cannot_link,
+            points,
+            beside=labelled,
+            two_classes=self.closure == "two-class",
+            owner=f"{type(self).__name__}.fit",
+            stacklevel=6,
+        )
 
     def _read_init(self, init: Any, shape: tuple[int, int]) -> Floats:
         values = np.array(init, dtype=np.float64, order="C")
@@ -305,7 +310,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         return self.lambda2 / max(1, len(self.links_)) if self.lambda2_per_link else self.lambda2
 
     def _obeyed_links(self, points: int) -> Links:
-        """The links in the energy. From links that contradict each other nothing is concluded."""
+        """The links in the energy. From links that contradict each other, which was told, nothing is concluded."""
         if self.closure is False:
             return self.links_
         try:

@@ -40,7 +40,7 @@ class DisconnectedGraphWarning(HomophilyWarning):
 
 
 class ContradictingLinksWarning(HomophilyWarning):
-    """A cannot-link joins points that must-links tie together."""
+    """A cannot-link joins points that other links put together."""
 
 
 class ContradictingLinksError(ValueError):

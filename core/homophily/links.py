@@ -54,24 +54,41 @@ class LinkGroups(NamedTuple):
     apart: Pairs
 
 
-def check_links(must_link: Any, cannot_link: Any, points: int, *, owner: str = "fit") -> Links:
+def check_links(
+    must_link: Any,
+    cannot_link: Any,
+    points: int,
+    *,
+    beside: Links | None = None,
+    two_classes: bool = False,
+    owner: str = "fit",
+    stacklevel: int = 4,
+) -> Links:
     """Links as a user gave them: None, or pairs of positions among the ``points``, in any order.
 
-    Links that contradict each other are kept, with a :class:`~homophily.errors.ContradictingLinksWarning` that shows an
-    example: people make mistakes, and an energy weighs links rather than trusting them. What would *follow* from such
-    links is another matter, see :func:`close_links`.
+    Links that contradict each other, those ``beside`` them included, are kept, with a
+    :class:`~homophily.errors.ContradictingLinksWarning` that shows an example: people make mistakes, and an energy
+    weighs links rather than trusting them. With ``two_classes`` it is also told if they would need a third class. What
+    would *follow* from such links is another matter, see :func:`close_links`. ``stacklevel`` is that of whoever called
+    the ``fit`` that asked, past scikit-learn's wrapper.
 
     >>> check_links([(3, 1), (1, 3)], None, points=5).must.tolist()
     [[1, 3]]
     """
     links = Links(_read("must_link", must_link, points, owner), _read("cannot_link", cannot_link, points, owner))
+    if beside is not None:
+        links = Links(
+            _tidy(np.vstack([links.must, beside.must]), points), _tidy(np.vstack([links.cannot, beside.cannot]), points)
+        )
     contradiction = find_contradiction(links, points)
+    if contradiction is None and two_classes:
+        contradiction = find_contradiction(links, points, two_classes=True)
     if contradiction is not None:
         warnings.warn(
-            f"The links contradict each other: {contradiction}. They cannot all be obeyed; remove one of these.",
+            f"The links contradict each other: {contradiction}. They cannot all be obeyed, and nothing is concluded "
+            "from them; remove one of these.",
             ContradictingLinksWarning,
-            # Whoever called the ``fit`` that asked, past scikit-learn's wrapper.
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
     return links
 

@@ -13,7 +13,7 @@ from sklearn.datasets import load_iris, load_wine, make_moons
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERREmbedding, KNNGraph
+from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, ERREmbedding, KNNGraph
 from homophily.embed import linked_coordinates
 from homophily.links import Links, draw_links
 from homophily.spectral import spectral_coordinates
@@ -152,6 +152,25 @@ def test_contradicting_links_are_reported_and_weighed():
         embedding = ERREmbedding().fit(graph, must_link=[(0, 1)], cannot_link=[(0, 1)])
     assert np.isfinite(embedding.embedding_).all()
     assert len(embedding.violated_must_) + len(embedding.violated_cannot_) == 1
+
+
+def test_three_points_apart_are_reported_where_there_are_two_classes():
+    _, _, graph = moons()
+    triangle = [(0, 1), (1, 2), (0, 2)]
+    ERREmbedding(max_iter=0).fit(graph, cannot_link=triangle)
+    for estimator in (ERREmbedding(closure="two-class", max_iter=0), ERRClustering(2, closure="two-class", max_iter=0)):
+        with pytest.warns(ContradictingLinksWarning, match="0 apart from . apart from . apart from 0") as told:
+            estimator.fit(graph, cannot_link=triangle)
+        assert [warning.filename for warning in told] == [__file__]
+
+
+def test_a_link_that_contradicts_labels_is_reported_once():
+    _, _, graph = moons()
+    few = np.full(200, -1)
+    few[:3] = [0, 0, 1]
+    with pytest.warns(ContradictingLinksWarning, match="0–1 must be together, yet 0–1 must be apart") as told:
+        ERREmbedding(max_iter=0).fit(graph, few, cannot_link=[(0, 1)])
+    assert len(told) == 1
 
 
 def test_added_links_start_from_the_last_map_and_leave_the_rest_where_it_was():
