@@ -40,14 +40,15 @@ class KNNGraph(BaseEstimator):
     weights : how a distance d between i and j becomes a weight, with q = ``exponent`` and σ_i the distance of i to its
         k-th neighbour:
 
-        - "local": exp(-4 (d/σ_i)^q), directed, then symmetrised;
-        - "self-tuning": exp(-(d/√(σ_i σ_j))^q);
-        - "global": exp(-d^q / m), m the mean of d^q over all neighbour pairs;
-        - "fixed": exp(-d^q / σ_x²) with the given ``sigma_x``.
+        - "local": exp(-4 (d/(σ_x σ_i))^q), directed, then symmetrised;
+        - "self-tuning": exp(-(d/(σ_x √(σ_i σ_j)))^q);
+        - "global": exp(-(d/σ_x)^q / m), m the mean of d^q over all neighbour pairs;
+        - "fixed": exp(-d^q / σ_x²).
 
         Distance 0 always has weight 1. Where k copies of a point make σ_i = 0, the mean of the positive σ stands in
         for it. No weight is smaller than exp(-600), so that every neighbour is linked.
-    sigma_x : σ_x of the "fixed" weights; the others do not use it.
+    sigma_x : σ_x, the width of the "fixed" weights, in the unit of the distances; of the others a factor of the widths
+        that they find, 1 if None.
     exponent : q, 2 (the field's habit) or 1 (as the paper prints it).
     symmetrize : "mean", (W + Wᵀ)/2, where a one-sided neighbour counts half; or "max".
     backend : "numpy", or "cupy" to search among dense points on a GPU, all pairs of them; "auto": if there is one.
@@ -263,13 +264,14 @@ class _WeightRule:
     """From distances to weights; the formulas are in :class:`KNNGraph`.
 
     ``width`` is the common σ of "global" and "fixed", such that the weight is exp(-(d/width)^q); ``typical`` stands in
-    for the σ of points with k copies.
+    for the σ of points with k copies; ``factor`` is what "local" and "self-tuning" widths are multiplied by.
     """
 
     kind: str
     exponent: int
     width: float
     typical: float
+    factor: float = 1.0
 
     @classmethod
     def learn(
@@ -278,6 +280,7 @@ class _WeightRule:
         positive = reach[reach > 0]
         typical = float(positive.mean()) if positive.size else 1.0
         width = typical
+        factor = 1.0 if sigma_x is None else float(sigma_x)
         if kind == "fixed" and sigma_x is not None:
             width = float(sigma_x) ** (2 / exponent)
         elif kind == "global" and positive.size:
@@ -286,13 +289,14 @@ class _WeightRule:
             width = largest * float(np.mean((distances[np.isfinite(distances)] / largest) ** exponent)) ** (
                 1 / exponent
             )
-        return cls(kind, exponent, width, typical)
+            width *= factor
+        return cls(kind, exponent, width, typical, factor)
 
     def __call__(
         self, distances: Distances, own: NDArray[np.float64], other: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Weights from points of reach ``own`` to points of reach ``other``; 0 where the distance is inf."""
-        own, other = (np.where(reach > 0, reach, self.typical) for reach in (own, other))
+        own, other = (self.factor * np.where(reach > 0, reach, self.typical) for reach in (own, other))
         with np.errstate(over="ignore"):
             if self.kind == "local":
                 fall = 4.0 * (distances / own) ** self.exponent

@@ -127,7 +127,9 @@ def restore_graph(state: State) -> KNNGraph:
         graph._reach = reader.array("reach", (u,))
         rule = reader.section("rule")
         kind, exponent = rule.choice("kind", "local", "self-tuning", "global", "fixed"), rule.whole("exponent", 1)
-        graph._rule = _WeightRule(kind, exponent, rule.number("width"), rule.number("typical"))
+        # Graphs of before it was thought of have none.
+        factor = rule.number("factor") if "factor" in rule.document else 1.0
+        graph._rule = _WeightRule(kind, exponent, rule.number("width"), rule.number("typical"), factor)
     wanted = {"affinity": ["none"], "precomputed": ["listed", "listed-sparse"]}.get(graph.metric, ["dense", "sparse"])
     search = reader.section("search")
     kind = search.choice("kind", *wanted)

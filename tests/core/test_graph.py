@@ -34,9 +34,9 @@ def oracle_weights(D, k, weights, q, sigma_x, symmetrize):
     for i in range(u):
         for j in near[i]:
             W[i, j] = {
-                "local": np.exp(-4 * (D[i, j] / sigma[i]) ** q),
-                "self-tuning": np.exp(-((D[i, j] ** 2 / (sigma[i] * sigma[j])) ** (q / 2))),
-                "global": np.exp(-(D[i, j] ** q) / mean),
+                "local": np.exp(-4 * (D[i, j] / (sigma_x * sigma[i])) ** q),
+                "self-tuning": np.exp(-((D[i, j] ** 2 / (sigma_x**2 * sigma[i] * sigma[j])) ** (q / 2))),
+                "global": np.exp(-((D[i, j] / sigma_x) ** q) / mean),
                 "fixed": np.exp(-(D[i, j] ** q) / sigma_x**2),
             }[weights]
     return np.maximum(W, W.T) if symmetrize == "max" else (W + W.T) / 2

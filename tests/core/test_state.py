@@ -93,7 +93,7 @@ def affinity(u, seed=0):
 
 #: Parameters, and points by (how many, seed): 150 of seed 0 are fitted.
 GRAPHS = {
-    "kd-tree": ({}, lambda u, seed: points(u, 4, seed)),
+    "kd-tree": ({"sigma_x": 1.5}, lambda u, seed: points(u, 4, seed)),
     "exact": ({"weights": "self-tuning"}, lambda u, seed: points(u, 12, seed)),
     "float32": ({"weights": "global", "exponent": 1}, lambda u, seed: points(u, 12, seed, np.float32)),
     "cosine": ({"metric": "cosine", "symmetrize": "max"}, lambda u, seed: sparse_points(u, seed).toarray()),
