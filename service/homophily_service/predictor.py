@@ -7,6 +7,7 @@ import os
 import select
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,7 +154,9 @@ def main() -> None:
     start_logging(settings.log_level)
     keep_freed_memory()
     warm_up(1)
-    serve(connection.fileno(), settings)
+    # The API was killed before it heard all answers; nobody waits for the rest.
+    with suppress(ConnectionError):
+        serve(connection.fileno(), settings)
 
 
 if __name__ == "__main__":

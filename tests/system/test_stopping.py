@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import grpc
 import pytest
 
-from homophily_service import queue
+from homophily_service import processes, queue
 from homophily_service._pb import job_pb2
+from homophily_service.frames import frame, head
 from homophily_service.names import JobName
+from homophily_service.settings import Settings
+from homophily_service.worker.protocol import Task
 
+from . import procfs
 from .conftest import MakeCluster
 from .harness import PATIENCE, Cluster, code, eventually, signal_to
 
@@ -78,3 +85,31 @@ def test_nothing_remains_of_a_killed_server_and_its_job_is_given_back(make_clust
     server.kill()
     cluster.nothing_runs()
     assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.QUEUED, 0)
+
+
+TASK = Task(JobName("default", "job"), "noop", b"", "token").encode()
+QUESTION = frame(1, head("models/default/none/none", "none"))
+
+
+@pytest.mark.parametrize("has_answered", [True, False])
+@pytest.mark.parametrize(("who", "asked"), [("worker.child", TASK), ("predictor", QUESTION)])
+def test_who_computes_ends_without_a_word_when_its_answer_is_not_heard(
+    who: str, asked: bytes, has_answered: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # A kill -9 of the parent as it looks from below, a moment before the signal: its end of the socket is closed.
+    process, ours = processes.start(f"homophily_service.{who}", Settings(data_dir=tmp_path, workers=0), 1)
+    with ours:
+        assert ours.recv(1000)  # it is ready
+        silent = procfs.written(process.pid)
+        if not has_answered:
+            process.send_signal(signal.SIGSTOP)
+        if who == "predictor":
+            ours.sendall(asked)
+        else:
+            with Connection(os.dup(ours.fileno())) as connection:
+                connection.send_bytes(asked)
+        if has_answered:
+            eventually("it answers", lambda: procfs.written(process.pid) > silent)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(PATIENCE) == 0
+    assert capfd.readouterr().err == ""

@@ -32,25 +32,34 @@ def main() -> None:
         raise SystemExit(1) from None
     warm_up(threads)
     warm_up_maps(threads)
-    connection.send_bytes(READY + " ".join(KINDS).encode())
+
+    def say(message: bytes) -> None:
+        try:
+            connection.send_bytes(message)
+        except OSError:
+            # The supervisor is gone, and whoever has the job now does not hear us.
+            raise SystemExit from None
 
     def tell(progress: Progress) -> None:
-        connection.send_bytes(PROGRESS + progress.SerializeToString())
+        say(PROGRESS + progress.SerializeToString())
 
+    say(READY + " ".join(KINDS).encode())
     while True:
         try:
             task = Task.decode(connection.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):
+            # A reset instead of an end where the supervisor was killed before it read all that was said.
             return
         about(task)
         try:
             answer = compute(task, stores, settings, threads, tell, backend)
-            connection.send_bytes(WAIT + answer.encode() if isinstance(answer, Waiting) else SUCCESS + answer)
+            said = WAIT + answer.encode() if isinstance(answer, Waiting) else SUCCESS + answer
         except ServiceError as error:
-            connection.send_bytes(ERROR + job_error(error))
+            said = ERROR + job_error(error)
         except Exception:
             _log.exception("a job ended with an error of ours")
-            connection.send_bytes(ERROR + job_error(InternalError("an error inside the service; its log tells more")))
+            said = ERROR + job_error(InternalError("an error inside the service; its log tells more"))
+        say(said)
         about(None)
 
 
