@@ -24,7 +24,7 @@ from werkzeug.serving import make_server
 
 from .harness import PATIENCE, Cluster, eventually, free_port
 
-LOG_LINES = 30
+LOG_LINES = 300
 
 
 @pytest.hookimpl(wrapper=True)
@@ -32,6 +32,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: pytest.TestReport = yield
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.failed and folder is not None:
+        report.sections.append(("whole logs", str(folder)))
         for log in sorted(folder.glob("*.log")):
             report.sections.append((log.name, "\n".join(log.read_text().splitlines()[-LOG_LINES:])))
     return report

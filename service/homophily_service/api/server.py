@@ -173,6 +173,8 @@ class Server:
         while True:
             try:
                 await asyncio.to_thread(sweep, self.stores, self.servicer.uploads, self.settings)
+            except Unavailable as error:
+                _log.warning("sweeping is put off: %s", error.message)
             except (ServiceError, OSError):
                 _log.exception("sweeping failed; it is tried again later")
             await asyncio.sleep(self.settings.sweep_seconds)
