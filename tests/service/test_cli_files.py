@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
+import tracemalloc
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.lib.format import write_array_header_1_0
 from numpy.testing import assert_array_equal
 from pyarrow import parquet
 from scipy import sparse
@@ -39,6 +46,83 @@ def test_npy_files_are_mapped_and_never_unpickled(tmp_path: Path) -> None:
     (tmp_path / "bomb.npy").write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(WrongInput, match=r"bomb\.npy: holds Python objects, or is no NumPy file"):
         read_points(tmp_path / "bomb.npy")
+
+
+def header(shape: tuple[int, ...], description: str = "<f8") -> bytes:
+    file = io.BytesIO()
+    write_array_header_1_0(file, {"descr": description, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def zipped(how: int, *parts: bytes) -> bytes:
+    """An archive of one array."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", how) as archive, archive.open("X.npy", "w") as member:
+        for part in parts:
+            member.write(part)
+    return file.getvalue()
+
+
+@contextmanager
+def nothing_allocated() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 8 << 20
+
+
+ZEROS = bytes(1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("shape.npy", header((10**9, 100)) + bytes(80)),
+        ("nothing.npy", header((10**15, 1), "<U0")),
+        ("shape.npz", zipped(zipfile.ZIP_STORED, header((10**9, 100)), bytes(80))),
+        ("bomb.npz", zipped(zipfile.ZIP_DEFLATED, header((100, 1 << 17)), *[ZEROS] * 100)),
+        ("bzip.npz", zipped(zipfile.ZIP_BZIP2, header((1, 1 << 17)), ZEROS)),
+    ],
+)
+def test_files_that_would_fill_the_memory_are_refused_before_anything_is_allocated(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    place = "X" if name.endswith("z") else "0"
+    refused = pytest.raises(WrongInput, match=re.escape(name))
+    with nothing_allocated():
+        with refused:
+            read_points(path)
+        with refused:
+            read_points(path, place)
+        with refused:
+            read_labels(f"{path}:{place}")
+
+
+def test_a_sparse_matrix_of_rows_that_are_not_in_the_file_is_refused(tmp_path: Path) -> None:
+    huge = sparse.coo_array(([1.0], ([0], [0])), shape=(10**12, 2))
+    sparse.save_npz(tmp_path / "rows.npz", huge)
+    with nothing_allocated(), pytest.raises(WrongInput, match=r"rows\.npz"):
+        read_points(tmp_path / "rows.npz")
+
+
+@pytest.mark.parametrize("name", ["objects.npz", "joblib.npz", "joblib.npy"])
+def test_what_would_be_unpickled_is_refused_and_nothing_of_it_runs(tmp_path: Path, name: str) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    path = tmp_path / name
+    if name == "objects.npz":
+        np.savez(path, allow_pickle=True, X=np.array([[Bomb()]], dtype=object))
+    else:
+        joblib.dump([np.zeros((3, 2)), Bomb()], path)
+    for read in (read_points, lambda path: read_labels(f"{path}:X" if name.endswith("z") else str(path))):
+        with pytest.raises(WrongInput, match=re.escape(name)):
+            read(path)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_npz_files_hold_a_table_or_a_sparse_matrix_in_either_layout(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from homophily_service.cli.failures import WrongInput
@@ -23,12 +25,18 @@ DAMAGED = (
     IndexError,
     EOFError,
     OverflowError,
+    MemoryError,
+    RuntimeError,
     zipfile.BadZipFile,
     zlib.error,
     csv.Error,
 )
 # scipy.sparse.save_npz adds a format to these.
 _CSR_ARRAYS = {"data", "indices", "indptr", "shape"}
+# How many times its size a compressed file may take when it is unpacked: measurements do not shrink that much, and what
+# does was made to fill a memory. Smaller ones may take this many bytes in any case.
+MOST_GROWTH = 200
+HARMLESS = 64 << 20
 
 
 class Table(NamedTuple):
@@ -85,6 +93,8 @@ def fingerprint(path: Path, label_column: str | None) -> str:
 def load_array(path: Path, *, lazy: bool = False) -> NDArray[Any]:
     """The array in a .npy file; ``lazy`` leaves it on the disk."""
     try:
+        with path.open("rb") as file:
+            _check_header(file, path.stat().st_size)
         return np.asarray(np.load(path, mmap_mode="r" if lazy else None, allow_pickle=False))
     except ValueError as error:
         raise WrongInput(_without_pickle(path, error)) from error
@@ -93,14 +103,42 @@ def load_array(path: Path, *, lazy: bool = False) -> NDArray[Any]:
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays in a .npz file."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        with zipfile.ZipFile(path) as archive:
+            _check_growth(path, sum(member.file_size for member in archive.infolist()))
+            for member in archive.infolist():
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise WrongInput(f"{path}: {member.filename} is compressed in a way that NumPy does not know")
+                with archive.open(member) as file:
+                    _check_header(file, member.file_size)
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
     except ValueError as error:
         raise WrongInput(_without_pickle(path, error)) from error
 
 
+def _check_growth(path: Path, unpacked: int) -> None:
+    """Refuse a file that takes far more memory than it has bytes."""
+    size = path.stat().st_size
+    if unpacked > max(HARMLESS, MOST_GROWTH * size):
+        raise WrongInput(
+            f"{path}: holds {unpacked} bytes in {size}, which looks like a file made to fill the memory: save it "
+            "without compression, as CSR if it is sparse"
+        )
+
+
+def _check_header(file: IO[bytes], size: int) -> None:
+    """Refuse an array that has fewer bytes than its header says, before there is room made for it."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("Python objects")
+    # Entries without a byte could be any number.
+    if math.prod(shape) * max(1, dtype.itemsize) > size - file.tell():
+        raise ValueError(f"its header says {shape} of {dtype}, which {size} bytes do not hold")
+
+
 def _without_pickle(path: Path, error: ValueError) -> str:
-    if "pickle" in str(error) or "Python objects" in str(error):
+    if any(words in str(error) for words in ("pickle", "Python objects", "magic string")):
         return (
             f"{path}: holds Python objects, or is no NumPy file. Objects are not read, as reading them could run "
             "a stranger's code: save an array of numbers."
@@ -127,7 +165,10 @@ def _read_npz(path: Path, label_column: str | None, _: int | None) -> Table:
         labels = one_of(arrays, label_column, path).tolist()
         arrays.pop(label_column)
     if "format" in arrays and arrays["format"].ndim == 0:
-        return Table(_checked(sparse.load_npz(path)), labels)
+        matrix = sparse.load_npz(path)
+        # Only CSR has something in the file for every row that it says it has.
+        _check_growth(path, 8 * matrix.shape[0])
+        return Table(_checked(matrix), labels)
     if arrays.keys() >= _CSR_ARRAYS:
         matrix = sparse.csr_array(
             (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["shape"].tolist())

@@ -72,7 +72,7 @@ def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:
         return from_entries(_entries(path, suffix, column), unlabelled, str(path))
     except WrongInput:
         raise
-    except (*files.DAMAGED, RecursionError) as error:
+    except files.DAMAGED as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from error
 
 
