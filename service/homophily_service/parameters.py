@@ -44,6 +44,8 @@ CLOSURES: dict[int, bool | str] = {
     embedding_pb2.LINK_CLOSURE_TRANSITIVE: True,
     embedding_pb2.LINK_CLOSURE_TWO_CLASS: "two-class",
 }
+LINK_LOSSES = {embedding_pb2.LINK_LOSS_LOG: "log", embedding_pb2.LINK_LOSS_SQUARED: "squared"}
+RELATIONSHIPS = {embedding_pb2.RELATIONSHIP_GAUSSIAN: "gaussian", embedding_pb2.RELATIONSHIP_CAUCHY: "cauchy"}
 # Each string takes its own length: in an array of one width, a long class would make thousands of short ones as long.
 TEXT = np.dtypes.StringDType()
 # Beyond it one term of the energy is no more than the rounding of another, and the systems to solve are singular.
@@ -51,7 +53,8 @@ LARGEST = 1e12
 MOST_COMPONENTS = 100
 MOST_TRIALS = 1000
 REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,200}")
-ALIAS = re.compile(r"[A-Za-z0-9_-]{1,100}")
+# MLflow keeps the newest version's name and those of all versions for itself, in either case.
+ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[a-z0-9_-]{1,100}", re.IGNORECASE | re.ASCII)
 # What a search may look for.
 SEARCHED = ("n_neighbors", "lambda1", "power", "sigma_f", "lambda2", "repulsion")
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
@@ -224,7 +227,7 @@ def check_registration(message: pb.Registration, field: str) -> None:
     if not REGISTERED_NAME.fullmatch(message.name):
         raise InvalidRequest(f"{field}.name", "must be 1 to 200 characters, without / : @ and control characters")
     for place, alias in enumerate(message.aliases):
-        if not ALIAS.fullmatch(alias) or alias == "latest" or re.fullmatch(r"v\d+", alias):
+        if not ALIAS.fullmatch(alias):
             raise InvalidRequest(
                 f"{field}.aliases[{place}]", "must be letters, digits, _ and -, not latest nor a version such as v1"
             )
@@ -233,7 +236,7 @@ def check_registration(message: pb.Registration, field: str) -> None:
 def embedding_parameters(message: embedding_pb2.EmbeddingParameters, field: str) -> dict[str, Any]:
     """Parameters of :class:`homophily.ERREmbedding`, but for those of its graph and its shape."""
     parameters: dict[str, Any] = {}
-    for name in ("data_weight", "lambda2", "lambda3", "repulsion"):
+    for name in ("data_weight", "lambda2", "lambda3", "repulsion", "link_edges"):
         if message.HasField(name):
             parameters[name] = _between(getattr(message, name), 0.0, LARGEST, f"{field}.{name}")
     if message.HasField("sigma_f"):
@@ -244,8 +247,13 @@ def embedding_parameters(message: embedding_pb2.EmbeddingParameters, field: str)
         parameters["max_iter"] = _between(message.max_iter, 0, 100_000, f"{field}.max_iter")
     if message.HasField("tolerance"):
         parameters["tol"] = _at_least_zero(message.tolerance, f"{field}.tolerance")
-    if message.HasField("normalized"):
-        parameters["normalized"] = message.normalized
+    for name in ("normalized", "lambda2_per_link"):
+        if message.HasField(name):
+            parameters[name] = getattr(message, name)
+    if message.link_loss:
+        parameters["link_loss"] = _choice(LINK_LOSSES, message.link_loss, f"{field}.link_loss")
+    if message.relationship:
+        parameters["relationship"] = _choice(RELATIONSHIPS, message.relationship, f"{field}.relationship")
     if message.closure:
         parameters["closure"] = _choice(CLOSURES, message.closure, f"{field}.closure")
     return parameters
@@ -284,7 +292,7 @@ _SENTENCE = re.compile(r"The '(\w+)' parameter of \w+")
 _FIELDS = {
     **{name: f"graph.{name}" for name in ("n_neighbors", "metric", "weights", "sigma_x", "exponent", "symmetrize")},
     **{name: f"solver.{name}" for name in ("power", "lambda1", "normalized", "multiclass", "class_prior", *ERR_ONLY)},
-    **{name: f"solver.{name}" for name in ("data_weight", "lambda3", "continuation", "closure")},
+    **{name: f"solver.{name}" for name in ("data_weight", "lambda3", "continuation", "closure", "link_edges")},
     **{name: name for name in ("n_components", "n_clusters")},
     "must_link": "links.must",
     "cannot_link": "links.cannot",

@@ -77,15 +77,42 @@ def test_a_map_and_its_clusters_are_those_of_the_core(home: Project) -> None:
 def test_every_parameter_reaches_the_core(home: Project) -> None:
     given = {"data_weight": 0.5, "lambda2": 0.1, "lambda3": 3.0, "sigma_f": 0.7, "continuation": 2.0, "repulsion": 0.9}
     graph = KNNGraph(n_neighbors=4, n_jobs=1).fit(X)
-    core = ERREmbedding(**given, closure="two-class", max_iter=7, tol=1e-3, normalized=False, n_jobs=1)
+    given |= {"link_edges": 0.1, "lambda2_per_link": True, "max_iter": 7, "normalized": False}
+    words = {"closure": "two-class", "link_loss": "squared", "relationship": "cauchy"}
+    core = ERREmbedding(**given, **words, tol=1e-3, n_jobs=1)
     core.fit(graph, must_link=MUST, cannot_link=CANNOT)
     solver = pb.EmbeddingParameters(
-        **given, closure=pb.LINK_CLOSURE_TWO_CLASS, max_iter=7, tolerance=1e-3, normalized=False
+        **given,
+        closure=pb.LINK_CLOSURE_TWO_CLASS,
+        link_loss=pb.LINK_LOSS_SQUARED,
+        relationship=pb.RELATIONSHIP_CAUCHY,
+        tolerance=1e-3,
     )
     found = home.embed(X, MUST, CANNOT, solver=solver, graph=model_pb2.GraphParameters(n_neighbors=4))
     assert found.solver_parameters == solver
     assert found.graph_parameters.n_neighbors == 4
     np.testing.assert_allclose(home.embedding(found.name, COORDINATES), core.embedding_, rtol=1e-6, atol=1e-9)
+
+
+def test_each_parameter_of_the_paper_s_form_matters(home: Project) -> None:
+    paper = pb.EmbeddingParameters(
+        data_weight=1 / 60,
+        repulsion=1.0,
+        continuation=1.0,
+        closure=pb.LINK_CLOSURE_NONE,
+        link_edges=0.0,
+        link_loss=pb.LINK_LOSS_SQUARED,
+        max_iter=3,
+        tolerance=0.0,
+    )
+    dataset = home.upload(X).name
+    places = home.embedding(home.embed(dataset, MUST, CANNOT, solver=paper).name, COORDINATES)
+    for field in ("link_edges", "link_loss"):
+        without = pb.EmbeddingParameters()
+        without.CopyFrom(paper)
+        without.ClearField(field)  # the core's default, then
+        others = home.embedding(home.embed(dataset, MUST, CANNOT, solver=without).name, COORDINATES)
+        assert not np.allclose(places, others)
 
 
 @pytest.mark.parametrize("points", [X.astype(np.float32), csr_array(np.maximum(X, 0))], ids=["float32", "csr"])
@@ -224,6 +251,9 @@ TRANSITIVE, TWO_CLASS = pb.LINK_CLOSURE_TRANSITIVE, pb.LINK_CLOSURE_TWO_CLASS
         ("solver.sigma_f", ([], []), solver(sigma_f=0.0)),
         ("solver.continuation", ([], []), solver(continuation=0.5)),
         ("solver.repulsion", ([], []), solver(repulsion=-0.1)),
+        ("solver.link_edges", ([], []), solver(link_edges=-0.1)),
+        ("solver.link_loss", ([], []), solver(link_loss=9)),
+        ("solver.relationship", ([], []), solver(relationship=9)),
         ("solver.max_iter", ([], []), solver(max_iter=-1)),
         ("solver.tolerance", ([], []), solver(tolerance=-1.0)),
         ("embedding_id", ([], []), {"embedding_id": "A"}),

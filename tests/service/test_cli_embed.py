@@ -87,6 +87,25 @@ def test_a_map_is_made_and_written_into_files(run: Run, folder: Path) -> None:
     run("embedding", "first", code=4)
 
 
+@pytest.mark.usefixtures("folder")
+def test_the_paper_s_form_is_asked_for_by_flags(run: Run) -> None:
+    numbers = ["--data-weight", "0.017", "--repulsion", "1", "--continuation", "1", "--link-edges", "0", "--tol", "0"]
+    words = ["--closure", "false", "--link-loss", "squared", "--relationship", "gaussian", "--lambda2-per-link", "true"]
+    ended = run("embed", "points.npy", "--links", "links.csv", "--max-iter", "3", *numbers, *words, "--json")
+    assert ended.json["embedding"]["solver_parameters"] == {
+        "data_weight": 0.017,
+        "repulsion": 1.0,
+        "continuation": 1.0,
+        "link_edges": 0.0,
+        "tol": 0.0,
+        "max_iter": 3,
+        "closure": False,
+        "link_loss": "squared",
+        "relationship": "gaussian",
+        "lambda2_per_link": True,
+    }
+
+
 def test_labels_colour_a_map_without_clusters(run: Run, folder: Path) -> None:
     (folder / "few.csv").write_text("point,label\n0,left\n3,left\n1,right\n")
     ended = run("embed", "points.npy", "--labels", "few.csv", "--n-components", "3", "--html", "map.html", "--json")

@@ -80,6 +80,11 @@ def test_labels_make_links_and_clusters_are_suggested(client: Client) -> None:
     assert len(set(zip(TRUTH.tolist(), clusters.tolist(), strict=True))) == 3
 
 
+def test_parameters_have_the_core_s_names_and_words(client: Client) -> None:
+    given = {"link_edges": 0.0, "link_loss": "squared", "relationship": "cauchy", "lambda2_per_link": True, **FEW}
+    assert client.embed(X, must_link=[(0, 3)], **given).result(120).solver_parameters == given
+
+
 def test_the_service_names_what_is_wrong(client: Client) -> None:
     with pytest.raises(InvalidArgument) as caught:
         client.embed(X, must_link=[(0, 1)], cannot_link=[(0, 2), (1, 0)], closure=True)
@@ -95,6 +100,7 @@ def test_the_service_names_what_is_wrong(client: Client) -> None:
         ({"withdrawn_must": [3]}, "withdrawn_must must be pairs of row numbers"),
         ({"n_clusters": 1}, "n_clusters must be at least 2"),
         ({"n_clusters": "many"}, "n_clusters must be a number, 'suggest' or None"),
+        ({"link_loss": "linear"}, "link_loss must be one of 'log', 'squared'"),
         ({"closure": "three"}, "closure must be one of False, True, 'two-class'"),
         ({"labels": [1, 2]}, "labels must have an entry for each of 60 points"),
     ],

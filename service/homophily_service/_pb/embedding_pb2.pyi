@@ -50,6 +50,54 @@ LINK_CLOSURE_TWO_CLASS: LinkClosure.ValueType  # 3
 """Also apart with apart is together, which is right for two classes. Links that contradict each other are refused."""
 Global___LinkClosure: _TypeAlias = LinkClosure  # noqa: Y015
 
+class _LinkLoss:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LinkLossEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkLoss.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LINK_LOSS_UNSPECIFIED: _LinkLoss.ValueType  # 0
+    """The default: log."""
+    LINK_LOSS_LOG: _LinkLoss.ValueType  # 1
+    """−log K, which pulls however far apart the points are."""
+    LINK_LOSS_SQUARED: _LinkLoss.ValueType  # 2
+    """(1 − K)², the paper's, which is flat where points are far apart."""
+
+class LinkLoss(_LinkLoss, metaclass=_LinkLossEnumTypeWrapper):
+    """What a must-link costs whose points have the relationship K."""
+
+LINK_LOSS_UNSPECIFIED: LinkLoss.ValueType  # 0
+"""The default: log."""
+LINK_LOSS_LOG: LinkLoss.ValueType  # 1
+"""−log K, which pulls however far apart the points are."""
+LINK_LOSS_SQUARED: LinkLoss.ValueType  # 2
+"""(1 − K)², the paper's, which is flat where points are far apart."""
+Global___LinkLoss: _TypeAlias = LinkLoss  # noqa: Y015
+
+class _Relationship:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RelationshipEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Relationship.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RELATIONSHIP_UNSPECIFIED: _Relationship.ValueType  # 0
+    """The default: Gaussian."""
+    RELATIONSHIP_GAUSSIAN: _Relationship.ValueType  # 1
+    """exp(−d²/σ_f²), the paper's."""
+    RELATIONSHIP_CAUCHY: _Relationship.ValueType  # 2
+    """1/(1 + d²/σ_f²), which still relates points that are far apart. Its time grows as the square of the points."""
+
+class Relationship(_Relationship, metaclass=_RelationshipEnumTypeWrapper):
+    """The relationship of two points by their distance d on the map."""
+
+RELATIONSHIP_UNSPECIFIED: Relationship.ValueType  # 0
+"""The default: Gaussian."""
+RELATIONSHIP_GAUSSIAN: Relationship.ValueType  # 1
+"""exp(−d²/σ_f²), the paper's."""
+RELATIONSHIP_CAUCHY: Relationship.ValueType  # 2
+"""1/(1 + d²/σ_f²), which still relates points that are far apart. Its time grows as the square of the points."""
+Global___Relationship: _TypeAlias = Relationship  # noqa: Y015
+
 class _EmbeddingField:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -162,6 +210,10 @@ class EmbeddingParameters(_message.Message):
     MAX_ITER_FIELD_NUMBER: _builtins.int
     TOLERANCE_FIELD_NUMBER: _builtins.int
     NORMALIZED_FIELD_NUMBER: _builtins.int
+    LINK_EDGES_FIELD_NUMBER: _builtins.int
+    LINK_LOSS_FIELD_NUMBER: _builtins.int
+    RELATIONSHIP_FIELD_NUMBER: _builtins.int
+    LAMBDA2_PER_LINK_FIELD_NUMBER: _builtins.int
     data_weight: _builtins.float
     """The weight α of staying near the spectral map."""
     lambda2: _builtins.float
@@ -182,6 +234,16 @@ class EmbeddingParameters(_message.Message):
     """Where the optimiser stops; see the core's documentation."""
     normalized: _builtins.bool
     """False: the Laplacian that is not normalised. True if not given."""
+    link_edges: _builtins.float
+    """The weight γ of a link as an edge of the graph that the spectral map is of, in units of the mean degree; 0 in the
+    paper.
+    """
+    link_loss: Global___LinkLoss.ValueType
+    """What a must-link costs."""
+    relationship: Global___Relationship.ValueType
+    """The relationship function."""
+    lambda2_per_link: _builtins.bool
+    """True: λ2 is divided by the number of links. False if not given."""
     def __init__(
         self,
         *,
@@ -195,10 +257,14 @@ class EmbeddingParameters(_message.Message):
         max_iter: _builtins.int | None = ...,
         tolerance: _builtins.float | None = ...,
         normalized: _builtins.bool | None = ...,
+        link_edges: _builtins.float | None = ...,
+        link_loss: Global___LinkLoss.ValueType = ...,
+        relationship: Global___Relationship.ValueType = ...,
+        lambda2_per_link: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda3", b"_lambda3", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda3", b"lambda3", "max_iter", b"max_iter", "normalized", b"normalized", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda2_per_link", b"_lambda2_per_link", "_lambda3", b"_lambda3", "_link_edges", b"_link_edges", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda2_per_link", b"lambda2_per_link", "lambda3", b"lambda3", "link_edges", b"link_edges", "max_iter", b"max_iter", "normalized", b"normalized", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda3", b"_lambda3", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "closure", b"closure", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda3", b"lambda3", "max_iter", b"max_iter", "normalized", b"normalized", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda2_per_link", b"_lambda2_per_link", "_lambda3", b"_lambda3", "_link_edges", b"_link_edges", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "closure", b"closure", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda2_per_link", b"lambda2_per_link", "lambda3", b"lambda3", "link_edges", b"link_edges", "link_loss", b"link_loss", "max_iter", b"max_iter", "normalized", b"normalized", "relationship", b"relationship", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__continuation: _TypeAlias = _typing.Literal["continuation"]  # noqa: Y015
     _WhichOneofArgType__continuation: _TypeAlias = _typing.Literal["_continuation", b"_continuation"]  # noqa: Y015
@@ -206,8 +272,12 @@ class EmbeddingParameters(_message.Message):
     _WhichOneofArgType__data_weight: _TypeAlias = _typing.Literal["_data_weight", b"_data_weight"]  # noqa: Y015
     _WhichOneofReturnType__lambda2: _TypeAlias = _typing.Literal["lambda2"]  # noqa: Y015
     _WhichOneofArgType__lambda2: _TypeAlias = _typing.Literal["_lambda2", b"_lambda2"]  # noqa: Y015
+    _WhichOneofReturnType__lambda2_per_link: _TypeAlias = _typing.Literal["lambda2_per_link"]  # noqa: Y015
+    _WhichOneofArgType__lambda2_per_link: _TypeAlias = _typing.Literal["_lambda2_per_link", b"_lambda2_per_link"]  # noqa: Y015
     _WhichOneofReturnType__lambda3: _TypeAlias = _typing.Literal["lambda3"]  # noqa: Y015
     _WhichOneofArgType__lambda3: _TypeAlias = _typing.Literal["_lambda3", b"_lambda3"]  # noqa: Y015
+    _WhichOneofReturnType__link_edges: _TypeAlias = _typing.Literal["link_edges"]  # noqa: Y015
+    _WhichOneofArgType__link_edges: _TypeAlias = _typing.Literal["_link_edges", b"_link_edges"]  # noqa: Y015
     _WhichOneofReturnType__max_iter: _TypeAlias = _typing.Literal["max_iter"]  # noqa: Y015
     _WhichOneofArgType__max_iter: _TypeAlias = _typing.Literal["_max_iter", b"_max_iter"]  # noqa: Y015
     _WhichOneofReturnType__normalized: _TypeAlias = _typing.Literal["normalized"]  # noqa: Y015
@@ -225,7 +295,11 @@ class EmbeddingParameters(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lambda2) -> _WhichOneofReturnType__lambda2 | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lambda2_per_link) -> _WhichOneofReturnType__lambda2_per_link | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lambda3) -> _WhichOneofReturnType__lambda3 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__link_edges) -> _WhichOneofReturnType__link_edges | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_iter) -> _WhichOneofReturnType__max_iter | None: ...
     @_typing.overload

@@ -243,6 +243,29 @@ class MapOptions:
             rich_help_panel=_SOLVER,
         ),
     ] = None
+    link_edges: Annotated[
+        float | None,
+        typer.Option(
+            help="Weight of a link as an edge of the spectral map's graph.", metavar="NUMBER", rich_help_panel=_SOLVER
+        ),
+    ] = None
+    link_loss: Annotated[
+        str | None,
+        typer.Option(help="What a must-link costs: log or squared.", metavar="WORD", rich_help_panel=_SOLVER),
+    ] = None
+    relationship: Annotated[
+        str | None,
+        typer.Option(help="The relationship function: gaussian or cauchy.", metavar="WORD", rich_help_panel=_SOLVER),
+    ] = None
+    lambda2_per_link: Annotated[
+        str | None,
+        typer.Option(
+            "--lambda2-per-link",
+            help="Divide lambda2 by the number of links: true or false; false.",
+            metavar="WORD",
+            rich_help_panel=_SOLVER,
+        ),
+    ] = None
     max_iter: Annotated[int | None, typer.Option(help="Steps at most.", metavar="N", rich_help_panel=_SOLVER)] = None
     tol: Annotated[
         float | None, typer.Option(help="Where the solver stops.", metavar="NUMBER", rich_help_panel=_SOLVER)
@@ -256,6 +279,7 @@ class MapOptions:
         """What ``Client.embed`` takes."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["normalized"] = _truth(self.normalized, "--normalized")
+        given["lambda2_per_link"] = _truth(self.lambda2_per_link, "--lambda2-per-link")
         if self.closure != "two-class":
             given["closure"] = _truth(self.closure, "--closure")
         return given

@@ -59,6 +59,10 @@ class Embeddings(Jobs):
         continuation: float | None = None,
         repulsion: float | None = None,
         closure: bool | str | None = None,
+        link_edges: float | None = None,
+        link_loss: str | None = None,
+        relationship: str | None = None,
+        lambda2_per_link: bool | None = None,
         max_iter: int | None = None,
         tol: float | None = None,
         normalized: bool | None = None,
@@ -82,9 +86,9 @@ class Embeddings(Jobs):
         n_components : dimensions of the map; 2 if not given, and those of an earlier embedding.
         n_clusters : also divide the points into so many clusters; "suggest" has the graph say how many.
         n_neighbors … symmetrize : see the core's ``KNNGraph``; models and embeddings have their graph already.
-        data_weight … normalized : see the core's ``ERREmbedding``. An earlier embedding's count where None is given.
-            With ``closure=True`` or "two-class", links that contradict each other are refused; by default they are
-            weighed, and a warning of the embedding gives an example.
+        data_weight … normalized : see the core's ``ERREmbedding``, which also tells the paper's form. An earlier
+            embedding's count where None is given. With ``closure=True`` or "two-class", links that contradict each
+            other are refused; by default they are weighed, and a warning of the embedding gives an example.
         embedding_id : the embedding's short name; the job's if not given.
         wait … request_id : as in ``fit``.
 
@@ -120,6 +124,10 @@ class Embeddings(Jobs):
                 continuation=continuation,
                 repulsion=repulsion,
                 closure=closure,
+                link_edges=link_edges,
+                link_loss=link_loss,
+                relationship=relationship,
+                lambda2_per_link=lambda2_per_link,
                 max_iter=max_iter,
                 tol=tol,
                 normalized=normalized,

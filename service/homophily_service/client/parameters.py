@@ -28,6 +28,8 @@ CLOSURES: dict[Any, int] = {
     True: embedding_pb2.LINK_CLOSURE_TRANSITIVE,
     "two-class": embedding_pb2.LINK_CLOSURE_TWO_CLASS,
 }
+LINK_LOSSES = {"log": embedding_pb2.LINK_LOSS_LOG, "squared": embedding_pb2.LINK_LOSS_SQUARED}
+RELATIONSHIPS = {"gaussian": embedding_pb2.RELATIONSHIP_GAUSSIAN, "cauchy": embedding_pb2.RELATIONSHIP_CAUCHY}
 MULTICLASS = {"vector": pb.MULTICLASS_VECTOR, "one-vs-rest": pb.MULTICLASS_ONE_VS_REST}
 
 # Parameters that are a choice out of a few words.
@@ -38,6 +40,8 @@ _CHOICES: dict[str, Mapping[Any, int]] = {
     "method": METHODS,
     "multiclass": MULTICLASS,
     "closure": CLOSURES,
+    "link_loss": LINK_LOSSES,
+    "relationship": RELATIONSHIPS,
 }
 # The core calls it tol.
 _FIELD_NAMES = {"tol": "tolerance"}
