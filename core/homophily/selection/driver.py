@@ -61,7 +61,7 @@ def select(
         out labels in turn, and the final fit sees them all.
     method, trials, seconds, seed, vary : see :class:`Search`.
     n_jobs : groups evaluated at once, or threads of a fit for many points; None means every core.
-    callback : called with each finished :class:`Trial`, from the thread that ran it; raise in it to cancel.
+    callback : called with each :class:`Trial` that is finished or left out, from its thread; raise in it to cancel.
     fixed : parameters of the classifier that are not to be searched.
 
     >>> from sklearn.datasets import make_moons
@@ -134,7 +134,6 @@ def find(
         method=method,
         trials=trials,
         seconds=seconds,
-        workers=workers,
         seed=seed,
         vary=vary,
         fixed=fixed,
@@ -144,7 +143,8 @@ def find(
 
     def run(group: Group) -> Outcome:
         graph = graphs.get(_key(group.graph), X)
-        return run_group(group, graph, y, parts, began + search.seconds_until(group.stage), inner, callback)
+        outcome = run_group(group, graph, y, parts, began + search.seconds_until(group.stage), inner, callback)
+        return outcome._replace(ended=time.perf_counter() - began)
 
     with warnings.catch_warnings(), joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
         # Around all threads at once: the filters are the process's, not a thread's.

@@ -127,7 +127,7 @@ def evaluate(
     validation : positions of the points to judge by. No fit sees their classes. None holds out labels.
     seed : of the folds; the same for all groups of a search.
     seconds : trials not begun within this time are left out, and count as pruned.
-    callback : called with each finished :class:`Trial`; raise in it to cancel.
+    callback : called with each :class:`Trial` that is finished or left out; raise in it to cancel.
     """
     deadline = math.inf if seconds is None else time.perf_counter() + seconds
     labels = encode_labels(y, sample_weight)
@@ -150,23 +150,31 @@ def run_group(
     """:func:`evaluate` with its labels read and ``deadline`` by the clock ``time.perf_counter``."""
     started = time.perf_counter()
     left_out = Result(None, None, 0, 0.0, pruned=True)
+    results: list[Result] = []
+
+    def note(result: Result) -> None:
+        results.append(result)
+        if callback is not None:
+            callback(trial_of(group, len(results) - 1, result))
+
     if started > deadline:
-        return Outcome(group, (left_out,) * len(group.trials), 0.0, late=True)
+        for _ in group.trials:
+            note(left_out)
+        return Outcome(group, tuple(results), 0.0, late=True)
     graph = build_graph(group.graph, X, n_jobs)
     check_consistent_length(graph.W, parts[0].confidence)
     fits = _Fits(group.method, graph, y, parts, n_jobs)
     answers = sum(len(part.held_out) for part in parts)
-    results: list[Result] = []
     lines: dict[Any, list[Result]] = {}
     late = False
-    for position, solver in enumerate(group.trials):
+    for solver in group.trials:
         # Those of the graph as well: some, like the backend, concern both.
         parameters = {**group.graph, **solver}
         began = time.perf_counter()
         late = began > deadline
-        line = lines.setdefault(parameters.get("sigma_f"), [])
+        line = lines.setdefault(line_of(parameters), [])
         if late or _rises(line):
-            results.append(left_out)
+            note(left_out)
             continue
         lowest = min((result.error for result in results if result.error is not None), default=1.0)
         wrong, scores, classes = 0, [], []
@@ -180,11 +188,14 @@ def run_group(
         answered = sum(map(len, classes))
         loss = calibrated_loss(np.concatenate(scores), np.concatenate(classes), model.classes_)
         taken = time.perf_counter() - began
-        results.append(Result(wrong / answered, float(loss.mean()), answered, taken, pruned=answered < answers))
+        note(Result(wrong / answered, float(loss.mean()), answered, taken, pruned=answered < answers))
         line.append(results[-1])
-        if callback is not None:
-            callback(trial_of(group, position, results[-1]))
     return Outcome(group, tuple(results), time.perf_counter() - started, late)
+
+
+def line_of(parameters: Parameters) -> tuple[float, ...]:
+    """What trials have in common that differ in λ2 only."""
+    return tuple(float(parameters.get(name) or 0.0) for name in ("sigma_f", "power", "repulsion"))
 
 
 def _rises(line: list[Result]) -> bool:

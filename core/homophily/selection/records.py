@@ -60,6 +60,8 @@ class Outcome(NamedTuple):
     """Of the whole group."""
     late: bool = False
     """The time was over before its last trial was begun."""
+    ended: float = 0.0
+    """Seconds from the beginning of the search to its end; whoever knows when that began sets it."""
 
     def to_json(self) -> dict[str, Any]:
         """The outcome in what JSON can hold."""

@@ -14,12 +14,13 @@ from typing import Any
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.graph import KNNGraph
 from homophily.selection.choice import rank, score
-from homophily.selection.evaluation import trial_of
+from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
 from homophily.selection.sampler import Dimension, suggest
 
+#: What can be searched. "power" is of the last stage: IRR's if there is no other.
 STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
-    "graph": ("n_neighbors", "weights", "lambda1", "power"),
+    "graph": ("n_neighbors", "weights", "sigma_x", "lambda1"),
     "relationships": ("sigma_f", "lambda2", "repulsion"),
 }
 #: What is searched when nobody says.
@@ -27,9 +28,13 @@ DEFAULT_FIELDS = ("n_neighbors", "lambda1", "sigma_f", "lambda2")
 GRAPH_FIELDS = tuple(name for name in KNNGraph._parameter_constraints if name != "n_jobs")
 #: Of each stage, when nobody says.
 STAGE_TRIALS = 20
-DEFAULT_TRIALS = 2 * STAGE_TRIALS
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
+
+
+def default_trials(method: Method) -> int:
+    """How many are tried when nobody says: so many for each of the method's stages."""
+    return STAGE_TRIALS * (1 if method == "irr" else 2)
 
 
 class Search:
@@ -44,10 +49,10 @@ class Search:
     method : "err", or "irr" for the first stage alone.
     trials : how many in all, half of them for each of two stages; None means :data:`STAGE_TRIALS` a stage. So with
         as many trials a stage, "err" begins with just what "irr" does.
-    seconds : no batch is begun after so many, by the seconds of the outcomes told, ``workers`` at once; the first of
-        two stages gets half of it.
+    seconds : no batch is begun when an outcome told has ended after so many; the first of two stages gets half of it.
     seed : of the sampler.
-    vary : what to search, of :data:`STAGE_FIELDS`; None means :data:`DEFAULT_FIELDS` without the fixed ones.
+    vary : what to search, of :data:`STAGE_FIELDS` and "power"; None means :data:`DEFAULT_FIELDS` without the fixed
+        ones.
     fixed : parameters of the classifier that all trials share.
     graph : False when the graph is given: then nothing of it is searched.
 
@@ -64,7 +69,6 @@ class Search:
         method: Method = "err",
         trials: int | None = None,
         seconds: float | None = None,
-        workers: int = 1,
         seed: int = 0,
         vary: Sequence[str] | None = None,
         fixed: Parameters | None = None,
@@ -72,11 +76,11 @@ class Search:
     ) -> None:
         if method not in ("irr", "err"):
             raise ValueError(f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.")
-        trials = STAGE_TRIALS * (1 if method == "irr" else 2) if trials is None else trials
+        trials = default_trials(method) if trials is None else trials
         if trials < 1:
             raise ValueError(f"The 'trials' parameter of Search must be an int of at least 1. Got {trials!r} instead.")
         self.n_points, self.n_classes = n_points, n_classes
-        self.method, self.budget, self.seconds, self.workers, self.seed = method, trials, seconds, workers, seed
+        self.method, self.budget, self.seconds, self.seed = method, trials, seconds, seed
         self.fixed = dict(fixed or {})
         self.graph = graph
         self.vary = _read_vary(vary, self.fixed, method, graph)
@@ -170,7 +174,7 @@ class Search:
             return True
         if any(outcome.late and outcome.group.stage == stage for outcome in outcomes):
             return False
-        return sum(outcome.seconds for outcome in outcomes) / self.workers < self.seconds_until(stage)
+        return max((outcome.ended for outcome in outcomes), default=0.0) < self.seconds_until(stage)
 
     def seconds_until(self, stage: Stage) -> float:
         """The end of a stage in seconds from the beginning of the search: the first of two gets half of the time."""
@@ -198,13 +202,14 @@ class Search:
         for name, dimension in self._dimensions(stage).items():
             if dimension.choices:
                 grid[name] += [choice for choice in dimension.choices if choice not in grid[name]]
-        for name, factors in (("sigma_f", (1.0, 0.67, 1.5)), ("lambda2", (1.0, 3.3, 0.33, 10.0, 0.1))):
+        widths = (1.0, 0.67, 1.5)
+        for name, factors in (("sigma_x", widths), ("sigma_f", widths), ("lambda2", (1.0, 3.3, 0.33, 10.0, 0.1))):
             if name in grid:
                 grid[name] = [_rounded(grid[name][0] * factor) for factor in factors]
         return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
     def _grouped(self, stage: Stage, proposals: list[Parameters], number: int) -> list[Group]:
-        """Proposals by graph, then by lines of rising λ2 at one σ_f; single ones in pairs, to share their start."""
+        """Proposals by graph, then by lines of rising λ2; single ones in pairs, to share their start."""
         method: Method = "irr" if stage == "graph" else "err"
         known = IRRClassifier().get_params() if method == "irr" else ERRClassifier().get_params()
         graphs: dict[str, tuple[Parameters, list[Parameters]]] = {}
@@ -216,7 +221,7 @@ class Search:
         for graph, solvers in graphs.values():
             solvers.sort(key=_along_lines)
             while solvers:
-                line = [solver for solver in solvers if solver.get("sigma_f") == solvers[0].get("sigma_f")]
+                line = [solver for solver in solvers if line_of(solver) == line_of(solvers[0])]
                 size = max(len(line), 2)
                 groups.append(Group(number, stage, method, graph, tuple(solvers[:size])))
                 number += len(groups[-1].trials)
@@ -226,13 +231,15 @@ class Search:
     # -- what is searched ------------------------------------------------------------------------------------------
 
     def _names(self, stage: Stage) -> list[str]:
-        return [name for name in STAGE_FIELDS[stage] if name in self.vary]
+        last = stage == "relationships" or self.method == "irr"
+        return [name for name in (*STAGE_FIELDS[stage], *(["power"] if last else [])) if name in self.vary]
 
     def _defaults(self, stage: Stage) -> Parameters:
         classifier = ERRClassifier()
         one_column = self.n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
         spread = 2.0 if one_column else math.sqrt(2.0)
-        meant = {"sigma_f": ERRClassifier.SIGMA_F * spread, "repulsion": ERRClassifier.REPULSION, "power": 2}
+        meant = {"sigma_x": 1.0, "sigma_f": ERRClassifier.SIGMA_F * spread}
+        meant |= {"repulsion": ERRClassifier.REPULSION, "power": 2}
         return {name: meant.get(name, getattr(classifier, name)) for name in self._names(stage)}
 
     def _dimensions(self, stage: Stage) -> dict[str, Dimension]:
@@ -240,6 +247,7 @@ class Search:
         every = {
             "n_neighbors": Dimension(4, max(10, min(100, self.n_points // 15)), "whole", step=1.6),
             "weights": Dimension(choices=("local", "self-tuning", "global")),
+            "sigma_x": Dimension(0.4, 2.5, step=1.5),
             "lambda1": Dimension(1e-3, 1e-1, step=10.0),
             "power": Dimension(choices=(1, 2)),
             "sigma_f": Dimension(0.4 * width, 2.0 * width, step=1.5),
@@ -250,9 +258,12 @@ class Search:
 
 
 def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, graph: bool) -> tuple[str, ...]:
-    possible = [*STAGE_FIELDS["graph"], *(STAGE_FIELDS["relationships"] if method == "err" else ())]
+    possible = [*STAGE_FIELDS["graph"], *(STAGE_FIELDS["relationships"] if method == "err" else ()), "power"]
     if fixed.get("relationship_neighbors") is not None:
         possible = [name for name in possible if name not in ("power", "repulsion")]
+    if fixed.get("weights") == "fixed":
+        # Their width is in the unit of the distances, which is not known here.
+        possible.remove("sigma_x")
     if not graph:
         possible = [name for name in possible if name not in GRAPH_FIELDS]
     if vary is None:
@@ -266,8 +277,8 @@ def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, gr
     return tuple(vary)
 
 
-def _along_lines(solver: Parameters) -> tuple[float, float]:
-    return float(solver.get("sigma_f") or 0.0), float(solver.get("lambda2", 0.0))
+def _along_lines(solver: Parameters) -> tuple[float, ...]:
+    return *line_of(solver), float(solver.get("lambda2", 0.0))
 
 
 def _rounded(value: float) -> float:
