@@ -192,12 +192,22 @@ def test_images_are_of_this_version(rendered: Rendered) -> None:
         assert workload["metadata"]["name"].endswith(VERSION.replace(".", "-"))
 
 
-def test_gpu_workers_have_a_gpu_each_and_others_none() -> None:
+def test_gpu_workers_have_a_gpu_each_and_others_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for overlay, gpus in (("cpu", None), ("gpu", 1)):
         (worker,) = containers(one(overlay, "Deployment", "homophily-worker"))
         for part in ("requests", "limits"):
             assert worker["resources"][part].get("nvidia.com/gpu") == gpus
         assert worker["image"].endswith("-cuda") == (gpus is not None)
+        # Computing on the device must be said: the image alone does not.
+        settings = settings_of(one(overlay, "Deployment", "homophily-worker"), overlay, monkeypatch)
+        assert settings.device == ("cpu" if gpus is None else "cuda:0")
+
+
+@pytest.mark.parametrize("overlay", ["cpu", "gpu"])
+def test_a_worker_that_cannot_compute_is_not_ready_but_is_not_killed_for_it(overlay: str) -> None:
+    (worker,) = containers(one(overlay, "Deployment", "homophily-worker"))
+    for probe, lenient in (("startupProbe", False), ("livenessProbe", True), ("readinessProbe", False)):
+        assert ("--alive" in worker[probe]["exec"]["command"]) == lenient
 
 
 def test_dev_is_one_pod_on_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:

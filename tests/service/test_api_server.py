@@ -75,7 +75,7 @@ def test_metrics_count_jobs_and_calls(service: Service, project: Project) -> Non
     jobs = 'homophily_jobs{kind="fit",state="succeeded"}'
     ok = f'homophily_rpc_calls_total{{code="OK",method="/{SERVICE}/Fit"}}'
     wrong = f'homophily_rpc_calls_total{{code="NOT_FOUND",method="/{SERVICE}/GetJob"}}'
-    timed = f'homophily_rpc_seconds_count{{method="/{SERVICE}/Fit"}}'
+    timed = f'homophily_rpc_seconds_count{{code="NOT_FOUND",method="/{SERVICE}/GetJob"}}'
     before = metrics()
     project.model(X, LABELS)
     refusal(project.stub.GetJob, pb.GetJobRequest(name=f"{project.name}/jobs/none"))

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import promql_parser
 import pytest
@@ -30,13 +31,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from homophily_service._pb import homophily_service_pb2 as service_pb2
 from homophily_service._pb import job_pb2
 from homophily_service.api.metrics import LATE_SECONDS, EndedJobs, ServiceMetrics
 from homophily_service.client import Client
 from homophily_service.devices import Devices
 from homophily_service.errors import FailedPrecondition
 from homophily_service.names import JobName, new_id
-from homophily_service.queue import NewJob, Queue
+from homophily_service.queue import FINAL, QUEUED, RUNNING, WAITING, NewJob, Queue
 from homophily_service.settings import load_settings
 from homophily_service.store.database import Database
 from homophily_service.stores import Stores
@@ -47,6 +49,7 @@ from homophily_service.worker.supervisor import Worker
 from .databases import Postgres
 from .serving import PATIENCE, Service, eventually, open_stores, running
 
+HOMOPHILY = Path(sys.executable).with_name("homophily")
 DEPLOY = Path(__file__).parents[2] / "deploy" / "observability"
 X = np.concatenate([np.random.default_rng(0).normal(place, 1.0, (30, 3)) for place in (-3.0, 3.0)])
 Y = np.full(60, -1)
@@ -408,6 +411,19 @@ def expressions() -> dict[str, str]:
     return found | {rule["alert"]: rule["expr"] for rule in rules}
 
 
+def selected(expression: Any) -> Iterator[Any]:
+    """The selectors in an expression: a metric, and what its labels are to be."""
+    if isinstance(expression, promql_parser.VectorSelector):
+        yield expression
+    elif isinstance(expression, promql_parser.MatrixSelector):
+        yield expression.vector_selector
+    else:
+        inner = [getattr(expression, name, None) for name in ("lhs", "rhs", "expr")]
+        for part in [*inner, *getattr(expression, "args", [])]:
+            if part is not None:
+                yield from selected(part)
+
+
 def used(expression: Any) -> Iterator[tuple[str, set[str]]]:
     """The metrics in an expression, each with the labels that it must have."""
     if isinstance(expression, promql_parser.VectorSelector):
@@ -451,6 +467,36 @@ def test_dashboard_and_alerts_ask_for_what_is_told(told: dict[str, set[str]], pu
         assert labels <= told[name] | ADDED, f"{name} has no {labels - told[name]}"
 
 
+@pytest.fixture(scope="module")
+def values(fitted: Fitted, watched: Service) -> dict[str, set[str]]:
+    """The words of which values of labels are made: those that are told, and those that the code can tell."""
+    assert fitted.after
+    methods = service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].methods_by_name
+    found = {
+        "state": {QUEUED, RUNNING, WAITING, *FINAL},
+        "code": {code.name for code in grpc.StatusCode},
+        "method": set(methods),
+    }
+    for _, labels in samples(watched):
+        for label, word in labels:
+            found.setdefault(label, set()).update(re.findall(r"\w+", word))
+    return found
+
+
+@pytest.mark.parametrize("purpose", list(expressions()))
+def test_dashboard_and_alerts_ask_for_values_that_there_are(values: dict[str, set[str]], purpose: str) -> None:
+    text = expressions()[purpose].replace("$__rate_interval", "5m")
+    for selector in selected(promql_parser.parse(text)):
+        for matcher in selector.matchers.matchers:
+            unknown = set(re.findall(r"\w+", matcher.value)) - values[matcher.name]
+            assert not unknown, f"{matcher.name} of {selector.name} is never {unknown}"
+
+
+def test_a_misspelt_value_would_be_found(values: dict[str, set[str]]) -> None:
+    (selector,) = selected(promql_parser.parse('sum(rate(homophily_jobs{state="runing"}[5m]))'))
+    assert [matcher.value in values[matcher.name] for matcher in selector.matchers.matchers] == [False]
+
+
 def test_everything_that_is_told_is_on_the_dashboard(told: dict[str, set[str]]) -> None:
     shown = {name for text in expressions().values() for name in re.findall(r"homophily_\w+", text)}
     families = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in told} - {"homophily_rpc_calls"}
@@ -462,39 +508,74 @@ def test_everything_that_is_told_is_on_the_dashboard(told: dict[str, set[str]]) 
 # -- a worker on a machine of its own ----------------------------------------------------------------------------------
 
 
+class WorkerAlone:
+    """A worker's process, its log and its endpoint."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.log = folder / "log"
+        settings = {"data_dir": folder, "threads": 1, "metrics_port": 0, "shutdown_grace": 2, **settings}
+        environment = os.environ | {f"HOMOPHILY_{name.upper()}": str(value) for name, value in settings.items()}
+        with self.log.open("w") as stderr:
+            self.process = subprocess.Popen([HOMOPHILY, "worker"], env=environment, stderr=stderr)
+        self.endpoint = f"127.0.0.1:{self.line('metrics on port')['message'].rpartition(' ')[2]}"
+
+    def line(self, words: str) -> dict[str, Any]:
+        """The first line of the log with these words, when it is there."""
+
+        def found() -> dict[str, Any] | None:
+            lines = (json.loads(line) for line in self.log.read_text().splitlines())
+            return next((one for one in lines if words in one["message"]), None)
+
+        line: dict[str, Any] = eventually(found)
+        return line
+
+    def told(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """Its metrics."""
+        with urllib.request.urlopen(f"http://{self.endpoint}/metrics", timeout=PATIENCE) as answer:
+            return parsed(answer.read().decode())
+
+    def health(self, *more: str) -> int:
+        """What a probe's command answers."""
+        return subprocess.run([HOMOPHILY, "health", "--worker", self.endpoint, *more], check=False).returncode
+
+    def __enter__(self) -> WorkerAlone:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        assert self.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.skipif(bool(Devices().memory()), reason="this machine has a GPU")
+def test_a_worker_without_its_gpu_is_alive_and_never_ready(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'homophily.db'}")
+    database.migrate()
+    with WorkerAlone(tmp_path, device="cuda:0") as worker:
+        worker.line("cannot compute on cuda:0")
+        worker.line("the child process ended by itself")
+        assert value(worker.told(), "homophily_worker_ready") == 0
+        assert 0.0 <= value(worker.told(), "homophily_worker_silent_seconds") < 30.0
+        assert (worker.health(), worker.health("--alive")) == (1, 0)
+    database.close()
+
+
 def test_a_worker_alone_waits_for_the_tables_and_tells_that_it_lives(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    settings = {"data_dir": tmp_path / "data", "threads": "1", "metrics_port": "0", "shutdown_grace": "2"}
-    environment = os.environ | {f"HOMOPHILY_{name.upper()}": str(value) for name, value in settings.items()}
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [Path(sys.executable).with_name("homophily"), "worker"], env=environment, stderr=stderr
-        )
-    try:
-
-        def lines() -> list[dict[str, Any]]:
-            return [json.loads(line) for line in log.read_text().splitlines()]
-
-        def line(words: str) -> dict[str, Any] | None:
-            return next((one for one in lines() if words in one["message"]), None)
-
-        port = eventually(lambda: line("metrics on port"))["message"].rpartition(" ")[2]
-        assert "has schema None" in eventually(lambda: line("waits for the database"))["message"]
-        database = Database(f"sqlite:///{tmp_path / 'data' / 'homophily.db'}")
+    with WorkerAlone(tmp_path) as worker:
+        assert "has schema None" in worker.line("waits for the database")["message"]
+        assert (worker.health(), worker.health("--alive")) == (1, 0)
+        database = Database(f"sqlite:///{tmp_path / 'homophily.db'}")
         database.migrate()
         queue = Queue(database)
         queue.submit(
             NewJob(JobName("p", "j"), "noop", b"", origin="a-request", trace=f"00-{'ab' * 16}-{'cd' * 8}-01"), 1
         )
         eventually(lambda: queue.get(JobName("p", "j")).state == "succeeded")
-        started = eventually(lambda: line("starts, attempt 1"))
+        started = worker.line("starts, attempt 1")
         assert (started["job"], started["request_id"]) == ("projects/p/jobs/j", "a-request")
         assert (started["trace_id"], started["span_id"]) == ("ab" * 16, "cd" * 8)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
-            found = parsed(answer.read().decode())
+        found = worker.told()
         assert 0.0 <= value(found, "homophily_worker_silent_seconds") < 30.0
+        assert value(found, "homophily_worker_ready") == 1
         assert ("homophily_worker_busy", ()) in found
+        assert worker.health() == 0
         database.close()
-    finally:
-        process.terminate()
-        assert process.wait(PATIENCE) == 0

@@ -169,13 +169,13 @@ class Logging(Interceptor):
 
 
 class Metrics(Interceptor):
-    """Counts calls by method and code, and times them."""
+    """Counts and times calls, by method and code."""
 
     calls = Counter("homophily_rpc_calls_total", "Calls that have ended", ["method", "code"])
     seconds = Histogram(
         "homophily_rpc_seconds",
         "Duration of calls",
-        ["method"],
+        ["method", "code"],
         buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
     )
 
@@ -192,7 +192,7 @@ class Metrics(Interceptor):
     @cache
     def _of_call(cls, method: str, code: str) -> tuple[Counter, Histogram]:
         """Kept, as looking them up takes as long as counting."""
-        return cls.calls.labels(method, code), cls.seconds.labels(method)
+        return cls.calls.labels(method, code), cls.seconds.labels(method, code)
 
 
 class Errors(Interceptor):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated
 
 import typer
 
-from homophily_service.cli.screen import tell
+from homophily_service.cli.screen import AsJson, print_json, tell
 from homophily_service.cli.serving import ConfigFile, DataDir, Set, settings_from
 
-# The worker's metric of how long ago it last went its round.
-SILENT = "homophily_worker_silent_seconds"
+# The worker's metrics of how long ago it last went its round, and of whether it can take a job.
+SILENT, READY = "homophily_worker_silent_seconds", "homophily_worker_ready"
 
 
 def migrate(
@@ -19,6 +20,7 @@ def migrate(
     data_dir: DataDir = None,
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the database.")] = 0.0,
     assignments: Set = None,
+    as_json: AsJson = False,
 ) -> None:
     """Bring the database's tables to this version. The API does so too when it starts; once is enough."""
     from homophily_service.errors import Unavailable
@@ -38,11 +40,14 @@ def migrate(
         database.check_version()
     finally:
         database.close()
-    tell("The database is of this version.")
+    if as_json:
+        print_json({"migrated": True})
+    else:
+        tell("The database is of this version.")
 
 
-def worker_state(endpoint: str, timeout: float, silence: float) -> str | None:
-    """Whether a worker goes its rounds, by its Prometheus endpoint HOST:PORT; None if nobody answers."""
+def worker_state(endpoint: str, timeout: float, silence: float, *, only_alive: bool) -> str | None:
+    """Whether a worker goes its rounds and can compute, by its Prometheus endpoint HOST:PORT; None if none answers."""
     from urllib.error import URLError
     from urllib.request import ProxyHandler, build_opener
 
@@ -52,5 +57,6 @@ def worker_state(endpoint: str, timeout: float, silence: float) -> str | None:
             lines = answer.read().decode().splitlines()
     except (URLError, OSError, ValueError):
         return None
-    silent = [float(line.split()[1]) for line in lines if line.startswith(f"{SILENT} ")]
-    return "SERVING" if silent and silent[0] <= silence else "NOT_SERVING"
+    told = {name: float(value) for name, _, value in (line.partition(" ") for line in lines) if name in (SILENT, READY)}
+    alive = told.get(SILENT, math.inf) <= silence
+    return "SERVING" if alive and (only_alive or told.get(READY)) else "NOT_SERVING"

@@ -171,13 +171,16 @@ def health(
         typer.Option("--worker", metavar="HOST:PORT", help="Ask a worker instead, at its Prometheus endpoint."),
     ] = None,
     silence: Annotated[float, typer.Option(metavar="SECONDS", help="How long a worker may be silent.")] = 60.0,
+    alive: Annotated[
+        bool, typer.Option("--alive", help="Of a worker: whether it goes its rounds, even if it cannot compute.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask whether the service is ready; the exit code tells."""
     if worker_at is not None:
         from homophily_service.cli.operating import worker_state
 
-        target, state = worker_at, worker_state(worker_at, timeout, silence)
+        target, state = worker_at, worker_state(worker_at, timeout, silence, only_alive=alive)
     else:
         from homophily_service.client.tls import channel_credentials
 
@@ -276,6 +279,7 @@ def revoke_token(
     config: ConfigFile = None,
     data_dir: DataDir = None,
     assignments: Set = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a token worthless; servers notice within seconds."""
     from homophily_service.errors import NotFound
@@ -287,6 +291,10 @@ def revoke_token(
     except NotFound as error:
         say(f"Error: {error.message}", "red")
         raise typer.Exit(NOT_FOUND) from None
+    if as_json:
+        print_json({"revoked": identifier})
+    else:
+        say(f"Revoked {identifier}.")
 
 
 def _tokens(settings: Settings) -> Tokens:

@@ -1,4 +1,4 @@
-"""What Prometheus is told by a worker on a machine of its own: is it alive, and what its devices hold.
+"""What Prometheus is told by a worker on a machine of its own: is it alive and ready, and what its devices hold.
 
 All that is told of jobs, the API tells out of the database.
 """
@@ -28,9 +28,11 @@ class WorkerMetrics(Collector):
         self.worker = worker
 
     def collect(self) -> Iterable[Metric]:
-        """How long ago it last looked for work or held on to its lease, and whether it computes."""
+        """How long ago it last looked for work or held on to its lease, whether it can compute, and whether it does."""
         age = time.monotonic() - self.worker.beat
         yield GaugeMetricFamily("homophily_worker_silent_seconds", "Since the worker last did its round", value=age)
+        ready = float(self.worker.is_ready)
+        yield GaugeMetricFamily("homophily_worker_ready", "Whether the worker can take a job", value=ready)
         busy = float(self.worker.busy)
         yield GaugeMetricFamily("homophily_worker_busy", "Whether the worker has a job", value=busy)
 

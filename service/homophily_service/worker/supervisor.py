@@ -54,9 +54,15 @@ class Worker:
         self.child: _Child | None = None
         self.traces = start_traces(settings, "worker")
         self.spans: JobSpans | None = None
-        # When it last looked for work, or made sure of its lease: its age tells whether the worker is alive.
+        # When it last looked for work, made sure of its lease or tried to start a child: its age tells whether the
+        # worker is alive.
         self.beat = time.monotonic()
         self.busy = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a child that can compute, which there is not where its device is missing."""
+        return (child := self.child) is not None and bool(child.kinds)
 
     def stop(self) -> None:
         """Take no more jobs, and give the running one back when the grace time is over."""
