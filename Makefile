@@ -43,8 +43,8 @@ test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with C
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python -m pytest --on-gpu tests/core/test_classify_graph.py tests/core/test_classify_labels.py
 
-chaos: $(VENV)/.dev  ## the long form of the reliability tests
-	$(BIN)/python -m pytest tests/system --long
+chaos: $(VENV)/.dev  ## the long form of the reliability tests: 200 kills on each database, 10⁵ garbled messages, 10 minutes of pings; an hour
+	$(BIN)/python -m pytest --long tests/system tests/service/test_api_errors.py tests/service/test_api_fuzz.py tests/service/test_api_server.py
 
 lint: $(VENV)/.dev
 	$(BIN)/buf lint proto

@@ -109,6 +109,23 @@ def test_a_graph_is_built_once_for_the_same_points_and_parameters(project: Proje
     assert first.graph.digest == second.graph.digest != other.graph.digest
 
 
+def test_a_graph_that_is_there_is_not_paid_for_again(project: Project) -> None:
+    # Points among which neighbours take far longer to find than a graph to read.
+    points = np.random.default_rng(0).normal(size=(3000, 200)).astype(np.float32)
+    first, second = (project.model(points, {0: 1, 1: 2}, solver=IRR) for _ in range(2))
+    assert (first.graph.reused, second.graph.reused) == (False, True)
+    assert second.seconds["graph"] < first.seconds["graph"] / 3
+
+
+def test_a_graph_that_is_lost_is_built_again(service: Service, project: Project) -> None:
+    first = project.model(X + 2, LABELS, solver=IRR)
+    [manifest] = (service.settings.data_dir / "blobs" / "graphs" / first.graph.digest).glob("*/manifest.json")
+    manifest.unlink()
+    second, third = (project.model(X + 2, LABELS, solver=IRR) for _ in range(2))
+    assert (first.graph.reused, second.graph.reused, third.graph.reused) == (False, False, True)
+    assert project.classes(second) == project.classes(first)
+
+
 def test_points_inside_a_request_become_one_dataset(project: Project) -> None:
     models = [project.model(X, labels, solver=IRR) for labels in (LABELS, LABELS | {20: TRUTH[20]})]
     assert models[0].dataset == models[1].dataset

@@ -22,9 +22,12 @@ from numpy.testing import assert_array_equal
 from pyarrow import parquet
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from homophily_service._pb import job_pb2
 from homophily_service.cli.following import Pace
+from homophily_service.cli.main import app
 from homophily_service.client import JobEvent, JobState
 
 from .commands import Run, environment
@@ -305,3 +308,13 @@ def test_help_and_lists_load_nothing_that_computes(service: Service, project: Pr
             check=True,
         )
         assert ended.stdout.splitlines()[-1] == f"[] {uses_grpc}", ended
+
+
+def test_every_command_that_ends_by_itself_can_print_json() -> None:
+    tool = get_command(app)
+    assert isinstance(tool, TyperGroup)
+    tokens = tool.commands.pop("token")
+    assert isinstance(tokens, TyperGroup)
+    commands = [*tool.commands.values(), *tokens.commands.values()]
+    without = {one.name for one in commands if not any("--json" in option.opts for option in one.params)}
+    assert without == {"serve", "worker", "ui"}

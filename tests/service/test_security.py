@@ -335,7 +335,7 @@ def test_tokens_made_by_command_expire(run: Run, tmp_path: Path) -> None:
     [row] = run("token", "list", "--json", *place).json
     assert row["expires"] - row["created"] == pytest.approx(30 * 86400, abs=1.0)
     assert f"{time.gmtime(row['expires']).tm_year}-" in run("token", "list", *place).out
-    run("token", "revoke", made["id"], *place)
+    assert run("token", "revoke", made["id"], "--json", *place).json == {"revoked": made["id"]}
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["message"], line["token"]) for line in lines] == [
         ("token created", made["id"]),

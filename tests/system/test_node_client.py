@@ -24,6 +24,7 @@ PROTO = Path(__file__).parents[2] / "proto"
 def node_client() -> Path:
     """The script beside the packages it needs, which are installed once and kept for later runs."""
     if shutil.which("npm") is None or shutil.which("node") is None:
+        assert "CI" not in os.environ, "npm is not installed, and continuous integration has to try this client"
         pytest.skip("npm is not installed: no client in another language is tried")
     packages = [HERE / "package.json", HERE / "package-lock.json"]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in packages)).hexdigest()[:16]

@@ -19,7 +19,7 @@ from homophily.optimize import State as Iterate
 from homophily.state import PointLabels
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
-from homophily_service.errors import DataLoss
+from homophily_service.errors import DataLoss, NotFound
 from homophily_service.models import graph_digest, graph_path, read_graph, save_graph
 from homophily_service.parameters import graph_parameters, read_labels
 from homophily_service.settings import Settings
@@ -119,8 +119,8 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     if path is not None:
         try:
             graph = read_graph(work.stores.blobs, path, work.threads)
-        except DataLoss as loss:
-            _log.warning("a stored graph is damaged and will be built again: %s", loss.message)
+        except (DataLoss, NotFound) as loss:
+            _log.warning("a stored graph is damaged or lost and will be built again: %s", loss.message)
     reused = graph is not None
     if graph is None:
         stored = work.stores.blobs.read(blob)
