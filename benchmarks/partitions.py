@@ -72,8 +72,9 @@ def compare(points: int, report: Report) -> None:
             parts = [Part.cut_out(G, owned, confidence, targets) for owned in divide(X, count)]
             energy = PartitionedEnergy(parts, SIGMA_F, LAMBDA1, weight, start)
             gradient = float(np.abs(energy(start)[1] - slope).max() / np.abs(slope).max())
+            parted = PartitionedPreconditioner(energy, curvature)
             energy.network = Network()
-            found = NonlinearCG(energy, STEPS, tolerance, precondition).run(start)
+            found = NonlinearCG(energy, STEPS, tolerance, parted).run(start)
             difference = float(np.abs(found.x - expected.x).max())
             rows.append(row(tolerance, energy, expected, found, gradient))
             if not (difference <= bar and gradient <= SAME_GRADIENT):
@@ -123,14 +124,14 @@ class Network:
     largest: int = 0
     exchanged: int = 0
 
-    def all_reduce(self, shares: list[Floats]) -> Floats:
-        """The sum of all shares, which then every part has."""
+    def all_reduce(self, shares: list[Floats], together: np.ufunc = np.add) -> Floats:
+        """The sum (or maximum) of all shares, which then every part has."""
         self.reductions += 1
         self.reduced += shares[0].nbytes
         self.largest = max(self.largest, shares[0].nbytes)
         total = shares[0].copy()
         for share in shares[1:]:
-            total += share
+            together(total, share, out=total)
         return total
 
     def fetch(self, F: Floats, ghosts: Indices) -> Floats:
@@ -263,6 +264,33 @@ class PartitionedEnergy:
         gradient += 2.0 * part.confidence * (part.values[:own, None] - part.targets)
         gradient[:, 0] += 2.0 * self.lambda1 * (part.smooth @ part.values)
         return gradient
+
+
+class PartitionedPreconditioner(PolynomialPreconditioner):
+    """The same Chebyshev steps from parts alone: three numbers agreed on at the start, then values at the boundary."""
+
+    def __init__(self, energy: PartitionedEnergy, scale: float) -> None:
+        self.energy, self.scale = energy, scale
+        parts, network = energy.parts, energy.network
+        total, points = network.all_reduce([np.array([part.diagonal.sum(), part.owned.size]) for part in parts])
+        shift = self.SHIFT * (total / points or 1.0)
+        self.shifted, self.root = np.empty((int(points), 1)), np.empty((int(points), 1))
+        bounds = []
+        for part in parts:
+            shifted = part.confidence[:, 0] + scale * shift
+            diagonal = shifted + scale * part.diagonal
+            rows = shifted + scale * abs(part.smooth).sum(axis=1)
+            bounds.append(np.array([np.max(rows / diagonal), np.max(-shifted / diagonal)]))
+            self.shifted[part.owned, 0], self.root[part.owned, 0] = shifted, diagonal**-0.5
+        largest, smallest = network.all_reduce(bounds, np.maximum) * [1.0, -1.0]
+        self.centre, self.radius = (largest + smallest) / 2, (largest - smallest) / 2
+
+    def _smooth(self, F: Floats) -> Floats:
+        product = np.empty_like(F)
+        for part in self.energy.parts:
+            ghosts = self.energy.network.fetch(F[:, 0], part.ghosts)
+            product[part.owned, 0] = part.smooth @ np.concatenate([F[part.owned, 0], ghosts])
+        return product
 
 
 def node_weights(moments: Floats) -> Floats:
