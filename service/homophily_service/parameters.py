@@ -56,7 +56,8 @@ REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,200}")
 # MLflow keeps the newest version's name and those of all versions for itself, in either case.
 ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[a-z0-9_-]{1,100}", re.IGNORECASE | re.ASCII)
 # What a search may look for.
-SEARCHED = ("n_neighbors", "lambda1", "power", "sigma_f", "lambda2", "repulsion")
+SEARCHED = ("n_neighbors", "weights", "sigma_x", "lambda1", "power", "sigma_f", "lambda2", "repulsion")
+SEARCHED_IN_GRAPHS = SEARCHED[:3]
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
 
 
@@ -199,19 +200,35 @@ def solver_parameters(
 
 def set_parameters(found: dict[str, Any], graph: pb.GraphParameters, solver: pb.SolverParameters) -> None:
     """Set in messages what a search has found or tried."""
+    numbers = {name: number for number, name in WEIGHTS.items() if number}
     for name in SEARCHED:
         if found.get(name) is not None:
-            setattr(graph if name == "n_neighbors" else solver, name, found[name])
-    if "weights" in found:
-        graph.weights = next(number for number, name in WEIGHTS.items() if number and name == found["weights"])
+            value = numbers[found[name]] if name == "weights" else found[name]
+            setattr(graph if name in SEARCHED_IN_GRAPHS else solver, name, value)
 
 
-def check_search(message: pb.SearchParameters, field: str) -> None:
+def check_search(request: job_pb2.FitRequest, field: str) -> None:
     """Refuse a search that cannot be done."""
+    message = request.search
     if message.HasField("trials"):
         _between(message.trials, 2, MOST_TRIALS, f"{field}.trials")
     if message.HasField("seconds"):
         _positive(message.seconds, f"{field}.seconds")
+    given = {descriptor.name for part in (request.graph, request.solver) for descriptor, _ in part.ListFields()}
+    for place, name in enumerate(message.vary):
+        wrong = ""
+        if name not in SEARCHED or name in message.vary[:place]:
+            wrong = f"must be one of {', '.join(SEARCHED)}, each once; got {name!r}"
+        elif name in given:
+            wrong = f"{name} is given, and so not searched"
+        elif name in ERR_ONLY and request.solver.method == pb.METHOD_IRR:
+            wrong = f"{name} is a parameter of ERR, but the method is IRR"
+        elif name in ("power", "repulsion") and request.solver.HasField("relationship_neighbors"):
+            wrong = f"{name} must be 1 with relationship_neighbors"
+        elif name == "sigma_x" and request.graph.weights == pb.EDGE_WEIGHTS_FIXED:
+            wrong = "sigma_x must be given with fixed weights"
+        if wrong:
+            raise InvalidRequest(f"{field}.vary[{place}]", wrong)
 
 
 def apart(field: str, points: Sequence[int], labelled: Sequence[int]) -> None:

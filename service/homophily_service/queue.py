@@ -361,6 +361,17 @@ class Queue:
         with self.database.read() as connection:
             return float(connection.scalar(since) or 0.0)
 
+    def first_started(self, name: JobName) -> float:
+        """When the first attempt began."""
+        with self.database.read() as connection:
+            return float(connection.scalars(_first_started(_get(connection, name).number)).one())
+
+    def parent_seconds(self, name: JobName) -> float:
+        """Seconds since the first attempt began of the job that has queued this one."""
+        with self.database.read() as connection:
+            began = _first_started(_get(connection, name).parent).scalar_subquery()
+            return float(connection.scalars(select(now() - began)).one())
+
     def wait_for(self, lease: Lease, children: Sequence[NewJob], message: str) -> None:
         """Let the job wait until these have ended. Those that an earlier attempt has queued already are not new."""
         with self.database.write() as connection:
@@ -411,6 +422,10 @@ def _insert(connection: Connection, job: NewJob, digest: str, parent: int | None
     assert number is not None
     _write_event(connection, number, 1, QUEUED, 0, None, "")
     return connection.execute(select(jobs).where(jobs.c.number == number)).one()
+
+
+def _first_started(number: int) -> Select[Any]:
+    return select(func.min(events.c.time)).where(events.c.job == number, events.c.state == RUNNING)
 
 
 def _wake(connection: Connection, parent: int, message: str) -> None:

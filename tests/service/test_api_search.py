@@ -115,9 +115,35 @@ def test_cancelling_a_spread_search_cancels_its_trials(client: Client, moons: tu
             assert str(one.state) in ("cancelled", "succeeded")
 
 
+def test_trials_of_a_spread_search_keep_to_its_seconds(client: Client, moons: tuple[Any, Any]) -> None:
+    model = client.fit(moons[0], **asked(moons, spread=True, trials=1000, seconds=1e-6)).result(120)
+    message = message_of(client, model)
+    # The first of each stage were handed out; none was begun, and the defaults stay.
+    assert 0 < len(message.search.trials) < 100
+    assert not any(trial.HasField("error_rate") for trial in message.search.trials)
+    assert not message.search.HasField("best")
+    assert message.graph_parameters.n_neighbors == 10
+
+
+def test_people_say_what_is_searched(client: Client, moons: tuple[Any, Any]) -> None:
+    model = client.fit(moons[0], **asked(moons, trials=12, vary=["sigma_x", "power", "lambda2"])).result(120)
+    message = message_of(client, model)
+    irr, err = ([trial for trial in message.search.trials if trial.stage == stage] for stage in (1, 2))
+    assert len({trial.graph.sigma_x for trial in irr}) > 1
+    assert {trial.graph.n_neighbors for trial in message.search.trials} == {0}
+    assert {trial.solver.power for trial in err} == {1, 2}
+    assert message.graph_parameters.HasField("sigma_x")
+    assert message.solver_parameters.power in (1, 2)
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
+        ({"search": {"vary": ["tol"]}}, "search.vary[0]"),
+        ({"search": {"vary": ["lambda2", "lambda2"]}}, "search.vary[1]"),
+        ({"search": {"vary": ["lambda1", "lambda2"]}, "lambda2": 0.01}, "search.vary[1]"),
+        ({"search": {"vary": ["sigma_f"]}, "method": "irr"}, "search.vary[0]"),
+        ({"search": {"vary": ["sigma_x"]}, "weights": "fixed"}, "search.vary[0]"),
         ({"search": {"trials": 1}}, "search.trials"),
         ({"search": {"seconds": -1.0}}, "search.seconds"),
         ({"validation": {3: "left"}}, "validation.points[0]"),

@@ -200,7 +200,7 @@ class GraphParameters(_message.Message):
     weights: Global___EdgeWeights.ValueType
     """The weights."""
     sigma_x: _builtins.float
-    """The width σ_x, for fixed weights."""
+    """The width σ_x of fixed weights; of others, a factor of the widths that they find: 1 if not given."""
     exponent: _builtins.int
     """The exponent of the distance in the weight, 1 or 2; 2 if not given."""
     symmetrize: Global___Symmetrization.ValueType
@@ -667,14 +667,22 @@ class SearchParameters(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
+    VARY_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
-    """Settings that are tried at most; 48 if not given."""
+    """Settings that are tried at most; if not given, 20 for IRR and 40 for ERR."""
     seconds: _builtins.float
-    """Seconds after which no more are begun; no limit if not given."""
+    """Seconds from the start of the job after which no more are begun; no limit if not given."""
     seed: _builtins.int
     """Where random choices start; the same seed and the same trials find the same."""
     spread: _builtins.bool
     """Spread the trials over the workers as jobs of their own."""
+    @_builtins.property
+    def vary(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What to look for: n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then sigma_f, lambda2 and repulsion by
+        ERR, with power (the Laplacian's), which IRR judges where it is the method. None of them may be given. If empty:
+        n_neighbors, lambda1, sigma_f and lambda2, but for what is given.
+        """
+
     def __init__(
         self,
         *,
@@ -682,10 +690,11 @@ class SearchParameters(_message.Message):
         seconds: _builtins.float | None = ...,
         seed: _builtins.int = ...,
         spread: _builtins.bool = ...,
+        vary: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "trials", b"trials"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "seed", b"seed", "spread", b"spread", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "seed", b"seed", "spread", b"spread", "trials", b"trials", "vary", b"vary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
     _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015

@@ -191,7 +191,7 @@ class Jobs:
         check_two_classes(labels.classes, "labels")
         self._check_compared(request, rows)
         if request.HasField("search"):
-            check_search(request.search, "search")
+            check_search(request, "search")
             apart("validation", request.validation.points, request.labels.points)
         graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
         solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))

@@ -94,7 +94,8 @@ class GraphOptions:
         str | None, typer.Option(help="local, self-tuning, global or fixed.", metavar="WORD", rich_help_panel=_GRAPH)
     ] = None
     sigma_x: Annotated[
-        float | None, typer.Option(help="The width of fixed weights.", metavar="NUMBER", rich_help_panel=_GRAPH)
+        float | None,
+        typer.Option(help="The width of fixed weights; a factor of others.", metavar="NUMBER", rich_help_panel=_GRAPH),
     ] = None
     exponent: Annotated[
         int | None, typer.Option(help="Of the distance in the weight, 1 or 2.", metavar="N", rich_help_panel=_GRAPH)
@@ -167,7 +168,7 @@ class SearchOptions:
         bool, typer.Option("--search", help="Look for the parameters that are not given.", rich_help_panel=_SEARCH)
     ] = False
     trials: Annotated[
-        int | None, typer.Option(help="Settings to try at most; 48.", metavar="N", rich_help_panel=_SEARCH)
+        int | None, typer.Option(help="Settings to try at most; 40, IRR 20.", metavar="N", rich_help_panel=_SEARCH)
     ] = None
     search_seconds: Annotated[
         float | None, typer.Option(help="No more are begun after so long.", metavar="S", rich_help_panel=_SEARCH)
@@ -176,14 +177,24 @@ class SearchOptions:
     spread: Annotated[
         bool, typer.Option("--spread", help="Spread the trials over all workers.", rich_help_panel=_SEARCH)
     ] = False
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            help="What to look for, with commas: n_neighbors, weights, sigma_x, lambda1, sigma_f, lambda2, repulsion, "
+            "power. Without it n_neighbors, lambda1, sigma_f, lambda2.",
+            metavar="NAMES",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None
 
     def argument(self) -> dict[str, Any] | None:
         """What ``Client.fit`` takes."""
+        vary = None if self.vary is None else [name.strip() for name in self.vary.split(",")]
         every = {"trials": self.trials, "seconds": self.search_seconds, "seed": self.seed, "spread": self.spread}
-        given = {name: value for name, value in every.items() if value}
+        given = {name: value for name, value in (every | {"vary": vary}).items() if value}
         if given and not self.search:
             raise WrongInput(
-                "--trials, --search-seconds, --seed and --spread are of a --search, which is not asked for."
+                "--trials, --search-seconds, --seed, --spread and --vary are of a --search, which is not asked for."
             )
         return given if self.search else None
 

@@ -85,7 +85,8 @@ def search_message(search: bool | int | Mapping[str, Any] | None) -> pb.SearchPa
     fields = {} if search is True else dict(search) if isinstance(search, Mapping) else {"trials": search}
     unknown = fields.keys() - pb.SearchParameters.DESCRIPTOR.fields_by_name.keys()
     if unknown:
-        raise ValueError(f"search must have no fields but trials, seconds, seed and spread. Got {sorted(unknown)}.")
+        known = ", ".join(pb.SearchParameters.DESCRIPTOR.fields_by_name)
+        raise ValueError(f"search must have no fields but {known}. Got {sorted(unknown)}.")
     return pb.SearchParameters(**fields)
 
 

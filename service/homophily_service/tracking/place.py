@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # A server that does not answer is given up soon, and asked again later; an operator may set them otherwise.
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    # What was sent may have been heard, though no answer came: the tracker looks before it says it again.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
     # What is done here is nobody else's business.
     "MLFLOW_DISABLE_TELEMETRY": "true",

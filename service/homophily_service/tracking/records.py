@@ -22,9 +22,7 @@ from homophily_service.stores import Stores
 KINDS = ("fit", "transduce", "embed")
 # Parameters that say how it was computed, not what.
 _NOT_ASKED = {"n_jobs", "callback", "search"}
-_LONGEST_VALUE = 4000
-# As the service fills them in.
-_DEFAULT_TRIALS = 48
+LONGEST_VALUE = 4000
 
 Made = model_pb2.Model | embedding_pb2.Embedding
 Request = job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest
@@ -123,14 +121,18 @@ def record_of(job: Row[Any], events: Iterable[Event], stores: Stores) -> Record:
         tags["mlflow.note.content"] = f"{kind.__name__.removesuffix('Name')} `{made.name}`, made by `{name}`."
         if made.warnings:
             tags["homophily.warnings"] = "\n".join(made.warnings)
-    steps = [*_steps(events)] if made is None or not made.trace.iterations else [*_traced(made.trace, job.finished)]
+    steps = [*_steps(events, with_energy=made is None or not made.trace.iterations)]
+    if made is not None:
+        steps += _traced(made.trace, job.finished)
+    if isinstance(made, model_pb2.Model):
+        steps += _searched(made.search, job.finished)
     registration = None
     if not isinstance(request, job_pb2.EmbedRequest) and request.HasField("registration"):
         registration = request.registration
     return Record(
         name,
         f"{job.kind} {result.id}",
-        {key: value[:_LONGEST_VALUE] for key, value in tags.items()},
+        {key: value[:LONGEST_VALUE] for key, value in tags.items()},
         _shown(_parameters(request, made, data)),
         [one for one in facts if math.isfinite(one.value)],
         [one for one in steps if math.isfinite(one.value)],
@@ -213,7 +215,7 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     if isinstance(request, job_pb2.FitRequest) and searches:
         search = request.search
         found |= {
-            "search.trials": search.trials if search.HasField("trials") else _DEFAULT_TRIALS,
+            "search.trials": search.trials if search.HasField("trials") else _default_trials(request.solver),
             "search.seconds": search.seconds if search.HasField("seconds") else None,
             "search.seed": search.seed,
             "search.spread": search.spread,
@@ -241,6 +243,12 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     else:
         found |= {"solver.n_components": made.components, "solver.n_clusters": made.clusters or None}
     return {key: value for key, value in found.items() if not (key in ("device", "engine") and value is None)}
+
+
+def _default_trials(solver: model_pb2.SolverParameters) -> int:
+    from homophily.selection.search import default_trials
+
+    return default_trials("irr" if solver.method == model_pb2.METHOD_IRR else "err")
 
 
 def _complete_graph(message: model_pb2.GraphParameters, data: Data | None) -> dict[str, Any]:
@@ -293,7 +301,7 @@ def _given(message: Any, field: str) -> dict[str, Any]:
 
 
 def _shown(parameters: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _text(value)[:_LONGEST_VALUE] for key, value in parameters.items()}
+    return {key: _text(value)[:LONGEST_VALUE] for key, value in parameters.items()}
 
 
 def _text(value: Any) -> str:
@@ -307,7 +315,7 @@ def _text(value: Any) -> str:
 # -- measures ----------------------------------------------------------------------------------------------------
 
 
-def _steps(events: Iterable[Event]) -> Iterator[Measure]:
+def _steps(events: Iterable[Event], *, with_energy: bool) -> Iterator[Measure]:
     """How far a job is, as it was told while it ran."""
     for event in events:
         if not event.progress:
@@ -315,13 +323,20 @@ def _steps(events: Iterable[Event]) -> Iterator[Measure]:
         progress = job_pb2.Progress.FromString(event.progress)
         if progress.HasField("best_error_rate"):
             yield Measure("search.best_error_rate", progress.best_error_rate, event.time, progress.trials)
-        if progress.phase != "solve" or not progress.HasField("energy"):
+        if not with_energy or progress.phase != "solve" or not progress.HasField("energy"):
             continue
         yield Measure("energy", progress.energy, event.time, progress.iteration)
         if progress.HasField("gradient_norm"):
             yield Measure("gradient_norm", progress.gradient_norm, event.time, progress.iteration)
         if progress.evaluations:
             yield Measure("evaluations", progress.evaluations, event.time, progress.iteration)
+
+
+def _searched(search: model_pb2.SearchSummary, time: float) -> Iterator[Measure]:
+    """How the search has ended, which the last event need not tell."""
+    errors = [trial.error_rate for trial in search.trials if trial.HasField("error_rate") and not trial.pruned]
+    if errors:
+        yield Measure("search.best_error_rate", min(errors), time, len(search.trials))
 
 
 def _traced(trace: model_pb2.Trace, time: float) -> Iterator[Measure]:
@@ -356,9 +371,16 @@ def _facts_of_model(model: model_pb2.Model, time: float) -> Iterator[Measure]:
         yield Measure("validation_error", model.validation.error_rate, time)
     elif model.HasField("error_rate"):
         yield Measure("validation_error", model.error_rate, time)
+    elif model.search.HasField("best"):
+        # By folds of the labels: only the search has held them out.
+        yield Measure("validation_error", _trial(model.search, model.search.best).error_rate, time)
     if model.HasField("test"):
         yield Measure("test_error", model.test.error_rate, time)
     yield from _facts_of(model, time)
+
+
+def _trial(search: model_pb2.SearchSummary, number: int) -> model_pb2.Trial:
+    return next(trial for trial in search.trials if trial.number == number)
 
 
 def _facts_of_embedding(embedding: embedding_pb2.Embedding, time: float) -> Iterator[Measure]:

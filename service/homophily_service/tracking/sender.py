@@ -47,7 +47,14 @@ from homophily_service.solutions import CLASS_INDICES, SCORES
 from homophily_service.stores import Stores
 from homophily_service.tracking.outbox import Outbox
 from homophily_service.tracking.place import Place
-from homophily_service.tracking.records import Measure, Record, record_of, trial_measures, trial_parameters
+from homophily_service.tracking.records import (
+    LONGEST_VALUE,
+    Measure,
+    Record,
+    record_of,
+    trial_measures,
+    trial_parameters,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -123,13 +130,17 @@ class Sender:
         experiment = self._experiment(job.project)
         run = self._noted(job.tracking_run)
         if run is None:
-            mine = f"tags.`homophily.job` = '{record.job}'"
-            found = self.client.search_runs([experiment], mine, ViewType.ALL, max_results=1)
+            found = self._runs(experiment, record)
             if not found and not self._is_mine():
                 raise Turnless
             run = found[0] if found else self._new_run(experiment, job, record)
             self.outbox.note_run(job.number, run.info.run_id, self.place.run_url(experiment, run.info.run_id))
         return None if run.info.lifecycle_stage == "deleted" else run
+
+    def _runs(self, experiment: str, record: Record) -> list[Run]:
+        """The job's runs, oldest first: more than one if MLflow took long to hear what it had not answered."""
+        mine, oldest_first = f"tags.`homophily.job` = '{record.job}'", ["attributes.start_time", "attributes.run_id"]
+        return list(self.client.search_runs([experiment], mine, ViewType.ALL, order_by=oldest_first))
 
     def _noted(self, run: str | None) -> Run | None:
         if run is None:
@@ -205,12 +216,15 @@ class Sender:
 
     def _finish(self, run: Run, job: Row[Any], record: Record) -> None:
         name = run.info.run_id
+        for other in self._runs(run.info.experiment_id, record):
+            if other.info.run_id != name and other.info.lifecycle_stage != "deleted":
+                self.client.delete_run(other.info.run_id)
+        if record.made is not None:
+            self._log_pictures(name, record.made)
         if isinstance(record.made, model_pb2.Model):
             self._log_trials(run, job, record.made)
             if record.registration is not None or self.settings.tracking_models == "all":
-                self._log_model(run, record)
-        if record.made is not None:
-            self._log_pictures(name, record.made)
+                self._try_to_log_model(run, record)
         self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
 
@@ -281,6 +295,16 @@ class Sender:
 
     # -- its model -----------------------------------------------------------------------------------------------
 
+    def _try_to_log_model(self, run: Run, record: Record) -> None:
+        """A refusal is noted at the run, which ends all the same: it would be refused for ever."""
+        try:
+            self._log_model(run, record)
+        except MlflowException as error:
+            if not _is_refusal(error):
+                raise
+            _log.warning("MLflow refuses the model of %s: %s", record.job, error.message)
+            self.client.set_tag(run.info.run_id, "homophily.refused", str(error.message)[:LONGEST_VALUE])
+
     def _log_model(self, run: Run, record: Record) -> None:
         """The model as MLflow has models, and in the registry if that was asked for."""
         try:
@@ -313,10 +337,8 @@ class Sender:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         quoted = name.replace("'", "''")
-        for found in self.client.search_model_versions(f"name = '{quoted}'", max_results=200):
-            if found.tags.get("homophily.job") == job:
-                return str(found.version)
-        return None
+        mine = f"name = '{quoted}' and tags.`homophily.job` = '{job}'"
+        return next((str(found.version) for found in self.client.search_model_versions(mine, max_results=1)), None)
 
     def _logged_model(self, run: Run, record: Record) -> str:
         from homophily_service.tracking.mlflow_models import save_stored
@@ -340,6 +362,12 @@ class Sender:
         if all(one.model_id != logged.model_id for one in outputs):
             self.client.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, 0)])
         return str(logged.model_id)
+
+
+def _is_refusal(error: MlflowException) -> bool:
+    """Whether MLflow has understood and will not: a time-out, or too many calls, may pass."""
+    status = error.get_http_status_code()
+    return 400 <= status < 500 and status not in (408, 429)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -7,21 +7,23 @@ and asks for the next trials, so that any worker can go on with it.
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from homophily import KNNGraph
-from homophily.selection import Group, Outcome, Result, Search, Trial, build_graph, evaluate, select
-from homophily.selection.search import DEFAULT_TRIALS
+from homophily.selection import Group, Outcome, Result, Search, Trial, build_graph, driver, evaluate
+from homophily.selection.records import Method
+from homophily.selection.search import default_trials
 from homophily.state import PointLabels, fit_arguments
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
 from homophily_service.errors import error_of_code
 from homophily_service.names import DatasetName
 from homophily_service.parameters import graph_parameters, set_parameters, solver_parameters
-from homophily_service.queue import FAILED, SUCCEEDED
+from homophily_service.queue import FAILED, FINAL, SUCCEEDED
 from homophily_service.worker.protocol import Child, Waiting
 from homophily_service.worker.work import PHASES, Work
 
@@ -38,7 +40,7 @@ class Question(NamedTuple):
     y: Any
     weights: Any
     validation: Any
-    method: str
+    method: Method
     fixed: dict[str, Any]
     n_classes: int
 
@@ -48,50 +50,45 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
     dataset, blob = _dataset(work, request)
     question = _question(work, request, dataset)
     asked = request.search
-    trials = asked.trials if asked.HasField("trials") else DEFAULT_TRIALS
-    seconds = asked.seconds if asked.HasField("seconds") else None
+    budget: dict[str, Any] = {
+        "method": question.method,
+        "trials": asked.trials if asked.HasField("trials") else default_trials(question.method),
+        "seconds": asked.seconds if asked.HasField("seconds") else None,
+        "seed": asked.seed,
+        "vary": list(asked.vary) or None,
+    }
     work.stage.enter("search")
-    work.stage.progress.max_trials = trials
+    work.stage.progress.max_trials = budget["trials"]
     if asked.spread:
-        search = Search(
-            len(question.y),
-            question.n_classes,
-            method=question.method,  # type: ignore[arg-type]
-            trials=trials,
-            seconds=seconds,
-            seed=asked.seed,
-            fixed=question.fixed,
-        )
-        outcomes = _outcomes(work)
-        search.tell(outcomes)
+        search = Search(len(question.y), question.n_classes, **budget, fixed=question.fixed)
+        search.tell(_outcomes(work))
         for trial in search.trials:
             _count(work, trial)
         if groups := search.ask():
-            children = [Child(f"{work.task.name.id}-{group.number}", _encode(group, request)) for group in groups]
+            until = search.seconds_until(groups[0].stage)
+            children = [
+                Child(f"{work.task.name.id}-{group.number}", _encode(group, until, request)) for group in groups
+            ]
             return Waiting(children, f"tries {sum(len(group.trials) for group in groups)} settings")
-        best, tried = search.best, search.trials
     else:
-        found = select(
+        search = driver.find(
             _points(work, blob, dataset),
             question.y,
+            **budget,
             sample_weight=question.weights,
             validation=question.validation,
-            method=question.method,  # type: ignore[arg-type]
-            trials=trials,
-            seconds=seconds,
-            seed=asked.seed,
             n_jobs=work.threads,
             callback=lambda trial: _count(work, trial),
             **question.fixed,
-        )
-        best, tried = found.best, found.trials
+        ).search
+    best = search.best
     set_parameters(best.parameters, request.graph, request.solver)
-    return model_pb2.SearchSummary(trials=map(_message, tried), best=best.trial)
+    return model_pb2.SearchSummary(trials=map(_message, search.trials), best=best.trial)
 
 
 def try_group(work: Work) -> bytes:
     """The trials of a group, as a job of their own; the result is a TrialResult."""
-    group, request = _decode(work.task.request)
+    group, until, request = _decode(work.task.request)
     work.stage.enter("load")
     dataset, blob = _dataset(work, request)
     question = _question(work, request, dataset)
@@ -104,6 +101,7 @@ def try_group(work: Work) -> bytes:
         sample_weight=question.weights,
         validation=question.validation,
         seed=request.search.seed,
+        seconds=until - work.stores.queue.parent_seconds(work.task.name),
         n_jobs=work.threads,
         callback=lambda trial: _count(work, trial),
     )
@@ -127,7 +125,8 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
     # The core sees positions: any value may be a class here.
     classes, positions = np.unique(together.classes, return_inverse=True)
     y, weights = fit_arguments(together._replace(classes=positions), u)
-    method, solver = solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+    _, solver = solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+    method: Method = "irr" if request.solver.method == model_pb2.METHOD_IRR else "err"
     if isinstance(solver["class_prior"], np.ndarray):
         # Groups go through JSON.
         solver["class_prior"] = solver["class_prior"].tolist()
@@ -136,6 +135,9 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
         fixed["backend"] = work.backend
     if not request.graph.HasField("n_neighbors"):
         del fixed["n_neighbors"]
+    for name in request.search.vary:
+        # Only defaults: what the request gives is not searched.
+        fixed.pop(name, None)
     return Question(y, weights, validation.points if validation.points.size else None, method, fixed, len(classes))
 
 
@@ -190,27 +192,37 @@ def _trials(outcome: Outcome) -> list[Trial]:
 # -- to other workers and back ---------------------------------------------------------------------------------------
 
 
-def _encode(group: Group, request: job_pb2.FitRequest) -> bytes:
-    return json.dumps(group.to_json()).encode() + b"\n" + request.SerializeToString(deterministic=True)
+def _encode(group: Group, until: float, request: job_pb2.FitRequest) -> bytes:
+    """A group, the end of its stage in seconds from the beginning of the search, and what was asked for."""
+    head = {"group": group.to_json(), "until": until}
+    return json.dumps(head).encode() + b"\n" + request.SerializeToString(deterministic=True)
 
 
-def _decode(body: bytes) -> tuple[Group, job_pb2.FitRequest]:
+def _decode(body: bytes) -> tuple[Group, float, job_pb2.FitRequest]:
     line, _, request = body.partition(b"\n")
-    return Group.from_json(json.loads(line)), job_pb2.FitRequest.FromString(request)
+    head = json.loads(line)
+    # Workers of before there was an end in it wrote the group alone.
+    group, until = (head["group"], head["until"]) if "group" in head else (head, math.inf)
+    return Group.from_json(group), until, job_pb2.FitRequest.FromString(request)
 
 
 def _outcomes(work: Work) -> list[Outcome]:
     """What became of the trials so far. Those that failed count as given up, unless all did."""
     outcomes, failures = [], []
-    for row in work.stores.queue.children(work.task.name):
+    queue = work.stores.queue
+    began = queue.first_started(work.task.name)
+    for row in queue.children(work.task.name):
+        if row.state not in FINAL:
+            continue
         if row.state == SUCCEEDED:
-            told = job_pb2.TrialResult.FromString(row.outcome).outcome
-            outcomes.append(Outcome.from_json(json.loads(told)))
+            outcome = Outcome.from_json(json.loads(job_pb2.TrialResult.FromString(row.outcome).outcome))
         else:
-            group, _ = _decode(work.stores.queue.get_request(row.number))
-            outcomes.append(Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0))
+            group, _, _ = _decode(queue.get_request(row.number))
+            outcome = Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0)
             if row.state == FAILED:
                 failures.append(job_pb2.JobError.FromString(row.outcome))
+        # As the database has it, so that whoever goes on decides the same.
+        outcomes.append(outcome._replace(ended=row.finished - began))
     if failures and len(failures) == len(outcomes):
         error = failures[0]
         raise error_of_code(error.code, error.message, error.reason, [])
