@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from pyarrow import parquet
 
 from homophily_service.client import Client, Embedding, InvalidArgument, Unavailable
 
@@ -45,6 +47,37 @@ def test_a_map_comes_as_arrays(client: Client, embedding: Embedding) -> None:
     some = client.read_embedding(embedding.name.rpartition("/")[2], ["clusters"])
     assert_array_equal(some.clusters, found.clusters)
     assert some.coordinates is None
+
+
+def test_a_map_is_written_into_files(client: Client, embedding: Embedding, tmp_path: Path) -> None:
+    found = client.read_embedding(embedding)
+    assert found.coordinates is not None
+    for name in ("map.csv", "map.parquet"):
+        found.write_table(tmp_path / name, labels={0: "a", 2: "b"})
+    table = parquet.read_table(tmp_path / "map.parquet").to_pydict()
+    assert list(table) == ["point", "x1", "x2", "cluster", "label"]
+    assert_array_equal(np.column_stack([table["x1"], table["x2"]]), found.coordinates)
+    assert table["label"][:4] == ["a", None, "b", None]
+    header, first, *others = (tmp_path / "map.csv").read_text().splitlines()
+    assert (header.split(","), len(others)) == (list(table), 59)
+    assert first.split(",") == [str(table[name][0]) for name in table]
+
+    found.plot(tmp_path / "map.png")
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    found.plot(str(tmp_path / "map.html"), labels=TRUTH, title="three groups")
+    page = (tmp_path / "map.html").read_text(encoding="utf-8")
+    assert "<title>three groups</title>" in page
+    assert '"names":["0","1","2"]' in page
+
+    for wrong, sentence in (
+        (lambda: found.plot("map.jpg"), "path must end in one of .png, .html, .htm. Got 'map.jpg'"),
+        (lambda: found.write_table("map.txt"), "path must end in one of .csv, .parquet. Got 'map.txt'"),
+        (lambda: found.plot("map.html", labels=[1, 2]), "labels must have an entry for each of 60 points. Got 2"),
+        (lambda: found.plot("map.html", labels={60: 1}), "labels must be of points from 0 to 59"),
+        (lambda: client.read_embedding(embedding, ["clusters"]).plot("map.html"), "read with its coordinates"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            wrong()
 
 
 def test_what_is_told_of_a_map_are_plain_values(client: Client, embedding: Embedding) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,13 +81,17 @@ def _check_output(output: Path | None) -> None:
     # Before the work, not after it.
     if output is not None and output.suffix.lower() not in _OUTPUTS:
         raise WrongInput(f"{output}: must end in one of {', '.join(_OUTPUTS)}")
+    if output is not None and output.suffix.lower() == ".parquet":
+        from homophily_service.cli.files import arrow
+
+        arrow(output)
 
 
 def _give(answers: Prediction | Solution, output: Path | None, *, as_json: bool) -> None:
     """Write, print or show."""
     columns = _columns(answers)
     if output is not None:
-        write_columns(columns, output)
+        _write(columns, output)
         say(f"{len(columns['label']):,} answers are in {output}.")
     if as_json:
         given = {
@@ -99,7 +102,9 @@ def _give(answers: Prediction | Solution, output: Path | None, *, as_json: bool)
         }
         print_json({field: array.tolist() for field, array in given.items() if array is not None})
     elif output is None and not out.is_terminal:
-        _write_csv(columns, sys.stdout)
+        from homophily_service.tables import write_csv
+
+        write_csv(columns, sys.stdout)
     elif output is None:
         _show(columns)
 
@@ -134,25 +139,13 @@ def _show(columns: dict[str, Any]) -> None:
         tell(f"… and {count - _SHOWN_ROWS:,} more; --output FILE writes all.")
 
 
-def write_columns(columns: dict[str, Any], path: Path) -> None:
-    """Write a table: .csv, .parquet, or .npy, which has room for the labels only."""
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
+def _write(columns: dict[str, Any], path: Path) -> None:
+    """Write a table, or a .npy file, which has room for the labels only."""
+    if path.suffix.lower() == ".npy":
         import numpy as np
 
         np.save(path, columns["label"], allow_pickle=False)
-    elif suffix == ".parquet":
-        from homophily_service.cli.files import arrow
-
-        pyarrow = arrow(path)
-        table = pyarrow.table({name: pyarrow.array(list(one)) for name, one in columns.items()})
-        pyarrow.parquet.write_table(table, path)
     else:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            _write_csv(columns, file)
+        from homophily_service.tables import write_table
 
-
-def _write_csv(columns: dict[str, Any], file: IO[str]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(getattr(one, "tolist", lambda one=one: one)() for one in columns.values()), strict=True))
+        write_table(columns, path)

@@ -66,7 +66,8 @@ class MapOutput:
 
     def check(self) -> None:
         """Refuse what cannot be written: before the work, not after it."""
-        from homophily_service.cli.maps import PAGES, PICTURES, TABLES, check_matplotlib
+        from homophily_service.cli.maps import check_matplotlib
+        from homophily_service.client.answers import PAGES, PICTURES, TABLES
 
         for path, suffixes in ((self.output, TABLES), (self.plot, PICTURES), (self.html, PAGES)):
             if path is not None and path.suffix.lower() not in suffixes:
@@ -82,23 +83,17 @@ class MapOutput:
 
     def write(self, client: Client, embedding: Embedding, labels: PointLabels | None) -> None:
         """Write the files; ``labels`` colour the points where no others are given."""
-        from homophily_service.cli.answers import write_columns
         from homophily_service.cli.describing import short
-        from homophily_service.cli.maps import columns_of
-        from homophily_service.pictures.maps import map_page, map_picture, to_draw
 
         found = client.read_embedding(embedding)
         known = None if labels is None else labels.checked(embedding.points, str(self.color_by)).by_point
         if self.output is not None:
-            write_columns(columns_of(found, known), self.output)
+            found.write_table(self.output, known)
             say(f"{embedding.points:,} points are in {self.output}.")
-        drawing = to_draw(short(embedding.name), found, known)
-        if self.plot is not None:
-            self.plot.write_bytes(map_picture(drawing))
-            say(f"A picture is in {self.plot}.")
-        if self.html is not None:
-            self.html.write_bytes(map_page(drawing))
-            say(f"A page is in {self.html}.")
+        for path, what in ((self.plot, "picture"), (self.html, "page")):
+            if path is not None:
+                found.plot(path, known, title=short(embedding.name))
+                say(f"A {what} is in {path}.")
 
 
 @command

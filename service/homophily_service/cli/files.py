@@ -283,13 +283,12 @@ def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -
 
 def arrow(path: Path) -> Any:
     """Pyarrow with its Parquet part, which is needed for this file."""
+    from homophily_service.tables import need_pyarrow
+
     try:
-        import pyarrow.parquet
-    except ImportError:
-        raise WrongInput(
-            f"{path}: Parquet files need pyarrow, which is not installed: pip install 'homophily[parquet]'"
-        ) from None
-    return pyarrow
+        return need_pyarrow()
+    except ImportError as error:
+        raise WrongInput(f"{path}: {error}") from None
 
 
 def open_parquet(path: Path) -> Any:

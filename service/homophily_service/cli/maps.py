@@ -1,16 +1,10 @@
-"""The files that a map is written into: which there are, and the table among them."""
+"""What commands that draw need."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from homophily_service.cli.failures import WrongInput
-
-if TYPE_CHECKING:
-    from homophily_service.client import Map
-
-TABLES, PICTURES, PAGES = (".csv", ".parquet"), (".png",), (".html", ".htm")
 
 
 def check_matplotlib(path: Path) -> None:
@@ -21,16 +15,3 @@ def check_matplotlib(path: Path) -> None:
         need_matplotlib()
     except ImportError as error:
         raise WrongInput(f"{path}: {error}") from None
-
-
-def columns_of(found: Map, labels: dict[int, Any] | None) -> dict[str, Any]:
-    """The table: a row for each point."""
-    assert found.coordinates is not None
-    count, dimensions = found.coordinates.shape
-    columns: dict[str, Any] = {"point": range(count)}
-    columns |= {f"x{number + 1}": found.coordinates[:, number] for number in range(dimensions)}
-    if found.clusters is not None:
-        columns["cluster"] = found.clusters
-    if labels is not None:
-        columns["label"] = [labels.get(point) for point in range(count)]
-    return columns

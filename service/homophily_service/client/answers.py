@@ -1,12 +1,18 @@
-"""Arrays that the service answers: for new points, for a model's own, and those of a map."""
+"""Arrays that the service answers: for new points, for a model's own, and those of a map, with the files it makes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from homophily_service.client.labels import labels_by_point
+
+# The files that a map is written into.
+TABLES, PICTURES, PAGES = (".csv", ".parquet"), (".png",), (".html", ".htm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,3 +69,48 @@ class Map:
     #: Those of them that the map does not obey.
     violated_must: NDArray[np.int64] | None = None
     violated_cannot: NDArray[np.int64] | None = None
+
+    def write_table(self, path: Path | str, labels: Any = None) -> None:
+        """Write a row for each point into a .csv or .parquet file: its coordinates, its cluster and its label.
+
+        ``labels`` are given as y in ``fit``. Parquet needs ``pip install 'homophily[parquet]'``.
+        """
+        from homophily_service.tables import write_table
+
+        path = _checked(path, TABLES)
+        count, dimensions = self._places.shape
+        columns: dict[str, Any] = {"point": range(count)}
+        columns |= {f"x{number + 1}": self._places[:, number] for number in range(dimensions)}
+        if self.clusters is not None:
+            columns["cluster"] = self.clusters
+        if labels is not None:
+            known = labels_by_point(labels, count)
+            columns["label"] = [known.get(point) for point in range(count)]
+        write_table(columns, path)
+
+    def plot(self, path: Path | str, labels: Any = None, *, title: str = "") -> None:
+        """Draw the map into a .png file, or a .html page to zoom and point at, which needs no network.
+
+        Points are coloured by ``labels``, given as y in ``fit``, or else by cluster; violated links are red.
+        Pictures need ``pip install 'homophily[plot]'``, pages nothing.
+        """
+        from homophily_service.pictures.maps import map_page, map_picture, to_draw
+
+        path = _checked(path, (*PICTURES, *PAGES))
+        count = len(self._places)
+        known = None if labels is None else labels_by_point(labels, count)
+        drawing = to_draw(title, self, known)
+        path.write_bytes((map_picture if path.suffix.lower() in PICTURES else map_page)(drawing))
+
+    @property
+    def _places(self) -> NDArray[np.float64]:
+        if self.coordinates is None:
+            raise ValueError("the map must have been read with its coordinates to be written")
+        return self.coordinates
+
+
+def _checked(path: Path | str, suffixes: tuple[str, ...]) -> Path:
+    path = Path(path)
+    if path.suffix.lower() not in suffixes:
+        raise ValueError(f"path must end in one of {', '.join(suffixes)}. Got {str(path)!r} instead.")
+    return path

@@ -48,6 +48,20 @@ def to_labels(y: Any, name: str = "y") -> GivenLabels:
     return GivenLabels(message, len(entries))
 
 
+def labels_by_point(y: Any, points: int, name: str = "labels") -> dict[int, Any]:
+    """The class of each labelled one of so many points; labels as :func:`to_labels` reads them.
+
+    >>> labels_by_point(["a", "", "b"], 3)
+    {0: 'a', 2: 'b'}
+    """
+    message, length = to_labels(y, name)
+    if length is not None and length != points:
+        raise ValueError(f"{name} must have an entry for each of {points} points. Got {length} instead.")
+    if any(not 0 <= point < points for point in message.points):
+        raise ValueError(f"{name} must be of points from 0 to {points - 1}. Got one of another point instead.")
+    return dict(zip(message.points, class_array(message.classes).tolist(), strict=True))
+
+
 def class_array(message: pb.ClassValues) -> NDArray[Any]:
     """The classes in a message, as an array."""
     if message.WhichOneof("kind") == "integers":
