@@ -28,6 +28,7 @@ COMMANDS = (
     "selection",
     "capacity",
     "partitions",
+    "spread",
     "gpu",
 )
 TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
