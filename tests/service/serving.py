@@ -39,7 +39,7 @@ SERVICE = DESCRIPTOR.full_name
 PATIENCE = 180.0
 MIB = 1 << 20
 
-_PROGRAM = """
+PROGRAM = """
 import json
 from homophily_service.api.server import run_server
 from homophily_service.logs import start_logging
@@ -122,7 +122,9 @@ class Service:
 
 
 @contextmanager
-def running(data_dir: Path, credentials: grpc.ChannelCredentials | None = None, **settings: Any) -> Iterator[Service]:
+def running(
+    data_dir: Path, credentials: grpc.ChannelCredentials | None = None, *, program: str = PROGRAM, **settings: Any
+) -> Iterator[Service]:
     """A server on a free port, ready when this is entered, stopped when it is left."""
     given = _SETTINGS | settings | {"data_dir": data_dir}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
@@ -134,7 +136,7 @@ def running(data_dir: Path, credentials: grpc.ChannelCredentials | None = None, 
     log = data_dir / f"log-{secrets.token_hex(4)}"
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+            [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
         )
     try:
         assert process.stdout is not None

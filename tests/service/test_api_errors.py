@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import grpc
@@ -99,6 +100,21 @@ def test_points_that_are_none_name_their_field(project: Project, points: points_
     answer = refusal(project.stub.Fit, request)
     assert (answer.code, answer.reason, answer.fields) == (INVALID, "INVALID_FIELD", ["inline" + field])
     assert answer.message.startswith("inline" + field)
+
+
+def test_bad_points_are_refused_at_once(project: Project, long: bool) -> None:
+    if not long:
+        pytest.skip("measures time: a part of make chaos")
+    large = np.zeros((1000, 1000), np.float32)
+    large[-1, -1] = np.nan
+    for points, _ in [*POINTS, (inline(large), "")]:
+        request = job_pb2.FitRequest(parent=project.name, inline=points, labels=labels_of(LABELS))
+        seconds = []
+        for _ in range(9):
+            began = time.perf_counter()
+            refusal(project.stub.Fit, request)
+            seconds.append(time.perf_counter() - began)
+        assert np.median(seconds) < 0.05, (seconds, points.ByteSize())
 
 
 def labels(points: list[int], **classes: list[Any]) -> pb.Labels:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import string
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
+import homophily_service
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.errors import InvalidRequest
 from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, ProjectName, check_id
 
 from .fuzz import DESCRIPTOR, TEXTS, X, fuzz
-from .serving import Project, Service, refusal, start
+from .serving import PATIENCE, PROGRAM, Project, Service, chunk, refusal, running, start
 
 ALLOWED = set(string.ascii_lowercase + string.digits + "-")
 
@@ -67,6 +73,63 @@ def test_names_do_not_lead_out_of_the_data_directory(idle: Service, idle_project
     assert (root / "theirs").read_text() == "theirs"
     mine = {path.relative_to(data / "blobs").parts[:3] for path in files_below(data / "blobs")}
     assert {parts for parts in mine if idle_project.id in parts} == {("datasets", idle_project.id, "there")}
+
+
+# Notes every file and folder that the server itself asks the system for.
+_NOTES = """
+import json, os, sys
+notes = os.open({path!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def note(event, arguments):
+    if event == "open" or event.split(".")[0] in ("os", "shutil", "glob", "pathlib", "sqlite3"):
+        for argument in arguments:
+            if isinstance(argument, (str, bytes, os.PathLike)):
+                os.write(notes, json.dumps([event, os.fsdecode(argument)]).encode() + b"\\n")
+sys.addaudithook(note)
+"""
+
+
+def test_no_name_makes_the_server_open_anything_outside_the_data_directory(tmp_path: Path, long: bool) -> None:
+    data, notes = tmp_path / "a" / "b" / "data", tmp_path / "notes"
+    program = _NOTES.format(path=str(notes)) + PROGRAM
+    generator = random.Random(0)
+    alphabet = "ab/" * 4 + "./\\\0#%2f~ \n:*ж💥"
+    names = [text for text in TEXTS if text] + ["../" * depth + "notes" for depth in range(1, 7)] + [str(notes)]
+    names += ["".join(generator.choices(alphabet, k=generator.randrange(1, 12))) for _ in range(10_000 if long else 50)]
+    with running(data, program=program, workers=0, predictors=0) as service:
+        project = service.project()
+        project.upload(X, dataset_id="there")
+        (data / "blobs" / "datasets" / project.id / "link").symlink_to("/etc")
+        begins = notes.stat().st_size
+        for name in [*names, "link", "link/passwd"]:
+            for call, request in named_by(project, name):
+                with suppress(grpc.RpcError):
+                    call(request, timeout=PATIENCE)
+        project.upload(X, dataset_id="also-there")
+        seen = [json.loads(line) for line in notes.read_bytes()[begins:].splitlines()]
+    assert any("also-there" in path for _, path in seen)
+    outside = [(event, path) for event, path in seen if not is_inside(path, data)]
+    assert outside == []
+
+
+def named_by(project: Project, name: str) -> Iterator[tuple[Any, Any]]:
+    """Calls that take a name to a file or a folder."""
+    stub, parent = project.stub, project.name
+    yield stub.UploadDataset, iter([start(parent, X, name), chunk(0, b"x")])
+    yield stub.UploadDataset, iter([start(parent, X, dataset_id=name)])
+    yield stub.UploadDataset, iter([start(f"projects/{name}", X, "u")])
+    yield stub.GetUpload, dataset_pb2.GetUploadRequest(parent=parent, upload_id=name)
+    yield stub.GetDataset, dataset_pb2.GetDatasetRequest(name=f"{parent}/datasets/{name}")
+    yield stub.DeleteDataset, dataset_pb2.DeleteDatasetRequest(name=f"{parent}/datasets/{name}")
+    yield stub.GetModel, model_pb2.GetModelRequest(name=f"{parent}/models/{name}")
+    yield stub.DeleteModel, model_pb2.DeleteModelRequest(name=f"projects/{name}/models/{name}")
+    yield stub.Fit, project.fit_request(f"{parent}/datasets/{name}", {0: 1, 1: 2})
+
+
+def is_inside(path: str, data: Path) -> bool:
+    """Whether a path is in the data directory, relative to a folder that is open, or of Python itself."""
+    known = (data, *map(Path, (sys.prefix, sys.base_prefix)), Path(homophily_service.__file__).parent)
+    where = Path(os.path.normpath(path))
+    return ".." not in where.parts and (not where.is_absolute() or any(where.is_relative_to(one) for one in known))
 
 
 def test_an_id_is_taken_only_if_it_is_safe_in_a_path() -> None:
