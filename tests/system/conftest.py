@@ -129,18 +129,18 @@ def database_options(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 class S3:
-    """A bucket on loopback that can be stopped, and has everything when it is started again."""
+    """A bucket that can be stopped, and has everything when it is started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app  # takes a second
 
         self._app = DomainDispatcherApplication(create_backend_app)
-        self._port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self._port}"
+        self._host, self._port = host, free_port()
+        self.endpoint = f"http://{host}:{self._port}"
         self.url = f"s3://homophily-test/{secrets.token_hex(8)}"
 
     def start(self) -> None:
-        self._server = make_server("127.0.0.1", self._port, self._app, threaded=True)
+        self._server = make_server(self._host, self._port, self._app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 
@@ -151,10 +151,16 @@ class S3:
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+def s3_host() -> str:
+    """Where the bucket is."""
+    return "127.0.0.1"
+
+
+@pytest.fixture
+def s3(s3_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     """An empty place in a bucket, found by the AWS_* variables that processes of a test inherit."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    bucket = S3()
+    bucket = S3(s3_host)
     bucket.start()
     with urlopen(Request(f"{bucket.endpoint}/homophily-test", method="PUT")):
         pass
