@@ -8,7 +8,7 @@ DATA_FLAG := $(if $(DATA),--data $(DATA),)
 JOBS ?= 2
 FLAGS ?=
 
-.PHONY: demo serve ui test chaos lint proto format audit bench image-test image-lock clean
+.PHONY: demo serve ui test chaos machines-net lint proto format audit bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml
@@ -34,7 +34,13 @@ $(VENV)/.gpu-tests: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu-tests]'
 	touch $@
 
-test: $(VENV)/.dev $(VENV)/.gpu-tests
+# For the test that looks at MLflow's pages; where it cannot be installed, the test is skipped and says why.
+$(VENV)/.chromium: $(VENV)/.dev
+	@command -v chromium chromium-browser || { apt-get update && apt-get install --yes --no-install-recommends chromium; } \
+		> $(VENV)/chromium.log 2>&1 || true
+	touch $@
+
+test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
 	$(BIN)/python -m pytest -n 2
 
 test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
@@ -45,6 +51,9 @@ test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with C
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests: 200 kills on each database, 10⁵ garbled messages, 10 minutes of pings; an hour
 	$(BIN)/python -m pytest --long tests/system tests/service/test_api_errors.py tests/service/test_api_fuzz.py tests/service/test_api_server.py
+
+machines-net: $(VENV)/.dev  ## a worker in a network namespace of its own is cut off and healed; as root, with iproute2
+	$(BIN)/python -m pytest tests/system/cut_off.py
 
 lint: $(VENV)/.dev
 	$(BIN)/buf lint proto
@@ -71,10 +80,11 @@ page: $(VENV)/.dev  ## benchmarks/RESULTS.md from the records of all tables
 	$(BIN)/python -m benchmarks page
 
 AUDIT_FLAGS ?=
-audit: $(VENV)/.dev  ## known holes in what is installed; needs the network
+audit: $(VENV)/.dev  ## known holes in what is installed here and in what the images have; needs the network
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7,<3'
 	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/installed.txt
 	$(BIN)/pip-audit --strict --disable-pip --no-deps --desc off -r $(VENV)/installed.txt $(AUDIT_FLAGS)
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --desc off -r deploy/docker/requirements.txt -r deploy/docker/requirements-cuda.txt $(AUDIT_FLAGS)
 
 bench: $(VENV)/.bench  ## make bench DATA=folder runs on the real sets, otherwise on synthetic stand-ins
 	$(BIN)/python -m benchmarks all $(DATA_FLAG)

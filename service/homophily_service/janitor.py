@@ -8,6 +8,7 @@ import time
 from homophily_service.quotas import forget_days
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
+from homophily_service.tracking.place import is_kept
 from homophily_service.uploads import Uploads
 
 _log = logging.getLogger(__name__)
@@ -19,7 +20,8 @@ def sweep(stores: Stores, uploads: Uploads, settings: Settings) -> dict[str, int
     """One round; returns how much of each kind was removed."""
     orphans = settings.keep_orphans_hours * HOUR
     removed = {
-        "jobs": stores.queue.forget_ended(settings.keep_jobs_days * DAY),
+        # Where runs are kept, MLflow may be away longer than that.
+        "jobs": stores.queue.forget_ended(settings.keep_jobs_days * DAY, untracked=not is_kept(settings)),
         "uploads": uploads.sweep(settings.keep_uploads_hours * HOUR),
         "graphs": 0,
         "blobs": 0,

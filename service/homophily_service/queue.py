@@ -250,9 +250,11 @@ class Queue:
                 taken += 1
         return taken
 
-    def forget_ended(self, older_than_seconds: float) -> int:
-        """Delete records of jobs that ended so long ago; returns how many."""
+    def forget_ended(self, older_than_seconds: float, *, untracked: bool = True) -> int:
+        """Delete records of jobs that ended so long ago, ``untracked`` ones only if told to; returns how many."""
         old = select(jobs.c.number).where(jobs.c.finished < now() - older_than_seconds).limit(FORGET_AT_ONCE)
+        if not untracked:
+            old = old.where(~jobs.c.untracked)
         forgotten = 0
         while True:
             with self.database.write() as connection:

@@ -7,6 +7,7 @@ import base64
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,6 +22,13 @@ PATIENCE = 120.0
 def chromium() -> str | None:
     """The program, if it is there."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def why_no_chromium() -> str:
+    """What apt said last when `make test` wanted to install it."""
+    said = Path(sys.prefix) / "chromium.log"
+    lines = said.read_text().splitlines() if said.is_file() else []
+    return lines[-1] if lines else "install Debian's package `chromium`"
 
 
 class Page:

@@ -35,13 +35,17 @@ def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path)
     assert ended.out.strip() == "digits-report/report.html"
     folder = digits / "digits-report"
     drawn = {file.name for file in folder.iterdir()} - {"report.html"}
-    assert drawn == {"energy.png", "scores.png", "confusion-validation.png", "reliability-validation.png"}
-    assert all((folder / name).read_bytes().startswith(PNG) for name in drawn)
-    assert "4 pictures are beside it" in ended.err
+    pictures = {"energy.png", "scores.png", "confusion-validation.png", "reliability-validation.png", "map.png"}
+    assert drawn == {*pictures, "map.html"}
+    assert all((folder / name).read_bytes().startswith(PNG) for name in pictures)
+    assert "6 pictures are beside it" in ended.err
+    assert "two spectral vectors" in (folder / "map.html").read_text()
+    assert "no &lt;3&gt;" in (folder / "map.html").read_text()
+    assert run("embeddings", "--json").json == []
     page = (folder / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 4
+    assert page.count("data:image/png;base64,") == 5
     assert "no &lt;0&gt;, no &lt;1&gt;" in page
-    assert not re.search(r"<no|(src|href)=\"(?!data:)", page)
+    assert not re.search(r"<no|(src|href)=\"(?!data:|map.html)", page)
     error = run("model", "digits", "--json").json["error_rate"]
     assert f"{100 * error:.2f} % of the validation labels" in page
 

@@ -92,12 +92,17 @@ def test_a_model_has_all_its_pictures_at_any_size(points: int, classes: int) -> 
     model = full_model(points, [f"class {one}" for one in range(classes)])
     model.validation.ClearField("reliability")
     model.test.ClearField("confusion")
-    found = model_pictures(model, *solved(points, classes))
+    coordinates = np.random.default_rng(3).normal(size=(points, 3))
+    found = model_pictures(model, *solved(points, classes), coordinates=coordinates, mapped_by="two spectral vectors")
+    page = found.pop("map.html").decode()
+    assert "class 1" in page
+    assert "2 of 3 dimensions, two spectral vectors" in page
     assert list(found) == [
         "energy.png",
         "confusion-validation.png",
         "reliability-test.png",
         "scores.png",
+        "map.png",
         "search-graph.png",
         "search-relationships.png",
     ]

@@ -599,6 +599,8 @@ def test_jobs_that_ended_long_ago_are_forgotten(queue: Queue, monkeypatch: pytes
         WRITES[end](queue, claim(queue))
     claim(queue)
     assert queue.forget_ended(3600.0) == 0
+    # All of them wait for the tracker still.
+    assert queue.forget_ended(LOST, untracked=False) == 0
     assert queue.forget_ended(LOST) == 5
     assert [row.id for row, _ in queue.page("default")] == [names[6].id, names[5].id]
     with queue.database.read() as connection:

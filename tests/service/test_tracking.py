@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from homophily_service._pb import job_pb2, model_pb2
 
-from .browser import Page, browse, chromium
+from .browser import Page, browse, chromium, why_no_chromium
+from .mlflow_proxy import Fate, MlflowProxy
 from .mlflow_server import MlflowServer
 from .serving import PATIENCE, Project, Service, array_of, eventually, labels_of, running
 
@@ -29,6 +30,8 @@ class Tracked(NamedTuple):
 
     service: Service
     mlflow: MlflowServer
+    #: Between the two.
+    proxy: MlflowProxy
 
     def run_of(self, project: Project, job: job_pb2.Job, status: str = "FINISHED") -> Any:
         """The one run of a job, once it is in that state."""
@@ -58,16 +61,29 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
     folder = tmp_path_factory.mktemp("tracked")
     mlflow = MlflowServer(folder / "mlflow")
     mlflow.start()
+    proxy = MlflowProxy(mlflow.port)
+    settings = {"tracking": True, "tracking_uri": proxy.url, "tracking_url": mlflow.url}
     try:
-        with running(folder / "data", tracking=True, tracking_uri=mlflow.url) as service:
-            yield Tracked(service, mlflow)
+        with running(folder / "data", **settings) as service:
+            yield Tracked(service, mlflow, proxy)
     finally:
+        proxy.stop()
         mlflow.stop()
 
 
 @pytest.fixture
-def project(tracked: Tracked) -> Project:
-    return tracked.service.project()
+def project(tracked: Tracked) -> Iterator[Project]:
+    yield tracked.service.project()
+    tracked.proxy.rule = lambda path, body: None  # noqa: ARG005
+
+
+def quick_fit(project: Project, **more: Any) -> job_pb2.Job:
+    job = project.fit(three_clouds()[0], {0: 0, 1: 1}, solver=IRR, **more)
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job.error
+    return job
+
+
+IRR = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR)
 
 
 def three_clouds(n_points: int = 300) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -128,7 +144,8 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
     assert json.loads(points.dataset.source)["sha256"].startswith(points.dataset.digest)
 
     pictures = {one.path for one in tracked.mlflow.client.list_artifacts(run.info.run_id, "pictures")}
-    assert {"pictures/energy.png", "pictures/confusion-test.png", "pictures/scores.png"} <= pictures
+    drawn = ("energy.png", "confusion-test.png", "scores.png", "map.png", "map.html")
+    assert {f"pictures/{name}" for name in drawn} <= pictures
     # Not registered, so not logged whole either.
     assert not run.outputs.model_outputs
 
@@ -166,6 +183,58 @@ def test_runs_tell_of_maps_changed_labels_and_failures(tracked: Tracked, project
     assert {"pictures/map.png", "pictures/map.html", "pictures/energy.png"} <= pictures
     run = tracked.run_of(project, failed, "FAILED")
     assert run.data.tags["homophily.error"] == failed.error.message
+
+
+@pytest.mark.parametrize("fate", ["unanswered", "doubled"])
+def test_a_run_whose_making_was_not_answered_is_not_made_twice(tracked: Tracked, project: Project, fate: Fate) -> None:
+    tracked.proxy.once("/runs/create", fate)
+    job = quick_fit(project)
+    eventually(lambda: tracked.proxy.fates)
+    run = eventually(lambda: [one for one in tracked.mlflow.runs_of(job.name) if one.info.status == "FINISHED"])[0]
+    # The other of two is deleted at the end, and not shown any more.
+    assert tracked.run_of(project, job).info.run_id == run.info.run_id
+    assert tracked.proxy.fates == [fate]
+
+
+def test_a_run_that_mlflow_refuses_for_now_keeps_no_other_waiting(tracked: Tracked, project: Project) -> None:
+    refused: list[str] = []
+
+    def of_the_first(path: str, body: str) -> Fate | None:
+        if path.endswith("/runs/create") and not refused and project.id in body:
+            refused.append(json.loads(body)["run_name"])
+        return "refused" if refused and path.endswith("/runs/create") and refused[0] in body else None
+
+    tracked.proxy.rule = of_the_first
+    first, second = quick_fit(project), quick_fit(project)
+    tracked.run_of(project, second)
+    assert tracked.mlflow.runs_of(first.name) == []
+    assert not ask(project, first).tracking_run
+    tracked.proxy.rule = lambda path, body: None  # noqa: ARG005
+    tracked.run_of(project, first)
+
+
+def test_a_registration_that_mlflow_refuses_is_noted_and_the_run_ends(tracked: Tracked, project: Project) -> None:
+    tracked.proxy.once("/registered-models/alias", "refused")
+    name = f"refused-{project.id}"
+    registration = model_pb2.Registration(name=name, aliases=["champion"])
+    job = quick_fit(project, registration=registration)
+    run = tracked.run_of(project, job)
+    assert run.data.tags["homophily.refused"] == "INVALID_PARAMETER_VALUE: the proxy does not want it"
+    assert tracked.mlflow.client.list_artifacts(run.info.run_id, "pictures")
+    assert tracked.mlflow.client.get_model_version(name, "1").run_id == run.info.run_id
+
+
+def test_a_search_that_mlflow_missed_is_told_afterwards(tracked: Tracked, project: Project) -> None:
+    tracked.proxy.rule = lambda path, body: "refused"  # noqa: ARG005
+    X, y = three_clouds()
+    job = project.fit(X, known(y, range(30)), solver=IRR, search=model_pb2.SearchParameters(trials=5))
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job.error
+    tracked.proxy.rule = lambda path, body: None  # noqa: ARG005
+    run, search = tracked.run_of(project, job), job.fit.model.search
+    errors = [trial.error_rate for trial in search.trials if trial.HasField("error_rate") and not trial.pruned]
+    assert tracked.mlflow.history(run, "search.best_error_rate")[-1] == (5, min(errors))
+    # By folds of the labels, as there are none to validate with.
+    assert run.data.metrics["validation_error"] == search.trials[search.best].error_rate
 
 
 def test_registered_model_is_served_by_mlflow_and_comes_back(
@@ -254,7 +323,7 @@ def served(model: Path, points: NDArray[np.float32]) -> Any:
         server.stop()
 
 
-@pytest.mark.skipif(chromium() is None, reason="there is no Chromium here: install Debian's package `chromium`")
+@pytest.mark.skipif(chromium() is None, reason=f"there is no Chromium here: {why_no_chromium()}")
 def test_people_find_the_metric_and_the_picture_in_mlflows_pages(
     tracked: Tracked, project: Project, tmp_path: Path
 ) -> None:

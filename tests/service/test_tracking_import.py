@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import pytest
 
@@ -40,6 +42,13 @@ class Worker:
         self.client = connect(self.settings)
         place = Place.of(self.settings)
         self.experiment = self.client.create_experiment("elsewhere", place.artifacts)
+        # Else models would go to MLflow's own experiment, which keeps them in the folder that the tests are run in.
+        mlflow.set_experiment(experiment_id=self.experiment)
+
+    def close(self) -> None:
+        mlflow.tracking.fluent._active_experiment_id = None
+        os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
+        self.stores.close()
 
     def task(self, uri: str) -> Task:
         request = job_pb2.ImportModelRequest(parent="projects/default", uri=uri).SerializeToString()
@@ -55,7 +64,7 @@ class Worker:
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     worker = Worker(tmp_path_factory.mktemp("import"))
     yield worker
-    worker.stores.close()
+    worker.close()
 
 
 def fitted() -> tuple[Any, ERRClassifier]:

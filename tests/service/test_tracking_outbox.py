@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row
@@ -9,7 +10,9 @@ from sqlalchemy import Row
 from homophily_service.names import JobName, new_id
 from homophily_service.queue import NewJob, Queue
 from homophily_service.store.database import Database
+from homophily_service.settings import Settings
 from homophily_service.tracking.outbox import Outbox, Turn
+from homophily_service.tracking.place import Place
 from homophily_service.tracking.records import KINDS
 
 POISON = b""
@@ -63,6 +66,13 @@ def test_a_job_that_waits_again_stays_known(database: Database) -> None:
     queue.release(lease, "given back", charged=True)
     # It has a run, which shall know of it.
     assert [row.state for row in waiting(database)] == ["queued"]
+
+
+def test_runs_in_the_data_directory_are_where_the_ui_shows_them(tmp_path: Path) -> None:
+    embedded = Place.of(Settings(data_dir=tmp_path))
+    assert embedded.run_url("1", "abc") == "http://127.0.0.1:5000/#/experiments/1/runs/abc"
+    behind = Place.of(Settings(data_dir=tmp_path, tracking_url="https://runs.example/"))
+    assert behind.run_url("1", "abc") == "https://runs.example/#/experiments/1/runs/abc"
 
 
 def test_one_tracker_has_the_turn_until_it_is_gone(database: Database) -> None:

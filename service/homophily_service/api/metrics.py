@@ -33,8 +33,9 @@ ROWS_AT_ONCE = 200
 class ServiceMetrics(Collector):
     """All of it, asked for when Prometheus asks."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, *, tracks: bool = True) -> None:
         self.stores, self.ended, self.devices = stores, EndedJobs(stores.database), DeviceMetrics()
+        self.tracks = tracks
 
     def collect(self) -> Iterable[Metric]:
         """The metrics; while the database is away, only that it is."""
@@ -59,7 +60,9 @@ class ServiceMetrics(Collector):
         yield jobs
         oldest, untracked = _delays(self.stores.database)
         yield GaugeMetricFamily("homophily_oldest_queued_seconds", "Age of the job that waits longest", value=oldest)
-        yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs of which MLflow does not know all yet", untracked)
+        # Without a tracker nobody waits for them, though they are marked for when there is one.
+        late = untracked if self.tracks else 0
+        yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs of which MLflow does not know all yet", late)
         stored = GaugeMetricFamily("homophily_stored_bytes", "Bytes of what is recorded", labels=["collection"])
         for collection, size in self.stores.catalog.stored_bytes():
             stored.add_metric([collection], size)

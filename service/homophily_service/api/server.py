@@ -38,6 +38,7 @@ from homophily_service.processes import fair_threads, keep_freed_memory, keep_ru
 from homophily_service.settings import MIB, Settings
 from homophily_service.stores import Stores
 from homophily_service.telemetry import start_traces
+from homophily_service.tracking.place import is_kept
 from homophily_service.uploads import Uploads
 
 _log = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ class Server:
             server, _ = start_http_server(port, self.settings.host)
         except OSError as error:
             raise FailedPrecondition(f"cannot listen on {self.settings.host} port {port}: {error}") from error
-        collector = ServiceMetrics(self.stores)
+        collector = ServiceMetrics(self.stores, tracks=is_kept(self.settings))
         collector.ended.begin()
         REGISTRY.register(collector)
         self._metrics = (server, collector)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from homophily_service.pictures.report import Table
 
 _BEST_TRIALS = 15
+# A map of 100,000 points takes a few seconds, and the job may have to wait.
+_MAP_SECONDS = 60.0
+_EMBEDDINGS_LOOKED_AT = 200
 
 
 @command
@@ -85,7 +89,34 @@ def _pictures_of_model(client: Client, model: Model) -> dict[str, bytes]:
     from homophily_service.pictures import model_pictures
 
     solution = client.read_solution(model, ["labels", "scores"])
-    return model_pictures(model, solution.scores, solution.class_indices)
+    coordinates, mapped_by = _map_of(client, model)
+    return model_pictures(model, solution.scores, solution.class_indices, coordinates=coordinates, mapped_by=mapped_by)
+
+
+def _map_of(client: Client, model: Model) -> tuple[Any, str]:
+    """Where the model's points are drawn: on the newest map of its graph, or by the graph's first vectors.
+
+    The service computes these in a job, of which nothing is kept.
+    """
+    from homophily_service.client import ClientError
+
+    for known in islice(client.list_embeddings(), _EMBEDDINGS_LOOKED_AT):
+        if known.graph.digest == model.graph.digest and known.components > 1:
+            return client.read_embedding(known, ["coordinates"]).coordinates, f"on the map {known.name.split('/')[-1]}"
+    try:
+        job = client.embed(model, max_iter=0, time_limit=_MAP_SECONDS)
+        try:
+            mapped = job.result(2 * _MAP_SECONDS)
+        except TimeoutError:
+            job.cancel()
+            raise
+        coordinates = client.read_embedding(mapped, ["coordinates"]).coordinates
+        client.delete_embedding(mapped)
+        job.delete()
+    except (ClientError, TimeoutError) as error:
+        say(f"There is no map of it: {error}")
+        return None, ""
+    return coordinates, "two spectral vectors"
 
 
 def _pictures_of_map(client: Client, embedding: Embedding) -> dict[str, bytes]:

@@ -241,7 +241,7 @@ def _ridges(margins: Floats, answers: NDArray[Any], classes: Sequence[str], abou
     names = [f"{words(name, 20)}  ({row.sum():,})" for name, row in zip(classes, counts, strict=True)]
     axis.set_yticks(np.arange(number)[::-1] + 0.3, names)
     axis.set_ylim(-0.08, number)
-    axis.set_ylabel("class answered (points)", size=9)
+    axis.set_ylabel("answer (points)", size=9)
     axis.set_xlabel(_MARGIN, size=9)
     tidy(axis, grid="x")
     axis.tick_params(axis="y", length=0)
@@ -270,7 +270,7 @@ def _rows(margins: Floats, answers: NDArray[Any], classes: Sequence[str], about:
     axis.tick_params(axis="y", length=0)
     axis.tick_params(axis="x", labelsize="small")
     axis.set_xlabel(_MARGIN, size=9)
-    axis.set_ylabel("class answered (points)", size=9)
+    axis.set_ylabel("answer (points)", size=9)
     axis.spines[:].set_visible(False)
     bar = figure.colorbar(image, ax=axis, pad=0.02, shrink=0.5)
     bar.set_label("% of the class", size=9)

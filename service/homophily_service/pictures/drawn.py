@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,22 @@ from homophily_service.pictures.maps import map_page, map_picture, to_draw
 
 
 def model_pictures(
-    model: Model | model_pb2.Model, scores: ArrayLike | None = None, class_indices: ArrayLike | None = None
+    model: Model | model_pb2.Model,
+    scores: ArrayLike | None = None,
+    class_indices: ArrayLike | None = None,
+    *,
+    coordinates: ArrayLike | None = None,
+    mapped_by: str = "",
 ) -> dict[str, bytes]:
     """Files by name: energy.png, confusion-… and reliability-… of validation and test labels, scores.png, search-….
+
+    With ``coordinates`` also map.png, and map.html to zoom and point at.
 
     Parameters
     ----------
     model : the message, or what the client made of it.
     scores, class_indices : of all points, as ReadSolution sends them; without them there is no picture of scores.
+    coordinates, mapped_by : where the points are on a map on which the answers are shown, and what made that.
 
     >>> sorted(model_pictures(model_pb2.Model(trace=model_pb2.Trace(iterations=[0, 1], energies=[3.0, 2.0]))))
     ['energy.png']
@@ -50,6 +59,13 @@ def model_pictures(
         finite = np.isfinite(values.reshape(len(answers), -1)).all(axis=1)
         if finite.any():
             pictures["scores.png"] = score_histogram(values[finite], answers[finite], classes, about)
+    if coordinates is not None and class_indices is not None:
+        places, answers = np.asarray(coordinates, dtype=np.float64), np.asarray(class_indices, dtype=np.int32)
+        if len(places):
+            drawing = to_draw(about, Map(coordinates=places, clusters=answers), None)
+            notes = ", ".join(note for note in (drawing.note, mapped_by) if note)
+            drawing = replace(drawing, names=classes, note=notes)
+            pictures |= {"map.png": map_picture(drawing), "map.html": map_page(drawing)}
     if found.search is not None:
         pictures["search-graph.png"] = error_surface(found.search, 1, about)
         pictures["search-relationships.png"] = error_surface(found.search, 2, about)

@@ -60,6 +60,13 @@ class Catalog:
         with self.database.read() as connection:
             return connection.execute(select(resources).where(mine)).first()
 
+    def on_graph(self, collection: str, project: str, digest: str) -> Sequence[Row[Any]]:
+        """Resources of a project that stand on a graph, newest first."""
+        mine = (resources.c.project == project) & (resources.c.collection == collection)
+        query = select(resources).where(mine, resources.c.graph == digest).order_by(resources.c.number.desc())
+        with self.database.read() as connection:
+            return connection.execute(query).all()
+
     def page(self, collection: str, project: str, *, before: int | None = None, limit: int = 100) -> Sequence[Row[Any]]:
         """Resources of a project, newest first, with a number below ``before``."""
         query = (

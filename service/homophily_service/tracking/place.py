@@ -31,6 +31,10 @@ _DEFAULTS = {
 _NOT_INSTALLED = "MLflow is not installed here: pip install 'homophily[tracking]'"
 
 
+# Where `homophily ui` shows the runs of the data directory, if it is not told another port.
+PAGES_PORT = 5000
+
+
 class Place(NamedTuple):
     """A tracking store: its URI, where people find it, and where artifacts of new experiments go if not its choice."""
 
@@ -46,8 +50,8 @@ class Place(NamedTuple):
             url = settings.tracking_url or (_public(settings.tracking_uri) if served else None)
             return cls(settings.tracking_uri, None if url is None else url.rstrip("/"), None)
         folder = settings.data_dir.absolute()
-        url = None if settings.tracking_url is None else settings.tracking_url.rstrip("/")
-        return cls(f"sqlite:///{folder / 'mlflow.db'}", url, (folder / "mlartifacts").as_uri())
+        url = settings.tracking_url or f"http://127.0.0.1:{PAGES_PORT}"
+        return cls(f"sqlite:///{folder / 'mlflow.db'}", url.rstrip("/"), (folder / "mlartifacts").as_uri())
 
     @property
     def shown(self) -> str:
@@ -68,6 +72,11 @@ def _public(uri: str) -> str:
 def is_installed() -> bool:
     """Whether MLflow can be imported."""
     return importlib.util.find_spec("mlflow") is not None
+
+
+def is_kept(settings: Settings) -> bool:
+    """Whether somebody sends what is marked as untracked."""
+    return settings.tracking and is_installed()
 
 
 def pages_command(settings: Settings, port: int) -> tuple[list[str], dict[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 from sqlalchemy import Row
 
+from homophily import HomophilyWarning
 from homophily_service import queue
 from homophily_service._pb import embedding_pb2, model_pb2
 from homophily_service.embeddings import (
@@ -41,7 +43,8 @@ from homophily_service.embeddings import (
     load_embedding,
 )
 from homophily_service.errors import DataLoss, NotFound
-from homophily_service.names import DEFAULT_PROJECT, EmbeddingName
+from homophily_service.models import load_graph
+from homophily_service.names import DEFAULT_PROJECT, EmbeddingName, ModelName
 from homophily_service.settings import Settings
 from homophily_service.solutions import CLASS_INDICES, SCORES
 from homophily_service.stores import Stores
@@ -64,6 +67,10 @@ _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 500, 100
 _LONGEST_DIGEST = 36
 # Which of its pages MLflow shows first.
 _EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
+# A map of more points would take the tracker longer than a minute; one of fewer is none.
+_LEAST_MAPPED, _MOST_MAPPED = 4, 500_000
+# As fine as eyes are.
+_MAP_TOLERANCE = 1e-3
 # Where the model is in its run.
 MODEL_NAME = "model"
 
@@ -247,7 +254,10 @@ class Sender:
 
         if isinstance(made, model_pb2.Model):
             arrays = self.stores.blobs.read(model_blob(self.stores, made), SCORES, CLASS_INDICES).arrays
-            return model_pictures(made, scores=arrays[SCORES], class_indices=arrays[CLASS_INDICES])
+            coordinates, mapped_by = self._map_of(made)
+            return model_pictures(
+                made, arrays[SCORES], arrays[CLASS_INDICES], coordinates=coordinates, mapped_by=mapped_by
+            )
         row = self.stores.catalog.get(EmbeddingName.parse(made.name, "name"))
         names = [COORDINATES, MUST_LINKS, CANNOT_LINKS, VIOLATED_MUST_LINKS, VIOLATED_CANNOT_LINKS]
         arrays = self.stores.blobs.read(row.blob, *names, *([CLUSTERS] if made.clusters else [])).arrays
@@ -263,6 +273,25 @@ class Sender:
             violated_must=arrays[VIOLATED_MUST_LINKS],
             violated_cannot=arrays[VIOLATED_CANNOT_LINKS],
         )
+
+    def _map_of(self, model: model_pb2.Model) -> tuple[Any, str]:
+        """Where the model's points are drawn: on the newest map of its graph, or by the graph's first vectors."""
+        from homophily.spectral import spectral_coordinates
+
+        try:
+            project = ModelName.parse(model.name, "name").project
+            for row in self.stores.catalog.on_graph(EmbeddingName.collection, project, model.graph.digest):
+                if embedding_pb2.Embedding.FromString(row.message).components > 1:
+                    return self.stores.blobs.read(row.blob, COORDINATES).arrays[COORDINATES], f"on the map {row.id}"
+            if not _LEAST_MAPPED <= model.points <= _MOST_MAPPED:
+                return None, ""
+            graph = load_graph(self.stores, model.graph.digest, 1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HomophilyWarning)
+                return spectral_coordinates(graph, 2, tolerance=_MAP_TOLERANCE, n_jobs=1)[1], "two spectral vectors"
+        except Exception:
+            _log.warning("%s has no map", model.name, exc_info=True)
+            return None, ""
 
     def _log_trials(self, run: Run, job: Row[Any], model: model_pb2.Model) -> None:
         """A run for each trial, below the job's."""
