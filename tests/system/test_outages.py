@@ -1,10 +1,15 @@
-"""The database or the store of arrays is away for some seconds: everything waits, nothing ends."""
+"""The database or the store of arrays is away for some seconds, or full: what cannot wait is refused, nothing ends."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import grpc
 import pytest
@@ -17,6 +22,7 @@ from .harness import PATIENCE, Client, Cluster, clouds, code, eventually, fit_re
 
 SECONDS_AWAY = 5.0
 SECONDS_BETWEEN_JOBS = 0.1
+SMALL_DISK = 16 << 20
 
 
 def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, postgres: Postgres) -> None:
@@ -97,3 +103,51 @@ def fitted(cluster: Cluster, client: Client, name: str) -> str:
     """The model that a fit has made."""
     assert cluster.ended(name).state == queue.SUCCEEDED
     return client.job(name).fit.model.name
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder that soon is full."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+        pytest.skip("only root may mount a disk that is small enough to be filled")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_save_on_a_full_disk_fails_by_name_and_what_was_saved_still_answers(
+    make_cluster: MakeCluster, small_disk: Path, tmp_path: Path
+) -> None:
+    cluster = make_cluster(data_dir=small_disk, database_url=f"sqlite:///{tmp_path}/jobs.db")
+    cluster.serve(workers=1, predictors=1)
+    client = cluster.client()
+    request = fit_request(0)
+    first = fitted(cluster, client, client.submit("Fit", request))
+    X, _ = clouds(0)
+    question = model_pb2.PredictRequest(name=first, points=points(X[:20]))
+    answer = client.call("Predict", question)
+    before = set(cluster.running())
+
+    filler = small_disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    # In the job's save, and in the call that brings new points.
+    request.ClearField("options")
+    failed = cluster.ended(client.submit("Fit", request))
+    error = job_pb2.JobError.FromString(failed.outcome)
+    assert (failed.state, error.code) == (queue.FAILED, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    assert "there is no space left" in error.message
+    with pytest.raises(grpc.RpcError) as refused:
+        client.submit("Fit", fit_request(1))
+    assert code(refused.value) == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert client.call("Predict", question) == answer
+    assert len(client.solution(first)) == len(X)
+
+    filler.unlink()
+    assert len(client.solution(fitted(cluster, client, client.submit("Fit", fit_request(1))))) == len(X)
+    assert client.call("Predict", question) == answer
+    assert set(cluster.running()) == before
+    assert cluster.exceptions() == []
