@@ -1,4 +1,6 @@
-"""What the service is installed without: its processes must not need what only this repository's tests need.
+"""What `pip install homophily[service]` is without: processes that track nothing must not need it.
+
+The extra `tracking` brings all but pytest, and so do the images; tests that track run with everything.
 
 Besides, they start in two thirds of the time without it: scikit-learn imports pandas wherever there is one.
 """
