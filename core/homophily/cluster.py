@@ -78,6 +78,7 @@ class ERRClustering(ClusterMixin, ERREmbedding):
         link_edges: float = 3.0,
         link_loss: Literal["log", "squared"] = "log",
         relationship: Relationship = "gaussian",
+        relationship_neighbors: int | None = None,
         lambda2_per_link: bool = False,
         max_iter: int = 60,
         tol: float = 1e-2,
@@ -107,6 +108,7 @@ class ERRClustering(ClusterMixin, ERREmbedding):
             link_edges=link_edges,
             link_loss=link_loss,
             relationship=relationship,
+            relationship_neighbors=relationship_neighbors,
             lambda2_per_link=lambda2_per_link,
             max_iter=max_iter,
             tol=tol,
@@ -128,7 +130,8 @@ class ERRClustering(ClusterMixin, ERREmbedding):
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
         """Divide the rows of X into clusters; parameters as :meth:`ERREmbedding.fit` has them."""
-        self._map(X, y, must_link, cannot_link, init)
+        with self._backend().job():
+            self._map(X, y, must_link, cannot_link, init)
         self.labels_ = kmeans_by_cut(
             self.embedding_, self.n_clusters_, self.graph_.W, n_init=self.n_init, random_state=self.random_state
         )

@@ -30,6 +30,7 @@ from homophily.map_energy import MapEnergy, violated_links
 from homophily.map_points import Surroundings, place_points
 from homophily.optimize import State
 from homophily.relationship import ENGINE_NAMES, EngineName, make_engine
+from homophily.relationship.sparse import SparseEngine
 from homophily.relationship.tiles import RELATIONSHIPS, Relationship
 from homophily.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.threads import single_threaded_blas
@@ -66,7 +67,10 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     link_edges : γ, the weight of a link as an edge of the graph that T is the spectral map of, positive for must-links
         and negative for cannot-links, in units of the mean degree.
     link_loss : "log" as above, or "squared": (1 − K_ij)² for must-links.
-    relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u².
+    relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u² unless
+        ``relationship_neighbors`` is given.
+    relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
+        itself among them (the sparse form). None means all.
     max_iter, tol : the optimiser stops after so many steps with each width, or when the gradient's norm has fallen to
         the share ``tol``. Points settle inside their clusters for much longer, which the map does not show: more steps
         lower the energy a little and change neither errors nor links.
@@ -111,6 +115,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "link_edges": [Interval(Real, 0, None, closed="left")],
         "link_loss": [StrOptions({"log", "squared"})],
         "relationship": [StrOptions(set(RELATIONSHIPS))],
+        "relationship_neighbors": [Interval(Integral, 1, None, closed="left"), None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "engine": [StrOptions(set(ENGINE_NAMES))],
@@ -133,6 +138,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         link_edges: float = 0.3,
         link_loss: Literal["log", "squared"] = "log",
         relationship: Relationship = "gaussian",
+        relationship_neighbors: int | None = None,
         lambda2_per_link: bool = False,
         max_iter: int = 60,
         tol: float = 1e-2,
@@ -160,6 +166,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.link_edges = link_edges
         self.link_loss = link_loss
         self.relationship = relationship
+        self.relationship_neighbors = relationship_neighbors
         self.max_iter = max_iter
         self.tol = tol
         self.engine = engine
@@ -185,10 +192,16 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
             wider first steps, and T is turned to fit it: what no link concerns stays where it was.
         """
-        self._map(X, y, must_link, cannot_link, init)
+        with self._backend().job():
+            self._map(X, y, must_link, cannot_link, init)
         return self
 
     def _map(self, X: Any, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
+        if self.relationship_neighbors is not None and self.backend == "cupy":
+            raise ValueError(
+                f"The 'backend' parameter of {type(self).__name__} must be 'numpy' or 'auto' when "
+                "relationship_neighbors is given: the sparse form has no GPU engine. Got 'cupy' instead."
+            )
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
         self.__dict__.pop("embedding_", None)
         graph = self._graph(self._points(X))
@@ -208,7 +221,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             self.target_, widths = _turned(self.target_, start), widths[-1:]
         # The optimiser's dot products are short: BLAS threads would wait for each other, and for the engine's.
         with single_threaded_blas():
-            state = self._descend(graph, start, widths)
+            state = self._descend(self._backend(), graph, start, widths)
         self.graph_, self.sigma_f_ = graph, widths[-1]
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
         violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
@@ -220,15 +233,15 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def transform(self, X: Any) -> Floats:
         """Places of points on the map: where the energy of each is least, near most of its neighbours, the rest fixed.
 
-        A point at distance 0 from one of ``fit`` has that one's place. The energy of new points has no links, and its
-        relationships are Gaussian.
+        A point at distance 0 from one of ``fit`` has that one's place. The energy of new points has no links, and the
+        relationships with all points in it, also where ``fit`` took some.
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
         if "surroundings" not in self._lazy:
             laplacian = self.graph_.laplacian(normalized=self.normalized)
             G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
-            self._lazy["surroundings"] = Surroundings.of(self.embedding_, G, self.sigma_f_)
+            self._lazy["surroundings"] = Surroundings.of(self.embedding_, G, self.sigma_f_, self.relationship)
         blocks = [self._place(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
         return np.concatenate(blocks)
 
@@ -318,13 +331,10 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         except ContradictingLinksError:
             return self.links_
 
-    def _descend(self, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
-        with self._backend().job() as backend:
-            return self._descend_on(backend, graph, F, widths)
-
-    def _descend_on(self, backend: Backend, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
+    def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
         laplacian = graph.laplacian(normalized=self.normalized)
-        matrix = DeviceMatrix.of(backend, laplacian) if isinstance(backend, CupyBackend) else None
+        on_device = isinstance(backend, CupyBackend) and self.relationship_neighbors is None
+        matrix = DeviceMatrix.of(backend, laplacian) if on_device else None
         diagonal = self._left_out(laplacian)
         links = self._obeyed_links(graph.n_points)
         iterations = evaluations = 0
@@ -336,7 +346,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
                 "tolerance": 1e-6,
             }
             relationships: Any
-            if matrix is None:
+            if self.relationship_neighbors is not None:
+                self.engine_, relationships = "sparse", self._sparse_engine(graph, sigma_f)
+            elif matrix is None:
                 self.engine_, relationships = make_engine(laplacian, F, sigma_f, **how, n_jobs=self.n_jobs)
             else:
                 self.engine_, relationships = make_device_engine(matrix, laplacian, F, sigma_f, **how)
@@ -356,6 +368,17 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             state = _after(before, optimiser(energy, self.max_iter, self.tol).run(F, self._show(before)))
             F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
         return state
+
+    def _sparse_engine(self, graph: KNNGraph, sigma_f: float) -> SparseEngine:
+        return SparseEngine(
+            graph.W,
+            graph.degrees if self.normalized else None,
+            graph.neighborhoods(self.relationship_neighbors),
+            sigma_f,
+            relationship=self.relationship,
+            repulsion=self.repulsion,
+            n_jobs=self.n_jobs,
+        )
 
     def _show(self, before: tuple[int, int]) -> Callable[[State], object] | None:
         callback = self.callback

@@ -7,6 +7,9 @@ With a_j the normalised weights of a point's edges to stored points and t = Σ_j
 with the Gauss sums g over stored points and ĝ over stored edges, and r = (1 − ρ)(1 − Σ_j a_j). A map has many places
 that are local minima, one in each cluster; the search starts at the neighbour that most other neighbours are near to,
 and stays within a few σ_f of it, so that only what lies there is summed.
+
+Those sums are Gaussian. Cauchy relationships k reach farther, and their products have no such form: the bracket is then
+(1 − r)‖k‖² − 2 kᵀΣ_j a_j k_j + kᵀGk, over the relationships of f and of its neighbours with all stored points.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 
 from homophily.relationship.edges import UpperEdges
+from homophily.relationship.tiles import Relationship, relate, slope
 
 Floats = NDArray[np.float64]
 
 MAX_STEPS = 50
 # exp(−2·3²) ≈ 1e-8: what is farther than this many σ_f from a place adds nothing to the sums there.
 REACH = 3.0
+NO_INDICES, NO_NUMBERS = np.empty(0, np.int32), np.empty(0)
 
 
 class Surroundings(NamedTuple):
@@ -37,15 +42,28 @@ class Surroundings(NamedTuple):
     weights: Floats
     """G_jk φ_jk of each middle, both directions counted."""
     sigma_f: float
+    matrix: csr_array | None = None
+    """G, where relationships are not Gaussian; there are no middles then."""
 
     @classmethod
-    def of(cls, F: Floats, G: csr_array, sigma_f: float) -> Surroundings:
+    def of(cls, F: Floats, G: csr_array, sigma_f: float, relationship: Relationship = "gaussian") -> Surroundings:
         """Read the edges of G, which are sources of ĝ."""
+        if relationship != "gaussian":
+            return cls(F, cKDTree(F), cKDTree(F[:0]), np.empty(0), sigma_f, G)
         edges = UpperEdges.of(G)
         ends, others = F[edges.rows], F[edges.cols]
         related = np.exp(-np.sum((ends - others) ** 2, axis=1) / (2 * sigma_f**2))
         middles = np.vstack([F, (ends + others) / 2])
         return cls(F, cKDTree(F), cKDTree(middles), np.append(edges.diagonal, edges.doubled * related), sigma_f)
+
+    def near(self, place: Floats) -> tuple[Floats, Floats, Floats]:
+        """The points, the middles, and the weights of these that count around a place."""
+        if self.matrix is not None:
+            return self.F, self.F[:0], self.weights
+        # Steps of 2σ_f in all, and middles between f and a neighbour that is as far again.
+        points = self.points.query_ball_point(place, (REACH + 4.0) * self.sigma_f, return_sorted=True)
+        middles = self.middles.query_ball_point(place, (REACH + 2.0) * self.sigma_f, return_sorted=True)
+        return self.F[points], self.middles.data[middles], self.weights[middles]
 
 
 def place_points(
@@ -58,18 +76,21 @@ def place_points(
     lambda2: float,
 ) -> Floats:
     """Places (m, n) of points whose edges to stored points have the ``shares`` a_j (m, k); t in ``spectral`` (m, n)."""
-    F, sigma_f = surroundings.F, surroundings.sigma_f
+    F, sigma_f, G = surroundings.F, surroundings.sigma_f, surroundings.matrix
+    matrix = (NO_INDICES, NO_INDICES, NO_NUMBERS) if G is None else (G.indptr, G.indices, G.data)
     values = spectral.copy()
     for x in range(len(values)):
         ends = indices[x][shares[x] > 0.0]
         if ends.size == 0:
             continue
         weights = shares[x][shares[x] > 0.0]
-        votes = np.exp(-_squares(F[ends], F[ends]) / sigma_f**2) @ weights
+        if G is None:
+            related = NO_NUMBERS
+            votes = weights @ np.exp(-_squares(F[ends], F[ends]) / sigma_f**2)
+        else:
+            related = weights @ (1.0 / (1.0 + _squares(F[ends], F) / sigma_f**2))
+            votes = related[ends]
         start = F[ends[votes.argmax()]].copy()
-        # Steps of 2σ_f in all, and middles between f and a neighbour that is as far again.
-        near = surroundings.points.query_ball_point(start, (REACH + 4.0) * sigma_f, return_sorted=True)
-        middles = surroundings.middles.query_ball_point(start, (REACH + 2.0) * sigma_f, return_sorted=True)
         _descend(
             start,
             spectral[x],
@@ -77,11 +98,11 @@ def place_points(
             lambda2,
             sigma_f**-2,
             own_weight[x],
-            F[near],
-            surroundings.middles.data[middles],
-            surroundings.weights[middles],
+            *surroundings.near(start),
             F[ends],
             weights,
+            *matrix,
+            related,
         )
         values[x] = start
     return values
@@ -113,8 +134,44 @@ def _gauss_sum(x, sources, weights, inverse, scale, gradient):  # type: ignore[n
 
 
 @njit(cache=True)
+def _all_sums(f, points, indptr, indices, data, related, own, inverse, scale, gradient):  # type: ignore[no-untyped-def]
+    """Return scale · (own ‖k‖² − 2 kᵀrelated + kᵀGk) for the Cauchy k of f with all points, and add its gradient."""
+    u, n = points.shape
+    k = np.zeros(u)
+    for i in range(u):
+        for d in range(n):
+            k[i] += inverse * (f[d] - points[i, d]) ** 2
+    relate(k, True, u)
+    total = 0.0
+    for i in range(u):
+        product = 0.0
+        for e in range(indptr[i], indptr[i + 1]):
+            product += data[e] * k[indices[e]]
+        total += k[i] * (own * k[i] - 2.0 * related[i] + product)
+        pull = 4.0 * scale * inverse * slope(k[i], True) * (own * k[i] - related[i] + product)
+        for d in range(n):
+            gradient[d] += pull * (f[d] - points[i, d])
+    return scale * total
+
+
+@njit(cache=True)
 def _energy(  # type: ignore[no-untyped-def]
-    f, target, data_weight, lambda2, inverse, own, points, middles, weights, ends, shares, gradient
+    f,
+    target,
+    data_weight,
+    lambda2,
+    inverse,
+    own,
+    points,
+    middles,
+    weights,
+    ends,
+    shares,
+    indptr,
+    indices,
+    data,
+    related,
+    gradient,
 ):
     n = f.size
     none = np.empty(0)
@@ -122,6 +179,8 @@ def _energy(  # type: ignore[no-untyped-def]
     for d in range(n):
         energy += data_weight * (f[d] - target[d]) ** 2
         gradient[d] = 2.0 * data_weight * (f[d] - target[d])
+    if related.size:
+        return energy + _all_sums(f, points, indptr, indices, data, related, own, inverse, lambda2, gradient)
     energy += _gauss_sum(f, points, none, inverse, lambda2 * own, gradient)
     energy += _gauss_sum(f, middles, weights, inverse, lambda2, gradient)
     for e in range(len(ends)):
@@ -141,10 +200,25 @@ def _energy(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _descend(  # type: ignore[no-untyped-def]
-    f, target, data_weight, lambda2, inverse, own, points, middles, weights, ends, shares
+    f,
+    target,
+    data_weight,
+    lambda2,
+    inverse,
+    own,
+    points,
+    middles,
+    weights,
+    ends,
+    shares,
+    indptr,
+    indices,
+    data,
+    related,
 ):
     """Gradient steps of Barzilai and Borwein's length that never raise the energy, within 2σ_f of the start."""
-    rest = (target, data_weight, lambda2, inverse, own, points, middles, weights, ends, shares)
+    terms = (points, middles, weights, ends, shares, indptr, indices, data, related)
+    rest = (target, data_weight, lambda2, inverse, own, *terms)
     start, gradient, following = f.copy(), np.empty_like(f), np.empty_like(f)
     energy = _energy(f, *rest, gradient)
     norm = np.sqrt(np.sum(gradient**2))

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 from scipy.spatial import cKDTree
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine, make_moons
@@ -17,6 +17,8 @@ from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRCl
 from homophily.embed import linked_coordinates
 from homophily.links import Links, draw_links
 from homophily.spectral import spectral_coordinates
+
+from .oracle import central_differences
 
 
 def moons(count=200):
@@ -229,6 +231,49 @@ def test_new_point_without_links_nearly_stays_where_a_fit_had_it():
     twins = X[:50] + 1e-9
     moved = np.linalg.norm(embedding.transform(twins) - embedding.embedding_[:50], axis=1)
     assert np.median(moved) < embedding.sigma_f_
+
+
+def test_new_points_have_the_relationships_of_the_map():
+    X, _, _ = moons(150)
+    embedding = ERREmbedding(relationship="cauchy", sigma_f=0.5, max_iter=20).fit(X[:120])
+    F, u = embedding.embedding_, 120
+    indices, _, weights = embedding.graph_.attach_validated(X[120:])
+    G = embedding.graph_.laplacian() + diags_array(embedding._left_out(embedding.graph_.laplacian()))
+    placed = embedding.transform(X[120:])
+    slopes = []
+    for x in range(30):
+        shares = weights[x] / np.sqrt(weights[x].sum() * embedding.graph_.degrees[indices[x]])
+        own = 1.0 - 0.35 * (1.0 - shares.sum())
+        row = np.zeros(u)
+        row[indices[x]] = -shares
+        larger = np.block([[G.toarray(), row[:, None]], [row, own]])
+
+        def energy(f, larger=larger, shares=shares, near=indices[x]):
+            """The map's energy with one point more, at f, where a place for it only counts off the diagonal."""
+            values = np.vstack([F, f])
+            K = 1.0 / (1.0 + np.sum((values[:, None] - values) ** 2, axis=2) / 0.5**2)
+            K[-1, -1] = 0.0
+            return np.sum((f - shares @ embedding.target_[near]) ** 2) + 0.5 * np.trace(K.T @ larger @ K)
+
+        here, at_neighbour = placed[x], F[indices[x, 0]]
+        slopes.append([np.linalg.norm(central_differences(energy, place, step=1e-4)) for place in (here, at_neighbour)])
+    here, at_neighbour = np.median(slopes, axis=0)
+    assert here < 1e-3 * at_neighbour
+
+
+def test_a_sparse_map_takes_only_relationships_of_near_points():
+    _, y, graph = moons()
+    links = draw_links(y, 20, 20, random_state=0)
+    for relationship in ("gaussian", "cauchy"):
+        how = {"relationship": relationship, "sigma_f": 0.5, "max_iter": 5, "n_jobs": 1}
+        whole = fit(ERREmbedding(**how), graph, links)
+        every = fit(ERREmbedding(**how, relationship_neighbors=200), graph, links)
+        some = fit(ERREmbedding(**how, relationship_neighbors=30), graph, links)
+        assert every.engine_ == "sparse"
+        assert every.energy_ == pytest.approx(whole.energy_, rel=1e-6)
+        np.testing.assert_allclose(every.embedding_, whole.embedding_, atol=1e-4)
+        assert not np.allclose(some.embedding_, whole.embedding_, atol=1e-2)
+        assert len(some.violated_must_) == 0
 
 
 def test_graph_in_parts_and_isolated_points_are_legal():

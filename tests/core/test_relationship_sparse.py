@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.sparse import SparseEngine
@@ -120,6 +120,16 @@ def test_moving_all_values_together_changes_nothing(shift):
     moved_energy, moved_gradient = engine(F + shift)
     assert relative_error(moved_energy, energy) <= 1e-10
     assert relative_error(moved_gradient, gradient) <= 1e-10
+
+
+def test_a_full_mask_leaves_out_as_much_repulsion_as_the_full_form():
+    W, F = knn_weights(40), values(40, 2)
+    L = laplacian(W)
+    engine = SparseEngine(W, W.sum(axis=1), csr_array(np.ones((40, 40))), SIGMA, repulsion=0.65)
+    energy, gradient = engine(F)
+    reference, slope = DenseEngine(csr_array(L - 0.35 * diags_array(L.sum(axis=1))), SIGMA)(F)
+    assert relative_error(energy, reference) <= 1e-10
+    assert relative_error(gradient, slope) <= 1e-10
 
 
 @pytest.mark.parametrize("n", [1, 3])

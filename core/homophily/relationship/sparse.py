@@ -7,7 +7,9 @@ A mask g (g_ij = 1 where x_j is in the neighbourhood of x_i) keeps only some ent
 With ``K_S = K∘g``, ``Ŵ = D^{-1/2}WD^{-1/2}`` and the masked degree ``δ_ij = Σ_k g_ik W_jk / d_j`` this is
 ``Σ_ij (K_S)_ij² δ_ij − Σ_i k_iᵀŴk_i``, one row of the mask at a time; the triples (i, j, k) are never stored, nor is K.
 Without degrees (the unnormalised Laplacian) every d is 1. It equals the full form with p = 1 when the mask is full; a
-power p > 1 has no such form.
+power p > 1 has no such form. A ``repulsion`` ρ < 1 leaves out 1 − ρ of the push
+``Σ_ij (K_S)_ij² (δ_ij − Σ_k g_ik Ŵ_jk)``, as it does of the full form's: with ρ = 0 only
+differences along edges are left.
 """
 
 from __future__ import annotations
@@ -23,18 +25,23 @@ from homophily.threads import balanced_rows, run_chunks, thread_count
 
 
 @njit(cache=True, nogil=True)
-def _masked_degrees(first, last, mask_indptr, mask_indices, indptr, indices, data, degrees, delta):  # type: ignore[no-untyped-def]
+def _masked_degrees(  # type: ignore[no-untyped-def]
+    first, last, mask_indptr, mask_indices, indptr, indices, data, shares, degrees, repulsion, delta
+):
+    """δ, or what is left of it: ρ δ_ij + (1 − ρ) Σ_k g_ik Ŵ_jk, with W in ``data`` and Ŵ in ``shares``."""
     inside = np.zeros(indptr.size - 1)
     for i in range(first, last):
         row = mask_indices[mask_indptr[i] : mask_indptr[i + 1]]
         inside[row] = 1.0
         for a in range(row.size):
             j = row[a]
-            degree = 0.0
+            degree = share = 0.0
             for e in range(indptr[j], indptr[j + 1]):
                 degree += data[e] * inside[indices[e]]
+                share += shares[e] * inside[indices[e]]
             # An isolated point has no edges, hence no share in the energy.
-            delta[mask_indptr[i] + a] = degree / degrees[j] if degrees[j] > 0 else 0.0
+            degree = degree / degrees[j] if degrees[j] > 0 else 0.0
+            delta[mask_indptr[i] + a] = repulsion * degree + (1.0 - repulsion) * share
         inside[row] = 0.0
 
 
@@ -89,6 +96,7 @@ class SparseEngine:
         sigma_f: float,
         *,
         relationship: Relationship = "gaussian",
+        repulsion: float = 1.0,
         n_jobs: int | None = None,
     ) -> None:
         self.sigma_f = sigma_f
@@ -108,9 +116,9 @@ class SparseEngine:
 
         def kernel(chunk: int) -> None:
             first, last = self.bounds[chunk : chunk + 2]
-            _masked_degrees(
-                first, last, self.mask_indptr, self.mask_indices, W.indptr, W.indices, W.data, d, self.delta
-            )
+            mask = self.mask_indptr, self.mask_indices
+            matrix = W.indptr, W.indices, W.data, self.data
+            _masked_degrees(first, last, *mask, *matrix, d, repulsion, self.delta)
 
         run_chunks(kernel, self.chunks)
 
