@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
@@ -59,6 +61,7 @@ class CupyBackend:
 
     def __init__(self, cupy: Any, device: int) -> None:
         self.xp, self.device = cupy, device
+        self._jobs = threading.local()
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -88,19 +91,46 @@ class CupyBackend:
 
     @contextmanager
     def job(self) -> Iterator[CupyBackend]:
-        """The device in use for one fit: current for this thread, its memory given back at the end."""
+        """The device in use for one fit: current for this thread, its memory given back at the end.
+
+        A job within a job is part of it. Work in a function called inside: what this block's own variables hold is not
+        given back.
+        """
+        if self._sent() is not None:
+            yield self
+            return
         with self.xp.cuda.Device(self.device):
+            self._jobs.sent = {}
             try:
                 yield self
             except MemoryError as error:
                 if not self.is_out_of_memory(error):
                     raise
+                # The frames that ran out of memory still hold what they had.
+                traceback.clear_frames(error.__traceback__)
                 raise MemoryError(
                     f"The GPU has too little free memory for this problem, even in the smallest parts ({error}). "
                     "Free some, use fewer points, or backend='numpy'."
                 ) from error
             finally:
+                self._jobs.sent.clear()
+                self._jobs.sent = None
                 self.release()
+
+    def once(self, host: Any, send: Callable[[], Any]) -> Any:
+        """What ``send`` makes of a host object; in one job it is sent once, and kept as long as the host keeps it."""
+        sent = self._sent()
+        if sent is None:
+            return send()
+        key = id(host)
+        if key not in sent:
+            sent[key] = weakref.ref(host, lambda _: sent.pop(key, None)), send()
+        return sent[key][1]
+
+    def _sent(self) -> dict[int, tuple[Any, Any]] | None:
+        """What this thread's job has sent; None outside of jobs."""
+        found: dict[int, tuple[Any, Any]] | None = getattr(self._jobs, "sent", None)
+        return found
 
     def release(self) -> None:
         """Give unused memory back to the device."""

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.backend import BACKEND_CONSTRAINT, CupyBackend
+from homophily.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.calibration import Calibration, fit_calibration, label_folds
 from homophily.errors import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
@@ -67,6 +67,13 @@ def _part(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
     part = csr_array(matrix[rows][:, rows])
     part.sort_indices()
     return part
+
+
+def _sent(problem: Problem, backend: Backend) -> Problem:
+    """The problem with its graph on the device, if there is one."""
+    if not isinstance(backend, CupyBackend):
+        return problem
+    return replace(problem, on_device=DeviceMatrix.of(backend, problem.laplacian))
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         """From scores to probabilities, fitted when first asked for."""
         check_is_fitted(self)
         if "calibration" not in self._lazy:
-            self._lazy["calibration"] = self._calibrate()
+            with self._backend().job():
+                self._lazy["calibration"] = self._calibrate()
         calibration: Calibration = self._lazy["calibration"]
         return calibration
 
@@ -247,9 +255,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
     def _solve(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         """Minimise, with the graph on the device if there is one."""
         with self._backend().job() as backend:
-            if isinstance(backend, CupyBackend):
-                problem = replace(problem, on_device=DeviceMatrix.of(backend, problem.laplacian))
-            return self._minimise(problem, init, callback)
+            return self._minimise(_sent(problem, backend), init, callback)
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         raise NotImplementedError
@@ -327,7 +333,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
                 continue
             confidence = labels.confidence.copy()
             confidence[held_out] = 0.0
-            part = Problem(problem.rows, problem.laplacian, confidence[problem.rows], problem.targets)
+            part = replace(problem, confidence=confidence[problem.rows])
             values = np.zeros_like(self.solution_)
             values[problem.rows] = self._solve(part, None, None).F
             scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]

@@ -8,7 +8,8 @@ emulated ones. Transfers and moments at which the host would wait for the device
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,6 +41,7 @@ FUNCTIONS = {
     "ones": ("dtype",),
     "real": (),
     "reshape": (),
+    "searchsorted": ("side",),
     "sin": (),
     "sqrt": (),
     "stack": ("axis",),
@@ -77,11 +79,23 @@ class Counters:
     """What has crossed between host and device."""
 
     waits: int = 0
-    uploads: int = 0
+    uploads: list[int] = field(default_factory=list)
+    """The elements of each array sent to the device."""
     downloads: int = 0
     launches: int = 0
     largest_allocation: float = np.inf
-    released: int = 0
+    released: list[int] = field(default_factory=list)
+    """The bytes in use on the device each time its memory was given back."""
+    live: dict[int, int] = field(default_factory=dict)
+    """The bytes of every array on the device."""
+
+    def watch(self, array):
+        """Count the memory that an array owns, or is a view of, until it is free."""
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        if id(array) not in self.live:
+            self.live[id(array)] = array.nbytes
+            weakref.finalize(array, self.live.pop, id(array), None)
 
 
 counters = Counters()
@@ -121,6 +135,7 @@ class ndarray:
 
     def __init__(self, array):
         self._array = array
+        counters.watch(array)
 
     def __array__(self, *_, **__):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
@@ -256,15 +271,17 @@ class RawModule:
 
 class _Pool:
     def free_all_blocks(self):
-        counters.released += 1
+        counters.released.append(sum(counters.live.values()))
 
     def free_bytes(self):
         return 0
 
 
 def _asarray(array, dtype=None):
-    counters.uploads += 1
-    return ndarray(np.array(array._array if isinstance(array, ndarray) else array, dtype=dtype))
+    if isinstance(array, ndarray):
+        return ndarray(np.array(array._array, dtype=dtype))
+    counters.uploads.append(np.size(array))
+    return ndarray(np.array(array, dtype=dtype))
 
 
 def _asnumpy(array):

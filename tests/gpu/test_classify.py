@@ -128,10 +128,3 @@ def test_the_sparse_form_is_refused():
     X, y = few_labels(100)
     with pytest.raises(ValueError, match="'backend' parameter of ERRClassifier"):
         ERRClassifier(relationship_neighbors=5, backend="cupy").fit(X, y)
-
-
-@counted
-def test_memory_is_given_back_after_a_job():
-    X, y = few_labels(100)
-    IRRClassifier(backend="cupy").fit(X, y)
-    assert counters.released > 0

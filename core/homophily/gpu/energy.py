@@ -83,15 +83,11 @@ class DeviceMapEnergy:
         relationship: str = "gaussian",
     ) -> None:
         self.backend, self.relationships, self.lambda2 = relationships.backend, relationships, lambda2
-        self.target, self.data_weight = self.backend.to_device(target), data_weight
+        self.target = self.backend.once(target, lambda: self.backend.to_device(target))
+        self.data_weight = data_weight
         self.weight, self.inverse = 2.0 * lambda3, sigma_f**-2
         self.squared, self.cauchy = link_loss == "squared", relationship == "cauchy"
-        points = len(target)
-        self.links = [
-            (self._incidence(pairs, points), self._incidence(pairs, points, transposed=True), must)
-            for pairs, must in ((links.must, True), (links.cannot, False))
-            if len(pairs)
-        ]
+        self.links = self.backend.once(links, lambda: self._incidences(links, len(target)))
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy (1,) and gradient at F."""
@@ -121,6 +117,13 @@ class DeviceMapEnergy:
         if self.squared:
             return (1.0 - k) * (1.0 - k), -2.0 * (1.0 - k) * steepness
         return (xp.log1p(x), k) if self.cauchy else (x, xp.ones(x.shape))
+
+    def _incidences(self, links: Links, points: int) -> list[tuple[DeviceMatrix, DeviceMatrix, bool]]:
+        return [
+            (self._incidence(pairs, points), self._incidence(pairs, points, transposed=True), must)
+            for pairs, must in ((links.must, True), (links.cannot, False))
+            if len(pairs)
+        ]
 
     def _incidence(self, pairs: Any, points: int, *, transposed: bool = False) -> DeviceMatrix:
         """From values to the differences f_i − f_j of links; transposed, from forces on links to those on points."""

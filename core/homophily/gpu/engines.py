@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 
 from homophily.backend import CupyBackend
 from homophily.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
@@ -64,7 +64,7 @@ def make_device_engine(
 
     On a GPU, "chebyshev", "cells" and "nufft" are one engine, called "cells": Fourier modes or near pairs.
     """
-    backend, (u, n) = matrix.backend, F.shape
+    u, n = F.shape
     gaussian = relationship == "gaussian"
     name = engine
     if engine == "auto":
@@ -88,14 +88,12 @@ def make_device_engine(
     if n > most:
         raise ValueError(f"The {name!r} engine works on F of at most {most} column{'s' * (most > 1)}. Got {n} instead.")
 
-    def whole() -> csr_array:
-        G = laplacian if powered is None else powered()
-        return G if diagonal is None else csr_array(G + diags_array(diagonal))
-
+    G = laplacian if power == 1 or powered is None else powered()
+    on_device = DeviceMatrix.of(matrix.backend, G)
     if n == 1:
-        return "cells", LineEngine(matrix.keep("line", lambda: DeviceMatrix.of(backend, whole())), F, sigma_f)
-    edges = matrix.keep("edges", lambda: DeviceEdges.of(backend, whole()))
-    return "cells", SpaceEngine(edges, F, sigma_f, tolerance=tolerance)
+        return "cells", LineEngine(on_device.plus_diagonal(diagonal), F, sigma_f)
+    edges = on_device.keep("edges", lambda: DeviceEdges.of(on_device, G))
+    return "cells", SpaceEngine(edges.plus_diagonal(diagonal), F, sigma_f, tolerance=tolerance)
 
 
 def evaluate_once(
@@ -119,6 +117,12 @@ def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, *, cauchy: bool
     return tile
 
 
+def _on_device(matrix: DeviceMatrix, diagonal: Floats | None) -> Any:
+    if diagonal is None:
+        return matrix.backend.xp.zeros(matrix.shape[0])
+    return matrix.backend.once(diagonal, lambda: matrix.backend.to_device(diagonal))
+
+
 class TileEngine:
     """Exact energy of G = L^p + diag(``diagonal``) over tiles of K, in O(u²) time; their width fits the free memory."""
 
@@ -133,7 +137,7 @@ class TileEngine:
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
         rows = matrix.shape[0]
-        self.diagonal = self.backend.to_device(np.zeros(rows) if diagonal is None else diagonal)
+        self.diagonal = _on_device(matrix, diagonal)
         self.cauchy = relationship == "cauchy"
         # A tile, its product and the product before that.
         fitting = self.backend.planned_memory() // (3 * 8 * rows)
@@ -187,7 +191,7 @@ class NystromEngine:
         diagonal: Floats | None = None,
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
-        self.diagonal = self.backend.to_device(np.zeros(matrix.shape[0]) if diagonal is None else diagonal)
+        self.diagonal = _on_device(matrix, diagonal)
         squares = np.sum((landmarks[:, None] - landmarks) ** 2, axis=2)
         # Landmarks may coincide: a shift of K's own rounding error keeps the factor finite.
         K_ZZ = np.exp(-squares / sigma_f**2) + 1e-12 * np.eye(len(landmarks))

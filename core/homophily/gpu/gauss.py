@@ -24,7 +24,6 @@ from scipy.sparse import csr_array
 from homophily.backend import CupyBackend
 from homophily.gpu.matrix import DeviceMatrix, add_blocks, dot
 from homophily.kernels import THREADS
-from homophily.relationship.edges import UpperEdges
 
 Floats = NDArray[np.float64]
 
@@ -145,22 +144,35 @@ class DeviceEdges(NamedTuple):
     """Which entries of [at the first ends; at the second ends] belong to a point: its part of the gradient."""
 
     @classmethod
-    def of(cls, backend: CupyBackend, G: csr_array) -> DeviceEdges:
-        """Send the edges of a matrix to the device."""
-        upper = UpperEdges.of(G)
-        points = np.arange(upper.diagonal.size, dtype=np.int32)
-        rows, columns = np.concatenate([upper.rows, points]), np.concatenate([upper.cols, points])
-        ends = np.concatenate([rows, columns])
-        order = np.argsort(ends, kind="stable")
-        indptr = np.searchsorted(ends[order], np.arange(points.size + 1))
-        incidence = csr_array((np.ones(ends.size), order, indptr), shape=(points.size, ends.size))
-        return cls(
-            backend,
-            backend.to_device(rows, np.int32),
-            backend.to_device(columns, np.int32),
-            backend.to_device(np.concatenate([upper.doubled, upper.diagonal])),
-            DeviceMatrix.of(backend, incidence),
-        )
+    def of(cls, matrix: DeviceMatrix, G: csr_array) -> DeviceEdges:
+        """The edges of a matrix that is on the device already; ``G`` is the same one on the host."""
+        backend, xp, size = matrix.backend, matrix.backend.xp, matrix.shape[0]
+        rows = matrix.rows()
+        # The upper triangle's entries come first, in their order; how many they are the host knows without asking.
+        upper = int(np.count_nonzero(G.indices > np.repeat(np.arange(size), np.diff(G.indptr))))
+        entries = xp.arange(matrix.entries, dtype=np.int64)
+        chosen = xp.argsort(xp.where(rows < matrix.indices, entries, entries + matrix.entries))[:upper]
+        points = xp.arange(size, dtype=np.int32)
+        rows = xp.concatenate([xp.take(rows, chosen), points])
+        columns = xp.concatenate([xp.take(matrix.indices, chosen), points])
+        diagonal = backend.to_device(G.diagonal())
+        ends = xp.concatenate([rows, columns])
+        count = 2 * (upper + size)
+        # Numbers that do not repeat are sorted the same way by every method.
+        places = xp.arange(count, dtype=np.int64)
+        order = xp.argsort(ends.astype(np.int64) * count + places)
+        indptr = xp.searchsorted(xp.take(ends, order), xp.arange(size + 1, dtype=np.int32)).astype(np.int32)
+        incidence = DeviceMatrix(backend, (size, count), indptr, order.astype(np.int32), xp.ones(count))
+        weights = xp.concatenate([2.0 * xp.take(matrix.data, chosen), diagonal])
+        return cls(backend, rows, columns, weights, incidence)
+
+    def plus_diagonal(self, diagonal: Floats | None) -> DeviceEdges:
+        """The edges of the same matrix + diag(``diagonal``)."""
+        if diagonal is None:
+            return self
+        xp, others = self.backend.xp, self.weights.size - len(diagonal)
+        added = self.backend.to_device(diagonal)
+        return self._replace(weights=xp.concatenate([self.weights[:others], self.weights[others:] + added]))
 
 
 class SpaceEngine:
@@ -170,7 +182,7 @@ class SpaceEngine:
         self.backend, self.edges, self.sigma_f = edges.backend, edges, sigma_f
         # A factor in hand for what cancels between the terms of G.
         self.accuracy = max(tolerance / 1000, 1e-14)
-        self.ones = self.backend.to_device(np.ones(len(F)))
+        self.ones = self.backend.xp.ones(len(F))
         self._set_up(F)
 
     def _set_up(self, F: Floats) -> None:

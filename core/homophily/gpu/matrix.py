@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.backend import CupyBackend
 from homophily.kernels import THREADS
+
+Floats = NDArray[np.float64]
 
 #: Rows that a block of the first stage of a sum takes, as in ``reduce.cu``.
 ROWS = 16 * THREADS
@@ -25,21 +28,26 @@ class DeviceMatrix:
     indptr: Any
     indices: Any
     data: Any
-    kept: dict[str, Any] = field(default_factory=dict)
-    """Other forms of the same graph that one fit needs again, such as its edges."""
+    kept: dict[Any, Any] = field(default_factory=dict)
+    """What else of the same graph one fit needs again, such as its edges."""
 
     @classmethod
     def of(cls, backend: CupyBackend, matrix: csr_array) -> DeviceMatrix:
-        """Send a matrix to the device."""
+        """Send a matrix to the device; the same one is sent once a job."""
         if matrix.nnz >= 2**31 or max(matrix.shape) >= 2**31:
             raise ValueError(
                 f"A matrix on the GPU must have fewer than 2^31 rows and entries. Got {matrix.shape[0]} rows and "
                 f"{matrix.nnz} entries instead: use backend='numpy'."
             )
-        indptr, indices = (backend.to_device(part, np.int32) for part in (matrix.indptr, matrix.indices))
-        return cls(backend, matrix.shape, indptr, indices, backend.to_device(matrix.data))
 
-    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+        def send() -> DeviceMatrix:
+            indptr, indices = (backend.to_device(part, np.int32) for part in (matrix.indptr, matrix.indices))
+            return cls(backend, matrix.shape, indptr, indices, backend.to_device(matrix.data))
+
+        made: DeviceMatrix = backend.once(matrix, send)
+        return made
+
+    def keep(self, name: Any, make: Callable[[], Any]) -> Any:
         """What was made under this name, or is made now."""
         if name not in self.kept:
             self.kept[name] = make()
@@ -70,6 +78,21 @@ class DeviceMatrix:
         for _ in range(power):
             x = self.product(x)
         return x
+
+    def rows(self) -> Any:
+        """The row of every entry."""
+        xp = self.backend.xp
+        entries = xp.arange(self.entries, dtype=np.int32)
+        return xp.searchsorted(self.indptr, entries, side="right").astype(np.int32) - 1
+
+    def plus_diagonal(self, diagonal: Floats | None) -> DeviceMatrix:
+        """The matrix + diag(``diagonal``), which is 0 wherever no diagonal entry is stored, as in empty rows."""
+        if diagonal is None:
+            return self
+        xp, added = self.backend.xp, self.backend.to_device(diagonal)
+        on_diagonal = self.keep("on the diagonal", lambda: self.rows() == self.indices)
+        data = self.data + xp.where(on_diagonal, xp.take(added, self.indices), 0.0)
+        return replace(self, data=data, kept={})
 
     def _with(self, columns: int) -> tuple[Any, ...]:
         return *self.shape, columns, self.entries, self.indptr, self.indices, self.data

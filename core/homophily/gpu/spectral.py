@@ -29,18 +29,28 @@ def device_eigenpairs(
 ) -> tuple[Floats, Floats, float]:
     """Eigenvalues, eigenvectors and residual, by subspace iteration from the block X with a Chebyshev filter."""
     with backend.job():
-        xp, on_device = backend.xp, DeviceMatrix.of(backend, matrix)
+        return _eigenpairs(backend, matrix, X, n, known, tolerance, bound)
 
-        def product(block: Any) -> Any:
-            # cuSOLVER's factors come column by column, the kernels read row by row.
-            return on_device.product(xp.ascontiguousarray(block))
 
-        project = _projection(backend, known)
-        start = backend.to_device(X)
-        values, vectors, residual = iterate(
-            backend, product, chebyshev_filter(product, bound), start, n, project, tolerance, bound
-        )
-        return values, np.ascontiguousarray(backend.to_host(vectors)), residual
+def _eigenpairs(
+    backend: CupyBackend,
+    matrix: csr_array,
+    X: Floats,
+    n: int,
+    known: csr_array | None,
+    tolerance: float,
+    bound: float,
+) -> tuple[Floats, Floats, float]:
+    xp, on_device = backend.xp, DeviceMatrix.of(backend, matrix)
+
+    def product(block: Any) -> Any:
+        # cuSOLVER's factors come column by column, the kernels read row by row.
+        return on_device.product(xp.ascontiguousarray(block))
+
+    project, start = _projection(backend, known), backend.to_device(X)
+    apply = chebyshev_filter(product, bound)
+    values, vectors, residual = iterate(backend, product, apply, start, n, project, tolerance, bound)
+    return values, np.ascontiguousarray(backend.to_host(vectors)), residual
 
 
 def _projection(backend: CupyBackend, known: csr_array | None) -> Any:

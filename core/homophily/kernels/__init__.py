@@ -8,6 +8,7 @@ and checks what it is given against it: types, contiguity, device, and the sizes
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -27,12 +28,12 @@ _ARGUMENT = re.compile(r"(?:const )?(real|float|int)(\*?) (\w+)(?: /\* ([^*]+(?:
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a kernel; ``size`` is the number of a pointer's elements, in terms of the integer arguments."""
+    """One argument of a kernel; ``size`` makes the least number of a pointer's elements of the integer arguments."""
 
     name: str
     type: str
     pointer: bool
-    size: str | None
+    size: Callable[..., int]
 
 
 @cache
@@ -46,10 +47,13 @@ def source(name: str) -> str:
 def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
     """The kernels of a file and their arguments."""
     found = {}
-    for kernel, arguments in _SIGNATURE.findall(source(name)):
+    for kernel, listed in _SIGNATURE.findall(source(name)):
+        arguments = _ARGUMENT.findall(listed)
+        whole = ", ".join(argument for kind, star, argument, _ in arguments if kind == "int" and not star)
         found[kernel] = tuple(
-            Argument(argument, kind, bool(star), size or None)
-            for kind, star, argument, size in _ARGUMENT.findall(arguments)
+            # The expressions are the package's own comments in its kernels; there are no builtins to reach.
+            Argument(argument, kind, bool(star), eval(f"lambda {whole}: {size or 1}", {"__builtins__": {}}))
+            for kind, star, argument, size in arguments
         )
     return found
 
@@ -76,32 +80,37 @@ class Kernels:
         declared = signatures(self._files[kernel])[kernel]
         if len(arguments) != len(declared):
             raise TypeError(f"The kernel {kernel!r} takes {len(declared)} arguments. Got {len(arguments)} instead.")
-        given = dict(zip((argument.name for argument in declared), arguments, strict=True))
-        whole = {argument.name: given[argument.name] for argument in declared if argument.type == "int"}
-        checked = [self._check(kernel, argument, given[argument.name], whole) for argument in declared]
+        given = list(zip(declared, arguments, strict=True))
+        whole = [value for argument, value in given if argument.type == "int" and not argument.pointer]
+        device, checked = self.xp.cuda.Device(), []
+        for argument, value in given:
+            try:
+                check = self._pointer if argument.pointer else self._number
+                checked.append(check(argument, value, whole, device))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"The argument {argument.name!r} of the kernel {kernel!r} {error}") from None
         self._function(kernel)((blocks, across), (THREADS,), tuple(checked))
 
-    def _check(self, kernel: str, argument: Argument, value: Any, whole: dict[str, Any]) -> Any:
-        wanted = self._types[argument.type]
-        owner = f"The argument {argument.name!r} of the kernel {kernel!r}"
-        if not argument.pointer:
-            if argument.type == "int":
-                if not isinstance(value, int) or not -(2**31) <= value < 2**31:
-                    raise TypeError(f"{owner} must be an int of 32 bits. Got {value!r} instead.")
-            elif not isinstance(value, float | int):
-                raise TypeError(f"{owner} must be a Python number. Got {type(value).__name__} instead.")
-            return wanted.type(value)
+    def _number(self, argument: Argument, value: Any, *_: Any) -> Any:
+        if argument.type == "int":
+            if not isinstance(value, int) or not -(2**31) <= value < 2**31:
+                raise TypeError(f"must be an int of 32 bits. Got {value!r} instead.")
+        elif not isinstance(value, float | int):
+            raise TypeError(f"must be a Python number. Got {type(value).__name__} instead.")
+        return self._types[argument.type].type(value)
+
+    def _pointer(self, argument: Argument, value: Any, whole: list[int], device: Any) -> Any:
         if not isinstance(value, self.xp.ndarray):
-            raise TypeError(f"{owner} must be an array on the device. Got {type(value).__name__} instead.")
-        if value.dtype != wanted or not value.flags.c_contiguous:
-            layout = "contiguous" if value.flags.c_contiguous else "strided"
-            raise TypeError(f"{owner} must be a contiguous array of {wanted}. Got a {layout} one of {value.dtype}.")
-        if value.device != self.xp.cuda.Device():
-            raise ValueError(f"{owner} must be on the current device. Got an array on {value.device} instead.")
-        # The expressions are the package's own comments in its kernels; there are no builtins to reach.
-        size = eval(str(argument.size), {"__builtins__": {}}, whole)
+            raise TypeError(f"must be an array on the device. Got {type(value).__name__} instead.")
+        wanted, contiguous = self._types[argument.type], value.flags.c_contiguous
+        if value.dtype != wanted or not contiguous:
+            layout = "contiguous" if contiguous else "strided"
+            raise TypeError(f"must be a contiguous array of {wanted}. Got a {layout} one of {value.dtype}.")
+        if value.device != device:
+            raise ValueError(f"must be on the current device. Got an array on {value.device} instead.")
+        size = argument.size(*whole)
         if value.size < size:
-            raise ValueError(f"{owner} must have at least {size} elements. Got {value.size} instead.")
+            raise ValueError(f"must have at least {size} elements. Got {value.size} instead.")
         return value
 
     def _function(self, kernel: str) -> Any:

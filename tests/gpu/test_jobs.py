@@ -1,0 +1,92 @@
+"""What a job sends to the device and what it gives back, counted on the stand-in."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_blobs
+
+from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier, KNNGraph, SpectralEmbedding
+from homophily.backend import get_backend
+
+from .standin import counters
+
+pytestmark = pytest.mark.usefixtures("standin_cupy")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    X, y = make_blobs(450, n_features=8, centers=2, cluster_std=5.0, random_state=0)
+    made = KNNGraph(5, symmetrize="max").fit(X)
+    made.few = np.where(np.arange(450) < 30, y, -1)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _never_factorised(monkeypatch):
+    """Graphs as small as here are better factorised, on the CPU."""
+    monkeypatch.setattr("homophily.spectral.choose_method", lambda *_: "cg")
+
+
+LINKS = {"must_link": [(0, 1), (2, 3)], "cannot_link": [(0, 4)]}
+BRIEF = {"max_iter": 2, "tol": 0.0, "backend": "cupy"}
+
+
+def three_classes(graph):
+    return np.where(graph.few >= 0, np.arange(len(graph.few)) % 3, -1)
+
+
+JOBS = {
+    "IRR": lambda graph: IRRClassifier(backend="cupy").fit(graph, graph.few),
+    "ERR, p = 1": lambda graph: ERRClassifier(power=1, **BRIEF).fit(graph, graph.few),
+    "ERR, p = 2": lambda graph: ERRClassifier(power=2, **BRIEF).fit(graph, graph.few),
+    "vector ERR": lambda graph: ERRClassifier(power=2, **BRIEF).fit(graph, three_classes(graph)),
+    "one-vs-rest": lambda graph: ERRClassifier(power=1, multiclass="one-vs-rest", **BRIEF).fit(
+        graph, three_classes(graph)
+    ),
+    "calibration": lambda graph: ERRClassifier(power=1, **BRIEF).fit(graph, graph.few).calibration_,
+    "spectral": lambda graph: SpectralEmbedding(backend="cupy").fit(graph),
+    "map": lambda graph: ERREmbedding(**BRIEF).fit(graph),
+    "map with links": lambda graph: ERREmbedding(**BRIEF).fit(graph, **LINKS),
+    "clusters": lambda graph: ERRClustering(random_state=0, **BRIEF).fit(graph),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_sends_its_graph_once_and_gives_all_its_memory_back(job, graph):
+    JOBS[job](graph)
+    # Indices and data. A calibration may be asked for long after its fit: it is a job of its own.
+    once = 4 if job == "calibration" else 2
+    assert counters.uploads.count(graph.laplacian().nnz) == once
+    assert counters.uploads.count(graph.laplacian(2).nnz) == (2 if job in ("ERR, p = 2", "vector ERR") else 0)
+    assert counters.released[-1] == 0
+
+
+def test_the_parts_of_a_map_that_stay_the_same_are_sent_once(graph):
+    sent = {}
+    for continuation in (1.5, 8.0):
+        counters.uploads.clear()
+        device = ERREmbedding(continuation=continuation, **BRIEF).fit(graph, **LINKS)
+        sent[len(device.widths)] = sum(size >= graph.n_points for size in counters.uploads)
+    (few, sends), (many, more) = sent.items()
+    # A width starts where the last one ended; the target, the repulsion and the links are there already.
+    assert more - sends == 2 * (many - few)
+
+
+def test_an_error_leaves_nothing_on_the_device(graph):
+    counters.largest_allocation = 100
+    with pytest.raises(MemoryError, match="too little free memory"):
+        ERRClassifier(**BRIEF).fit(graph, graph.few)
+    assert counters.released[-1] == 0
+
+
+def test_what_the_host_has_forgotten_leaves_the_device_before_the_job_ends():
+    backend = get_backend("cupy")
+    with backend.job():
+        host = np.ones(1000)
+        assert backend.once(host, partial(backend.to_device, host)) is backend.once(host, lambda: None)
+        assert sum(counters.live.values()) == 8000
+        del host
+        assert not counters.live
