@@ -9,8 +9,9 @@ there are. An evaluation of the energy and its gradient is then, on every machin
 3. **one all-reduce** of both,
 4. a pass for the gradient at its own points.
 
-Conjugate gradients add a few scalar products, the preconditioner boundary values. Nothing here reads an array of
-another partition but through :class:`Network`, which counts.
+The preconditioner adds boundary values, conjugate gradients a few scalar products. Energy, gradient and preconditioner
+read nothing of another partition but through :class:`Network`, which counts; the optimiser is the core's own, on whole
+vectors, so its scalar products are not counted.
 """
 
 from __future__ import annotations

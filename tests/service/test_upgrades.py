@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,28 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Boolean, Float, Integer, LargeBinary, MetaData, Table, func, insert, inspect, select, text
 
-from homophily_service._pb import job_pb2
+from homophily_service import processes
+from homophily_service._pb import dataset_pb2, job_pb2
 from homophily_service.api.messages import job_message
+from homophily_service.arrays import parts_from_points, shape_of
 from homophily_service.errors import Unavailable
 from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, new_id
-from homophily_service.queue import NewJob, Queue
+from homophily_service.queue import FINAL, QUEUED, SUCCEEDED, NewJob, Queue
 from homophily_service.settings import load_settings
 from homophily_service.store import database as database_module
 from homophily_service.store.catalog import Catalog
 from homophily_service.store.database import Database
 from homophily_service.store.tables import metadata
+from homophily_service.stores import Stores
+from homophily_service.uploads import publish_dataset
 from homophily_service.worker.supervisor import Worker
 
 from .samples import make
+from .serving import PATIENCE, eventually
 
 SAMPLES = sorted((Path(__file__).parent / "samples").glob("*.tar.gz"))
+# Field 1000 of a message, which nobody has yet, with a text.
+NOVELTY = b"\xc2\x3e\x05hello"
 REVISIONS = sorted(
     revision.revision for revision in ScriptDirectory.from_config(database_module._alembic()).walk_revisions()
 )
@@ -179,15 +187,49 @@ def test_a_populated_database_is_brought_up_from_every_revision(empty: Database,
 # -- programs of two versions ------------------------------------------------------------------------------------------
 
 
-def test_a_program_goes_on_when_a_newer_one_has_migrated_the_tables(empty: Database) -> None:
+def migrate_beyond(database: Database) -> None:
     """What the next version will do, as the rules for migrations say: columns with defaults, tables of its own."""
-    database = empty
     database.migrate()
     with database.write() as connection:
         for table in ("jobs", "events", "resources", "graphs", "tokens"):
             connection.execute(text(f"ALTER TABLE {table} ADD COLUMN novelty INTEGER NOT NULL DEFAULT 7"))
         connection.execute(text("CREATE TABLE novelties (id INTEGER PRIMARY KEY)"))
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+
+def test_a_worker_goes_on_beside_a_newer_version(empty: Database, tmp_path: Path) -> None:
+    """A real one, started on tables and requests of the next version: it computes what it knows and leaves the rest."""
+    migrate_beyond(empty)
+    settings = load_settings(data_dir=tmp_path, database_url=empty.url, threads=1)
+    stores = Stores.open(settings)
+    points = DatasetName("p", "points")
+    start = dataset_pb2.UploadStart(shape=shape_of(make.X))
+    publish_dataset(stores, points, start, sha256(make.X).digest(), make.X.nbytes, arrays=parts_from_points(make.X))
+    request = job_pb2.FitRequest(dataset=str(points), labels=make.labels({0: "a", 1: "b"}), model_id="m")
+    newer = request.SerializeToString() + NOVELTY
+    stores.queue.submit(NewJob(JobName("p", "unheard-of"), "dream", b"r", priority=9), 10)
+    stores.queue.submit(NewJob(JobName("p", "known"), "fit", newer), 10)
+    process, ours = processes.start("homophily_service.worker.supervisor", settings, 1)
+    try:
+        done = eventually(lambda: (row := stores.queue.get(JobName("p", "known"))).state in FINAL and row)
+        assert (done.state, done.attempt) == (SUCCEEDED, 1)
+        assert job_pb2.FitResult.FromString(done.outcome).model.name == "projects/p/models/m"
+        assert stores.catalog.has(ModelName("p", "m"))
+        assert stores.queue.get(JobName("p", "unheard-of")).state == QUEUED
+        # It has looked for more since, and is still there.
+        stores.queue.submit(NewJob(JobName("p", "another"), "noop", b""), 10)
+        eventually(lambda: stores.queue.get(JobName("p", "another")).state == SUCCEEDED)
+        assert stores.queue.get(JobName("p", "unheard-of")).attempt == 0
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+        ours.close()
+        stores.close()
+
+
+def test_a_program_goes_on_when_a_newer_one_has_migrated_the_tables(empty: Database) -> None:
+    database = empty
+    migrate_beyond(database)
     database.check_is_new_enough()
     queue, catalog = Queue(database), Catalog(database)
     queue.submit(NewJob(JobName("p", "known"), "fit", b"r"), 10)
@@ -207,10 +249,9 @@ def test_a_program_goes_on_when_a_newer_one_has_migrated_the_tables(empty: Datab
 
 
 def test_fields_of_a_newer_version_do_not_disturb_an_older_one() -> None:
-    """Field 1000, which nobody has yet, with a text: read over, and passed on as it came."""
-    novelty = b"\xc2\x3e\x05hello"
+    """Read over, and passed on as they came."""
     request = job_pb2.FitRequest(dataset="projects/p/datasets/d", model_id="m")
-    newer = request.SerializeToString() + novelty
+    newer = request.SerializeToString() + NOVELTY
     read = job_pb2.FitRequest.FromString(newer)
     assert (read.dataset, read.model_id) == (request.dataset, "m")
     assert read.SerializeToString() == newer
@@ -218,7 +259,7 @@ def test_fields_of_a_newer_version_do_not_disturb_an_older_one() -> None:
 
 def test_a_request_of_a_newer_client_is_queued_and_kept_whole(database: Database) -> None:
     queue = Queue(database)
-    request = job_pb2.FitRequest(model_id="m").SerializeToString() + b"\xc2\x3e\x05hello"
+    request = job_pb2.FitRequest(model_id="m").SerializeToString() + NOVELTY
     row = queue.submit(NewJob(JobName("p", "j"), "fit", request), 10)
     assert bytes(queue.get_request(row.number)) == request
     with database.read() as connection:
