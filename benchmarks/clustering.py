@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.embedding import tell
 from benchmarks.link_sets import LARGE, PAPER_CLUSTERS, SMALL, Problem, draw, problem
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClustering
@@ -24,6 +25,7 @@ def run(options: Options, report: Report) -> None:
     seeds = options.seeds or (2 if options.quick else 5)
     rows: list[Row] = []
     steps: list[Row] = []
+    reached: dict[str, float] = {}
     for name in names:
         report.progress(f"graph of {name}")
         one = problem(options.data, name)
@@ -33,10 +35,14 @@ def run(options: Options, report: Report) -> None:
             for reading, each in (("of each kind", True), ("in all", False)):
                 errors = [error(one, count, seed, each, ERRClustering) for seed in range(seeds)]
                 row = {**row, f"s_R {reading}": f"{np.mean(errors):.2f} ± {np.std(errors):.2f}"}
+                if each and count == 500 and name in BARS:
+                    reached[name] = float(np.mean(errors))
             rows.append({**row, "bar": BARS.get(name) if count == 500 else None})
         report.progress(f"{name}: other systems")
         steps.append({"set": name, **others(one, seeds if name in SMALL else 1)})
-    report.table("Clustering error of ERRClustering with its defaults, percent", rows)
+    report.table("Clustering error of ERRClustering with its defaults, percent (± standard deviation over draws)", rows)
+    for name, found in reached.items():
+        tell(f"{name}, 500 links of each kind: at most {BARS[name]:g} %; {found:.2f} %", found <= BARS[name], report)
     report.table("500 links of each kind: what each step brings, and other systems, percent", steps)
 
 
