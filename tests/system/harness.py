@@ -307,12 +307,14 @@ class Client:
     def watch(self, name: str) -> Iterator[job_pb2.JobEvent]:
         """All events of a job, however often the connection breaks."""
         sequence, ended = 0, False
-        deadline = time.monotonic() + PATIENCE
+        # As long as there may be between two events: a worker that was killed comes back within it.
+        deadline = time.monotonic() + 2 * PATIENCE
         while not ended:
             try:
                 request = job_pb2.WatchJobRequest(name=name, after_sequence=sequence)
-                with cancelled(self.stub.WatchJob(request, timeout=PATIENCE)) as answers:
+                with cancelled(self.stub.WatchJob(request, timeout=2 * PATIENCE)) as answers:
                     for answer in answers:
+                        deadline = time.monotonic() + 2 * PATIENCE
                         if answer.HasField("event"):
                             sequence = answer.event.sequence
                             yield answer.event
