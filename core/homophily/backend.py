@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ BACKEND_CONSTRAINT = [StrOptions(set(BACKENDS))]
 
 # Of the memory that is free, as much is planned for; the rest is for what libraries take for themselves.
 SHARE_OF_FREE = 0.6
+
+Result = TypeVar("Result")
 
 
 class NumpyBackend:
@@ -109,13 +111,25 @@ class CupyBackend:
                 # The frames that ran out of memory still hold what they had.
                 traceback.clear_frames(error.__traceback__)
                 raise MemoryError(
-                    f"The GPU has too little free memory for this problem, even in the smallest parts ({error}). "
-                    "Free some, use fewer points, or backend='numpy'."
+                    f"The GPU has too little free memory for this problem ({error}). Free some, use fewer points, or "
+                    "backend='numpy'."
                 ) from error
             finally:
                 self._jobs.sent.clear()
                 self._jobs.sent = None
                 self.release()
+
+    def shrinking(self, part: int, least: int, work: Callable[[int], Result]) -> tuple[Result, int]:
+        """``work(part)``, with the part halved down to ``least`` while memory is short; and the part that fitted."""
+        while True:
+            try:
+                return work(part), part
+            except MemoryError as error:
+                if not self.is_out_of_memory(error) or part <= least:
+                    raise
+            # Here the frames that ran out of memory are gone, with what they held.
+            self.release()
+            part = max(least, part // 2)
 
     def once(self, host: Any, send: Callable[[], Any]) -> Any:
         """What ``send`` makes of a host object; in one job it is sent once, and kept as long as the host keeps it."""

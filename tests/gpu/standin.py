@@ -86,16 +86,30 @@ class Counters:
     largest_allocation: float = np.inf
     released: list[int] = field(default_factory=list)
     """The bytes in use on the device each time its memory was given back."""
-    live: dict[int, int] = field(default_factory=dict)
-    """The bytes of every array on the device."""
+    used: int = 0
+    """The bytes of all arrays on the device now, the most they ever were, and the most they may be."""
+    peak: int = 0
+    capacity: float = np.inf
+    live: set[int] = field(default_factory=set)
 
     def watch(self, array):
         """Count the memory that an array owns, or is a view of, until it is free."""
         while isinstance(array.base, np.ndarray):
             array = array.base
-        if id(array) not in self.live:
-            self.live[id(array)] = array.nbytes
-            weakref.finalize(array, self.live.pop, id(array), None)
+        if id(array) in self.live:
+            return
+        if self.used + array.nbytes > self.capacity:
+            raise OutOfMemoryError(f"Out of memory allocating {array.nbytes:,} bytes (used: {self.used:,})")
+        self.live.add(id(array))
+        self.used += array.nbytes
+        self.peak = max(self.peak, self.used)
+        weakref.finalize(array, self._forget, self.live, id(array), array.nbytes)
+
+    def _forget(self, live, number, size):
+        # Arrays of an earlier test may go when the next one has begun to count.
+        if live is self.live:
+            live.discard(number)
+            self.used -= size
 
 
 counters = Counters()
@@ -271,7 +285,7 @@ class RawModule:
 
 class _Pool:
     def free_all_blocks(self):
-        counters.released.append(sum(counters.live.values()))
+        counters.released.append(counters.used)
 
     def free_bytes(self):
         return 0

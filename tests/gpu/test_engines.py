@@ -105,6 +105,55 @@ def test_narrower_tiles_where_memory_is_short_and_a_clear_error_where_none_fits(
     assert counters.released
 
 
+def peak_with(rows, engine, F):
+    """The most memory in use during an evaluation with so many rows at once."""
+    engine.rows, counters.peak = rows, 0
+    engine(F)
+    return counters.peak
+
+
+def low_rank(device):
+    return NystromEngine(DeviceMatrix.of(device, graph()), SIGMA, landmarks=values(30, 2))
+
+
+def modes_in_space(device):
+    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, graph()), graph()), values(150, 2), SIGMA)
+    assert engine.series is not None
+    return engine
+
+
+@pytest.mark.usefixtures("standin_cupy")
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [(low_rank, "'nystrom' engine with 30 landmarks .* Use engine='tiles'"), (modes_in_space, "free memory for this")],
+)
+def test_fewer_rows_at_once_where_memory_is_short_and_a_clear_error_where_none_fits(make, told, monkeypatch):
+    monkeypatch.setattr(SpaceEngine, "_modes_are_fewer", lambda _: True)
+    for file in ("engines", "gauss"):
+        monkeypatch.setattr(f"homophily.gpu.{file}.FEWEST_ROWS", 8)
+    device = get_backend("cupy")
+    engine, F = make(device), device.to_device(values(150, 2))
+    most, fewer, least = (peak_with(rows, engine, F) for rows in (400, 50, 8))
+    assert most > fewer > least
+    expected = [device.to_host(part) for part in engine(F)]
+    engine.rows, counters.capacity = 400, fewer
+    for found, right in zip(engine(F), expected, strict=True):
+        np.testing.assert_allclose(device.to_host(found), right, atol=1e-12 * np.abs(right).max())
+    assert engine.rows == 50
+    counters.capacity = least - 1
+    with pytest.raises(MemoryError, match=told), device.job():
+        engine(F)
+
+
+def test_tiles_where_the_low_rank_form_has_no_room(standin_cupy):
+    device = get_backend("cupy")
+    G, F = graph(), values(150, 4)
+    matrix = DeviceMatrix.of(device, G)
+    assert make_device_engine(matrix, G, F, SIGMA, engine="nystrom")[0] == "nystrom"
+    standin_cupy.cuda.runtime.memGetInfo = lambda: (2**14, 2**31)
+    assert make_device_engine(matrix, G, F, SIGMA, engine="nystrom")[0] == "tiles"
+
+
 def test_tile_widths_come_from_the_free_memory(standin_cupy):
     device = get_backend("cupy")
     standin_cupy.cuda.runtime.memGetInfo = lambda: (3 * 8 * 150 * 200 * 10 // 6, 2**31)

@@ -29,7 +29,8 @@ Floats = NDArray[np.float64]
 MOST_COLUMNS = 1024
 FEWEST_COLUMNS = 32
 #: Rows of the low-rank gradient at once.
-BLOCK = 65_536
+MOST_ROWS = 65_536
+FEWEST_ROWS = 256
 #: Points up to which exact tiles are taken without a look at the low-rank form.
 TILES_BEAT_NYSTROM = 20_000
 
@@ -78,9 +79,11 @@ def make_device_engine(
         )
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
-        low_rank = NystromEngine(matrix, sigma_f, landmarks=landmarks, power=power, diagonal=diagonal)
-        if engine == "nystrom" or low_rank.error(F) <= LOW_RANK_ERROR:
-            return name, low_rank
+        # Tiles are exact and fit any memory: they do where there is no room for the low-rank form.
+        if NystromEngine.bytes_for(u, len(landmarks)) <= matrix.backend.planned_memory():
+            low_rank = NystromEngine(matrix, sigma_f, landmarks=landmarks, power=power, diagonal=diagonal)
+            if engine == "nystrom" or low_rank.error(F) <= LOW_RANK_ERROR:
+                return name, low_rank
         name = "tiles"
     if name == "tiles":
         return name, TileEngine(matrix, sigma_f, power=power, diagonal=diagonal, relationship=relationship)
@@ -149,22 +152,16 @@ class TileEngine:
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy at F and its gradient; where memory is short, with narrower tiles from now on."""
-        while True:
-            try:
-                return self._evaluate(F)
-            except MemoryError as error:
-                if not self.backend.is_out_of_memory(error) or self.width <= FEWEST_COLUMNS:
-                    raise
-                self.width = max(FEWEST_COLUMNS, self.width // 2)
-                self.backend.release()
+        found, self.width = self.backend.shrinking(self.width, FEWEST_COLUMNS, lambda width: self._evaluate(F, width))
+        return found
 
-    def _evaluate(self, F: Any) -> tuple[Any, Any]:
+    def _evaluate(self, F: Any, width: int) -> tuple[Any, Any]:
         xp, rows = self.backend.xp, F.shape[0]
         # The gradient is a difference of sums over f_j and f_c, which a common offset would only make larger.
         F = F - F.sum(axis=0) / rows
         energy, gradient = xp.zeros(1), xp.zeros(F.shape)
-        for start in range(0, rows, self.width):
-            block = slice(start, min(start + self.width, rows))
+        for start in range(0, rows, width):
+            block = slice(start, min(start + width, rows))
             Z = F[block]
             tile = relate(self.backend, F, Z, self.sigma_f, cauchy=self.cauchy)
             product = self.matrix.power(self.power - 1, tile)
@@ -197,13 +194,32 @@ class NystromEngine:
         K_ZZ = np.exp(-squares / sigma_f**2) + 1e-12 * np.eye(len(landmarks))
         whitening = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
         self.landmarks, self.whitening = self.backend.to_device(landmarks), self.backend.to_device(whitening)
+        fitting = self.backend.planned_memory() // (4 * 8 * len(landmarks))
+        self.rows = int(min(MOST_ROWS, max(FEWEST_ROWS, fitting)))
+
+    @staticmethod
+    def bytes_for(points: int, landmarks: int) -> int:
+        """What an evaluation holds at least: the relationships with the landmarks, and their graph products."""
+        return 8 * 3 * points * landmarks
 
     def adapt(self, F: Any) -> bool:  # noqa: ARG002
         """Landmarks stay during a solve."""
         return False
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
-        """Energy at F and its gradient."""
+        """Energy at F and its gradient; where memory is short, of fewer rows at once from now on."""
+        try:
+            found, self.rows = self.backend.shrinking(self.rows, FEWEST_ROWS, lambda rows: self._evaluate(F, rows))
+        except MemoryError as error:
+            if not self.backend.is_out_of_memory(error):
+                raise
+            raise MemoryError(
+                f"The GPU has too little free memory for the 'nystrom' engine with {self.landmarks.shape[0]} landmarks "
+                f"({error}). Use engine='tiles', or backend='numpy'."
+            ) from error
+        return found
+
+    def _evaluate(self, F: Any, block: int) -> tuple[Any, Any]:
         xp, R = self.backend.xp, self.whitening
         C = relate(self.backend, F, self.landmarks, self.sigma_f)
         GC = self._times_graph(C)
@@ -212,8 +228,8 @@ class NystromEngine:
         energy = dot(self.backend, xp.ascontiguousarray(X), xp.ascontiguousarray(Y))
         X_back, Y_back = (2.0 * xp.matmul(R.T, xp.matmul(part, R)) for part in (X, Y))
         gradient = xp.empty(F.shape)
-        for start in range(0, F.shape[0], BLOCK):
-            rows = slice(start, min(start + BLOCK, F.shape[0]))
+        for start in range(0, F.shape[0], block):
+            rows = slice(start, min(start + block, F.shape[0]))
             M = (xp.matmul(GC[rows], Y_back) + xp.matmul(C[rows], X_back)) * C[rows]
             pull = M.sum(axis=1)[:, None] * F[rows] - xp.matmul(M, self.landmarks)
             gradient[rows] = (-2.0 * self.sigma_f**-2) * pull

@@ -33,6 +33,7 @@ MOST_SUM_BLOCKS = 512
 MOST_LINE_MODES = 4096
 MOST_MODES = 2**15
 SPACE_BLOCK_BYTES = 2**28
+FEWEST_ROWS = 128
 CURVE_BITS = 10
 
 
@@ -189,6 +190,7 @@ class SpaceEngine:
         self.box = Box.around(F, self.sigma_f)
         self.centre, self.half = (self.backend.to_device(part) for part in self.box)
         self.series: list[Series] | None = None
+        self.rows = FEWEST_ROWS
         if np.isfinite(self.box.half).all() and self._modes_are_fewer():
             self.series = [Series.of(2 * float(half), self.sigma_f, self.accuracy) for half in self.box.half]
             waves = [series.omega * np.arange(len(series.coefficients)) for series in self.series]
@@ -199,6 +201,9 @@ class SpaceEngine:
             weights[-1] = weights[-1] * np.where(np.arange(len(weights[-1])) > 0, 2.0, 1.0)
             self.waves = [self.backend.to_device(wave) for wave in waves]
             self.weights = [self.backend.to_device(weight) for weight in weights]
+            modes = prod(wave.size for wave in waves[:-1]) + waves[-1].size
+            fitting = min(SPACE_BLOCK_BYTES, self.backend.planned_memory()) // (16 * 4 * modes)
+            self.rows = int(max(FEWEST_ROWS, fitting))
 
     def _modes_are_fewer(self) -> bool:
         """Whether modes are expected to cost less than near pairs: multiply-adds of either, those of pairs dearer."""
@@ -216,13 +221,17 @@ class SpaceEngine:
         return bool(np.isfinite(self.box.half).all())
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
-        """Energy at F and its gradient."""
+        """Energy at F and its gradient; where memory is short, with modes of fewer places at once from now on."""
+        found, self.rows = self.backend.shrinking(self.rows, FEWEST_ROWS, lambda rows: self._evaluate(F, rows))
+        return found
+
+    def _evaluate(self, F: Any, rows: int) -> tuple[Any, Any]:
         backend, xp, inverse = self.backend, self.backend.xp, self.sigma_f**-2
         x = F - self.centre
         ends, others = xp.take(x, self.edges.rows, axis=0), xp.take(x, self.edges.columns, axis=0)
         gap, middle = ends - others, 0.5 * (ends + others)
         strength = self.edges.weights * xp.exp(-0.5 * inverse * (gap * gap).sum(axis=1))
-        read_sources, read_edges = self._reader(x, middle, strength)
+        read_sources, read_edges = self._reader(x, middle, strength, rows)
         at_middles = read_sources()
         energy = dot(backend, strength, at_middles.value)
         together = (0.5 * strength)[:, None] * at_middles.slope
@@ -234,12 +243,12 @@ class SpaceEngine:
             energy = xp.where(inside, energy, np.nan)
         return energy, gradient
 
-    def _reader(self, x: Any, middle: Any, strength: Any) -> tuple[Callable[[], Sums], Callable[[], Sums]]:
+    def _reader(self, x: Any, middle: Any, strength: Any, rows: int) -> tuple[Callable[[], Sums], Callable[[], Sums]]:
         """The sums over points read at the middles, and those over the edges read at the points."""
         if self.series is not None:
             return (
-                lambda: self._read(middle, self._gather(x, self.ones)),
-                lambda: self._read(x, self._gather(middle, strength)),
+                lambda: self._read(middle, self._gather(x, self.ones, rows), rows),
+                lambda: self._read(x, self._gather(middle, strength, rows), rows),
             )
         low = x.min(axis=0)
         scale = (2.0**CURVE_BITS - 1) / self.backend.xp.maximum(x.max(axis=0) - low, 1e-300)
@@ -254,16 +263,11 @@ class SpaceEngine:
         """Products of exp(iqωx) over the first axes (b, P), and those along the last axis (b, M)."""
         return space_phases(self.backend.xp, places, self.waves)
 
-    def _blocks(self, count: int) -> list[slice]:
-        modes = prod(wave.size for wave in self.waves[:-1]) + self.waves[-1].size
-        size = max(128, min(SPACE_BLOCK_BYTES, self.backend.planned_memory()) // (16 * 4 * modes))
-        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-    def _gather(self, places: Any, weights: Any) -> Any:
+    def _gather(self, places: Any, weights: Any, rows: int) -> Any:
         """The weighted modes (P, M) whose conjugate product with exp(iω·m) is the Gauss sum at m."""
         xp = self.backend.xp
         total: Any = 0.0
-        for block in self._blocks(places.shape[0]):
+        for block in blocks_of(places.shape[0], rows):
             first, last = self._phases(places[block])
             total = total + xp.matmul((first * weights[block][:, None]).T, last)
         along = self.weights[0]
@@ -271,11 +275,16 @@ class SpaceEngine:
             along = (along[:, None] * weight).reshape(-1)
         return total.conj() * (along[:, None] * self.weights[-1])
 
-    def _read(self, places: Any, modes: Any) -> Sums:
+    def _read(self, places: Any, modes: Any, rows: int) -> Sums:
         xp = self.backend.xp
-        parts = [read_modes(xp, places[block], modes, self.waves) for block in self._blocks(places.shape[0])]
+        parts = [read_modes(xp, places[block], modes, self.waves) for block in blocks_of(places.shape[0], rows)]
         value, slope = zip(*parts, strict=True)
         return Sums(xp.concatenate(value), xp.concatenate(slope))
+
+
+def blocks_of(count: int, size: int) -> list[slice]:
+    """0 … count in slices of ``size``."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def space_phases(xp: Any, places: Any, waves: list[Any]) -> tuple[Any, Any]:

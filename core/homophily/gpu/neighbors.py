@@ -32,14 +32,14 @@ class DeviceSearch:
         row_bytes = 2 * 4 * self.points.shape[0]
         block = max(SMALLEST_BLOCK, min(self._block, self.backend.planned_memory() // row_bytes))
         while start < len(queries):
-            try:
-                part = self._block_nearest(queries[start : start + block], count)
-            except MemoryError as error:
-                if not self.backend.is_out_of_memory(error) or block <= SMALLEST_BLOCK:
-                    raise
-                self.backend.release()
-                block = self._block = max(SMALLEST_BLOCK, block // 4)
-                continue
+            rest = queries[start:]
+            part, fitted = self.backend.shrinking(
+                block,
+                SMALLEST_BLOCK,
+                lambda size: self._block_nearest(rest[:size], count),  # noqa: B023
+            )
+            if fitted < block:
+                block = self._block = fitted
             found[start : start + len(part)] = part
             start += len(part)
         return found
