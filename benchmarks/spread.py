@@ -22,7 +22,7 @@ from homophily_service.store.database import Database
 from homophily_service.store.tables import jobs
 
 WORKERS = (1, 3)
-POINTS, TRIALS = 20_000, 24
+POINTS, TRIALS = 4_000, 16
 QUICK_POINTS, QUICK_TRIALS = 1_000, 6
 
 
