@@ -190,7 +190,7 @@ def main() -> int:
     """Build, check, run; 0 if all of it worked, 3 if something is missing to try."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--work", type=Path, help="keep base, layers and images in this folder, for the next time")
-    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="cuda is built and only looked at")
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="cuda computes on a GPU if there is one")
     chosen = parser.parse_args()
     try:
         check_tools()
@@ -204,8 +204,8 @@ def main() -> int:
         make_base(work)
         image = build(work, chosen.target, version)
         environment = check_labels(work, image, version)
-        if chosen.target == "cpu":
-            run_scenario(work, image, environment)
+        # Where there is no GPU, the image with CUDA must do as well as the other.
+        run_scenario(work, image, environment | ({"HOMOPHILY_DEVICE": "auto"} if chosen.target == "cuda" else {}))
     finally:
         if chosen.work is None:
             shutil.rmtree(work, ignore_errors=True)
