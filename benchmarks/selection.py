@@ -72,7 +72,8 @@ def run(options: Options, report: Report) -> None:
         rows = [one.row for one in judged]
         report.table(f"{name}: test error %, {LABELS} labels, {VALIDATION} validation points", rows)
         one_setting = float(np.mean([one.grid for one in judged], axis=0).min())
-        slowest = max(float(row["s (ERR)"]) for row in rows)
+        # Where others use the machine, the clock measures them too; free cores never take longer than the CPU seconds.
+        slowest = max(min(float(row["s (ERR)"]), float(row["CPU s (ERR)"])) for row in rows)
         means.append({"set": name, **mean(rows), "one setting": one_setting, "slowest s": slowest})
     title = f"Means over {draws} draws from seed {options.first_seed}"
     report.table(title, [*means, {"set": "average", **mean(means)}])

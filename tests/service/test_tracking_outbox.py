@@ -9,8 +9,8 @@ from sqlalchemy import Row
 
 from homophily_service.names import JobName, new_id
 from homophily_service.queue import NewJob, Queue
-from homophily_service.store.database import Database
 from homophily_service.settings import Settings
+from homophily_service.store.database import Database
 from homophily_service.tracking.outbox import Outbox, Turn
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.records import KINDS
