@@ -159,7 +159,7 @@ def line_errors(graph: KNNGraph, lambda1: float, data: DataSet, split: Draw) -> 
     default = ERRClassifier()
     width = default._sigma_f(start.solution_.shape[1])
     for sigma_f, lambda2 in product(SIGMA_F, LAMBDA2):
-        shares = {"sigma_f": sigma_f * width, "lambda2": lambda2 * default.lambda2}
+        shares: dict[str, Any] = {"sigma_f": sigma_f * width, "lambda2": lambda2 * default.lambda2}
         model = ERRClassifier(lambda1=lambda1, **shares, n_jobs=1).fit(graph, split.few, init=start.solution_)
         errors.append(split.error(model.transduction_, data.y))
     return errors

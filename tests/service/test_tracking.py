@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from homophily_service._pb import job_pb2, model_pb2
 
 from .browser import Page, browse, chromium, why_no_chromium
+from .commands import Run
 from .mlflow_proxy import Fate, MlflowProxy
 from .mlflow_server import MlflowServer
 from .serving import PATIENCE, Project, Service, array_of, eventually, labels_of, running
@@ -69,6 +70,12 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
     finally:
         proxy.stop()
         mlflow.stop()
+
+
+@pytest.fixture
+def service(tracked: Tracked) -> Service:
+    """The one that commands speak to."""
+    return tracked.service
 
 
 @pytest.fixture
@@ -295,6 +302,25 @@ def test_registered_model_is_served_by_mlflow_and_comes_back(
     missing = project.ended(project.stub.ImportModel(request, timeout=PATIENCE).job)
     assert missing.state == job_pb2.JOB_STATE_FAILED
     assert (missing.error.reason, missing.attempt) == ("NOT_FOUND", 1)
+
+
+def test_commands_register_a_model_and_bring_it_back(
+    tracked: Tracked, project: Project, run: Run, tmp_path: Path
+) -> None:
+    X, y = three_clouds()
+    np.save(tmp_path / "points.npy", X)
+    (tmp_path / "few.csv").write_text("point,label\n" + "".join(f"{point},{y[point]}\n" for point in range(30)))
+    name = f"sent-{project.id}"
+    for alias in ("Latest", "V1"):
+        fit = ("fit", "points.npy", "--labels", "few.csv", "--method", "irr", "--register", name, "--alias")
+        assert "not latest nor a version" in run(*fit, alias, code=2).err
+    run(*fit, "champion", "--model", "sent")
+    client = tracked.mlflow.client
+    eventually(
+        lambda: [one for one in client.search_registered_models(f"name = '{name}'") if "champion" in one.aliases]
+    )
+    run("import", f"models:/{name}@champion", "--model", "back")
+    assert run("model", "back", "--json").json["source"] == f"models:/{name}@champion"
 
 
 def is_pickled(file: Path) -> bool:

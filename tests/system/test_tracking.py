@@ -221,13 +221,15 @@ def test_a_job_that_is_started_again_goes_on_with_its_run(scene: Scene) -> None:
 
 
 def test_one_command_keeps_runs_and_another_shows_them(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    cluster = make_cluster(workers=1, tracking=True)
+    cluster = make_cluster(workers=1, tracking=True, tracking_models="all")
     process = cluster.serve()
     client = cluster.client()
     request = fit_request(1)
     request.registration.name = "clouds"
     name = client.submit("Fit", request)
-    eventually("the job is tracked", lambda: is_sent(cluster, name) and cluster.job(name).tracking_run)
+    plain = client.submit("Fit", fit_request(2))
+    for one in (name, plain):
+        eventually("the job is tracked", lambda one=one: is_sent(cluster, one) and cluster.job(one).tracking_run)
     assert cluster.exceptions() == []
     process.terminate()
     assert process.exit_code() == 0
@@ -242,5 +244,6 @@ def test_one_command_keeps_runs_and_another_shows_them(make_cluster: MakeCluster
         pictures = [one.path for one in pages.client.list_artifacts(run.info.run_id, "pictures")]
         assert "pictures/energy.png" in pictures
         assert pages.client.get_model_version("clouds", "1").run_id == run.info.run_id
+        assert len(pages.runs_of(plain)[0].outputs.model_outputs) == 1
     finally:
         pages.stop()

@@ -395,7 +395,7 @@ class Sender:
 
 def _is_refusal(error: MlflowException) -> bool:
     """Whether MLflow has understood and will not: a time-out, or too many calls, may pass."""
-    status = error.get_http_status_code()
+    status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]
     return 400 <= status < 500 and status not in (408, 429)
 
 
