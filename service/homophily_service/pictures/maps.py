@@ -26,7 +26,7 @@ _MUST, _CANNOT, _VIOLATED = "#2f3b47", "#8895a3", MARK
 _DRAWN_LINKS = 800
 _NAMED_GROUPS = 24
 # More points than these are drawn as cells, so many from side to side.
-_SINGLE_POINTS, _CELLS = 20_000, 480
+_SINGLE_POINTS, _CELLS = 12_000, 480
 _SHADES = (0.45, 0.65, 0.85, 1.0)
 
 
@@ -120,7 +120,7 @@ def map_picture(drawing: Drawing) -> bytes:
 
     count = len(drawing.places)
     axis = figure.add_subplot()
-    size = float(np.clip(22_000 / count, 0.7, 70))
+    size = float(np.clip(40_000 / count, 3, 70))
     if count > _SINGLE_POINTS:
         _draw_cells(axis, drawing)
     else:
@@ -166,7 +166,7 @@ def map_picture(drawing: Drawing) -> bytes:
 
 
 def _draw_points(axis: Any, drawing: Drawing, size: float) -> None:
-    opacity = float(np.clip(3000 / len(drawing.places), 0.35, 0.9))
+    opacity = float(np.clip(8500 / len(drawing.places), 0.7, 0.9))
     order = _mixed(drawing)
     axis.scatter(
         *drawing.places[order].T, s=size, c=_palette(drawing)[drawing.groups[order]], alpha=opacity, lw=0, zorder=1
