@@ -333,8 +333,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
     def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
         laplacian = graph.laplacian(normalized=self.normalized)
-        on_device = isinstance(backend, CupyBackend) and self.relationship_neighbors is None
-        matrix = DeviceMatrix.of(backend, laplacian) if on_device else None
+        masked = self.relationship_neighbors is not None
+        matrix = DeviceMatrix.of(backend, laplacian) if isinstance(backend, CupyBackend) and not masked else None
         diagonal = self._left_out(laplacian)
         links = self._obeyed_links(graph.n_points)
         iterations = evaluations = 0
@@ -347,7 +347,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             }
             relationships: Any
             if self.relationship_neighbors is not None:
-                self.engine_, relationships = "sparse", self._sparse_engine(graph, sigma_f)
+                mask = graph.neighborhoods(self.relationship_neighbors)
+                self.engine_, relationships = "sparse", self._sparse_engine(graph, mask, sigma_f)
             elif matrix is None:
                 self.engine_, relationships = make_engine(laplacian, F, sigma_f, **how, n_jobs=self.n_jobs)
             else:
@@ -369,11 +370,11 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
         return state
 
-    def _sparse_engine(self, graph: KNNGraph, sigma_f: float) -> SparseEngine:
+    def _sparse_engine(self, graph: KNNGraph, mask: csr_array, sigma_f: float) -> SparseEngine:
         return SparseEngine(
             graph.W,
             graph.degrees if self.normalized else None,
-            graph.neighborhoods(self.relationship_neighbors),
+            mask,
             sigma_f,
             relationship=self.relationship,
             repulsion=self.repulsion,

@@ -14,7 +14,7 @@ Those sums are Gaussian. Cauchy relationships k reach farther, and their product
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -77,7 +77,7 @@ def place_points(
 ) -> Floats:
     """Places (m, n) of points whose edges to stored points have the ``shares`` a_j (m, k); t in ``spectral`` (m, n)."""
     F, sigma_f, G = surroundings.F, surroundings.sigma_f, surroundings.matrix
-    matrix = (NO_INDICES, NO_INDICES, NO_NUMBERS) if G is None else (G.indptr, G.indices, G.data)
+    matrix: tuple[Any, ...] = (NO_INDICES, NO_INDICES, NO_NUMBERS) if G is None else (G.indptr, G.indices, G.data)
     values = spectral.copy()
     for x in range(len(values)):
         ends = indices[x][shares[x] > 0.0]
@@ -91,6 +91,7 @@ def place_points(
             related = weights @ (1.0 / (1.0 + _squares(F[ends], F) / sigma_f**2))
             votes = related[ends]
         start = F[ends[votes.argmax()]].copy()
+        around: tuple[Any, ...] = surroundings.near(start)
         _descend(
             start,
             spectral[x],
@@ -98,7 +99,7 @@ def place_points(
             lambda2,
             sigma_f**-2,
             own_weight[x],
-            *surroundings.near(start),
+            *around,
             F[ends],
             weights,
             *matrix,

@@ -264,9 +264,10 @@ def embedding_parameters(message: embedding_pb2.EmbeddingParameters, field: str)
         parameters["max_iter"] = _between(message.max_iter, 0, 100_000, f"{field}.max_iter")
     if message.HasField("tolerance"):
         parameters["tol"] = _at_least_zero(message.tolerance, f"{field}.tolerance")
-    for name in ("normalized", "lambda2_per_link"):
-        if message.HasField(name):
-            parameters[name] = getattr(message, name)
+    if message.HasField("normalized"):
+        parameters["normalized"] = message.normalized
+    if message.HasField("lambda2_per_link"):
+        parameters["lambda2_per_link"] = message.lambda2_per_link
     if message.link_loss:
         parameters["link_loss"] = _choice(LINK_LOSSES, message.link_loss, f"{field}.link_loss")
     if message.relationship:
