@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.clustering import error
 from benchmarks.link_sets import draw as draw_links
 from benchmarks.link_sets import one_nn_error
-from benchmarks.measure import timed
+from benchmarks.measure import cpu_timed
 from benchmarks.tables import links
 from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.run import Options
@@ -44,14 +44,16 @@ def compute(cell: Cell, folder: Path | None) -> Result:
     one = links.problem(folder, cell.data)
     if cell.method == "surface":
         parameters = {"sigma_f": cell.setting["sigma_f_squared"] ** 0.5, "lambda2": cell.setting["lambda2"]}
-        seconds, found = timed(lambda: error(one, cell.setting["links"], cell.seed, True, ERRClustering, **parameters))
+        seconds, found = cpu_timed(
+            lambda: error(one, cell.setting["links"], cell.seed, True, ERRClustering, **parameters)
+        )
         return {"error": found, "seconds": seconds}
     given = draw_links(one.y, cell.setting["links"], cell.seed)
     if cell.method == "spectral":
-        seconds, model = timed(lambda: SpectralEmbedding(n_components=2).fit(one.graph))
+        seconds, model = cpu_timed(lambda: SpectralEmbedding(n_components=2).fit(one.graph))
     else:
         alone: dict[str, Any] = {"lambda2": 0.0, "link_edges": 0.0} if cell.method == "links only" else {}
-        seconds, model = timed(
+        seconds, model = cpu_timed(
             lambda: ERREmbedding(**alone).fit(one.graph, must_link=given.must, cannot_link=given.cannot)
         )
     shown = np.random.default_rng(0).permutation(len(one.y))[:SHOWN_POINTS]

@@ -20,8 +20,8 @@ HEAD = """# The paper's tables
 Our figures, the paper's, and those of other packages on the same data, graphs and labels. This page is written by
 `python -m benchmarks page` from the records in `results/`; `make table1 DATA=folder` (`table2` …) computes what is
 missing of a table and writes the page anew. All errors are in percent, the mean over draws of labels or links ± the
-standard error of that mean; without ± there was one draw. Bold is the lowest of a column. Seconds are of one process on
-a shared virtual machine with two cores, beside other work.
+standard error of that mean; without ± there was one draw. Bold is the lowest of a column. Seconds are CPU
+seconds, of all threads together: the machine is shared, and the clock would tell of other work too.
 """
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.clustering import error
 from benchmarks.link_sets import SMALL, draw
-from benchmarks.measure import timed
+from benchmarks.measure import cpu_timed
 from benchmarks.tables import links
 from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.peers import PeerError, cluster, cluster_peers
@@ -94,12 +94,14 @@ def compute(cell: Cell, folder: Path | None) -> Result:
     parameters = cell.setting.get("parameters", {})
     if cell.method in SYSTEMS:
         # Without links there is nothing to draw; «Original» looks at none.
-        seconds, found = timed(lambda: error(one, max(count, 2), cell.seed, each, SYSTEMS[cell.method], **parameters))
+        seconds, found = cpu_timed(
+            lambda: error(one, max(count, 2), cell.seed, each, SYSTEMS[cell.method], **parameters)
+        )
         return {"error": found, "seconds": seconds}
     given = draw(one.y, count, cell.seed, each=each)
     X = links.points(folder, cell.data).X
     try:
-        seconds, labels = timed(lambda: cluster(cell.method, X, given, one.n_classes, cell.seed))
+        seconds, labels = cpu_timed(lambda: cluster(cell.method, X, given, one.n_classes, cell.seed))
     except PeerError as failure:
         return {FAILED: str(failure)}
     return {"error": 100.0 * dominant_label_error(labels, one.y), "seconds": seconds}

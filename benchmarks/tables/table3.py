@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.data import Floats
 from benchmarks.embedding import GRIDS, measure
 from benchmarks.link_sets import SMALL, Problem, draw, one_nn_error
-from benchmarks.measure import timed
+from benchmarks.measure import cpu_timed
 from benchmarks.tables import links
 from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.peers import map_peers, umap_map
@@ -85,10 +85,10 @@ def compute(cell: Cell, folder: Path | None) -> Result:
     given = draw(one.y, max(count, 2), cell.seed)
     if cell.method == "UMAP":
         X = links.points(folder, cell.data).X
-        seconds, found = timed(lambda: umap_map(X, one.y, given, **parameters))
+        seconds, found = cpu_timed(lambda: umap_map(X, one.y, given, **parameters))
     else:
         way = {"Original": spectral_map, "SL": sl_map, "CCSR": ccsr_map}[cell.method]
-        seconds, found = timed(lambda: way(one, given, **parameters))
+        seconds, found = cpu_timed(lambda: way(one, given, **parameters))
     return {"error": one_nn_error(found, one.y), "seconds": seconds}
 
 

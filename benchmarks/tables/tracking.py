@@ -35,7 +35,10 @@ class Tracker:
             return
         cell = record.cell
         numbers = {name: value for name, value in record.result.items() if isinstance(value, int | float)}
-        words = {name: str(value) for name, value in record.result.items() if name not in numbers}
+        # The places of a map's points are in the records, and too long for a tag.
+        words = {
+            n: str(value) for n, value in record.result.items() if n not in numbers and not isinstance(value, list)
+        }
         setting = {name: str(value) for name, value in cell.setting.items()}
         with self._mlflow.start_run(run_name=f"{cell.data} {cell.method} {cell.seed}", nested=True):
             self._mlflow.log_params({"data": cell.data, "method": cell.method, "seed": cell.seed, **setting})

@@ -4,7 +4,7 @@ Few held-out labels make the smallest error a matter of luck: of 50 answers, 15 
 errors of neighbouring parameters are alike (the paper's surface is smooth), so the errors are smoothed before the
 smallest is taken: by the posterior mean of a Gaussian process with a length of one :attr:`Dimension.step`, and noise as
 large as so many answers have. With many held-out labels hardly anything is smoothed. What is smoothed is
-:func:`score`, and a little is added for the way from the defaults, which are good on many sets.
+:func:`score`, and a little is added for the way from where the search begins, which is good on many sets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 LOSS_SHARE = 0.3
 #: Trials share their held-out points and so most of their luck; this share of the variance is their own.
 OWN_VARIANCE = 0.25
-#: What each squared step from the defaults adds, in deviations of the noise.
+#: What each squared step from there adds, in deviations of the noise.
 PULL = 0.01
 
 
@@ -32,14 +32,14 @@ def score(trial: Trial) -> float:
     return trial.error + LOSS_SHARE * trial.loss
 
 
-def rank(trials: list[Trial], dimensions: dict[str, Dimension], defaults: Parameters) -> list[Trial]:
+def rank(trials: list[Trial], dimensions: dict[str, Dimension], home: Parameters) -> list[Trial]:
     """Trials that were not pruned from the best to the worst; pruned ones only tell of their neighbours."""
     tried = [trial for trial in trials if trial.error is not None]
     if not tried:
         return []
     places = np.array([[dim.position(trial.parameters[name]) for name, dim in dimensions.items()] for trial in tried])
-    home = np.array([dim.position(defaults[name]) for name, dim in dimensions.items()])
-    away = ((places - home) ** 2).sum(axis=1)
+    middle = np.array([dim.position(home[name]) for name, dim in dimensions.items()])
+    away = ((places - middle) ** 2).sum(axis=1)
     variance = noise_variance(tried)
     values = smoothed(places, np.array([score(trial) for trial in tried]), variance) + PULL * variance**0.5 * away
     order = np.lexsort([[trial.number for trial in tried], away, values])

@@ -99,7 +99,7 @@ class Best(NamedTuple):
     error: float | None
     loss: float | None
     trial: int | None
-    """None if the time was over before any trial of the last stage: then what it searches is at its defaults."""
+    """None if the time was over before any trial of the last stage: then what it searches is where it begins."""
 
     @property
     def parameters(self) -> Parameters:

@@ -24,31 +24,43 @@ STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
     "relationships": ("sigma_f", "lambda2", "repulsion"),
 }
 #: What is searched when nobody says.
-DEFAULT_FIELDS = ("n_neighbors", "lambda1", "sigma_f", "lambda2")
+DEFAULT_FIELDS = ("n_neighbors", "weights", "sigma_x", "lambda1", "sigma_f", "lambda2")
 GRAPH_FIELDS = tuple(name for name in KNNGraph._parameter_constraints if name != "n_jobs")
-#: Of each stage, when nobody says.
-STAGE_TRIALS = 20
+#: Of each stage, when nobody says. Those of the graph are linear fits, and cost little.
+STAGE_TRIALS: dict[Stage, int] = {"graph": 30, "relationships": 20}
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
+#: σ_x of the weights that a search tries, where it begins.
+WIDTHS = {"global": 0.5, "local": 1.0, "self-tuning": 0.7}
+#: λ2 as a share of λ1, where a search begins: that of the defaults.
+LAMBDA2_SHARE = ERRClassifier().lambda2 / ERRClassifier().lambda1
+#: What the first trials try besides, as factors of where the search begins.
+DESIGN = {
+    "n_neighbors": (2.0, 0.5, 3.4, 0.34),
+    "sigma_x": (1.5,),
+    "lambda1": (10.0, 0.1, 0.01),
+    "sigma_f": (0.67, 1.5),
+    "lambda2": (0.25, 3.0, 0.08, 10.0),
+}
 
 
 def default_trials(method: Method) -> int:
     """How many are tried when nobody says: so many for each of the method's stages."""
-    return STAGE_TRIALS * (1 if method == "irr" else 2)
+    return sum(STAGE_TRIALS.values()) if method == "err" else STAGE_TRIALS["graph"]
 
 
 class Search:
     """Ask for groups of trials, tell their outcomes, and read the best parameters.
 
     Stage "graph" tries IRR for the graph and λ1, stage "relationships" ERR for σ_f and λ2 on the best of these graphs.
-    The first batch of a stage is a designed one, with the defaults in it; Optuna's sampler proposes what follows.
+    The first batch of a stage is a designed one around where it begins; Optuna's sampler proposes what follows.
 
     Parameters
     ----------
     n_points, n_classes : of the data.
     method : "err", or "irr" for the first stage alone.
-    trials : how many in all, half of them for each of two stages; None means :data:`STAGE_TRIALS` a stage. So with
-        as many trials a stage, "err" begins with just what "irr" does.
+    trials : how many in all, divided between the stages as :data:`STAGE_TRIALS` are, which None means. So with as many
+        trials of the graph, "err" begins with just what "irr" does.
     seconds : no batch is begun when an outcome told has ended after so many; the first of two stages gets half of it.
     seed : of the sampler.
     vary : what to search, of :data:`STAGE_FIELDS` and "power"; None means :data:`DEFAULT_FIELDS` without the fixed
@@ -87,6 +99,11 @@ class Search:
         self._told: dict[int, Outcome] = {}
         self._planned: dict[int, list[Group]] = {}
 
+    @staticmethod
+    def graph_trials(trials: int) -> int:
+        """How many of ERR's trials are for the graph."""
+        return round(trials * STAGE_TRIALS["graph"] / sum(STAGE_TRIALS.values()))
+
     # -- asking and telling ----------------------------------------------------------------------------------------
 
     def ask(self) -> list[Group]:
@@ -113,13 +130,13 @@ class Search:
 
     @property
     def best(self) -> Best:
-        """The parameters chosen among the trials told; of a stage without any result, the defaults."""
+        """The parameters chosen among the trials told; of a stage without any result, where it begins."""
         if not self._told:
             raise ValueError("A search has a best trial once outcomes were told: ask, evaluate and tell first.")
         stage: Stage = "graph" if self.method == "irr" else "relationships"
         for trial in self._ranked(stage):
             return self._best(trial.parameters, trial)
-        return self._best({**self._base(stage), **self._defaults(stage)}, None)
+        return self._best({**self._base(stage), **self._home(stage)}, None)
 
     def _best(self, parameters: Parameters, trial: Trial | None) -> Best:
         graph = {name: value for name, value in parameters.items() if name in GRAPH_FIELDS}
@@ -135,7 +152,7 @@ class Search:
         ]
 
     def _ranked(self, stage: Stage, before: float = math.inf) -> list[Trial]:
-        return rank(self._tried(stage, before), self._dimensions(stage), self._defaults(stage))
+        return rank(self._tried(stage, before), self._dimensions(stage), self._home(stage))
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +160,7 @@ class Search:
         number = 0
         stages: list[tuple[Stage, int]] = [("graph", self.budget)]
         if self.method == "err":
-            first = self.budget // 2 if self._names("graph") else min(1, self.budget - 1)
+            first = self.graph_trials(self.budget) if self._names("graph") else min(1, self.budget - 1)
             stages = [("graph", first), ("relationships", self.budget)]
         for stage, last in stages:
             begin = number
@@ -187,26 +204,21 @@ class Search:
         if stage == "graph":
             return self.fixed
         ranked = self._ranked("graph", before)
-        return {**self.fixed, **(ranked[0].parameters if ranked else self._defaults("graph"))}
+        return {**self.fixed, **(ranked[0].parameters if ranked else self._home("graph"))}
 
     def _design(self, stage: Stage) -> list[Parameters]:
-        """The first trials of a stage: a grid over what matters most, the rest at its default.
-
-        The order is for budgets that end within it: the defaults first, then a coarse grid, then what lies between.
-        λ2 goes down to a tenth of its default, where ERR is nearly IRR.
-        """
-        grid: dict[str, list[Any]] = {name: [value] for name, value in self._defaults(stage).items()}
-        if "n_neighbors" in grid:
-            most = self._dimensions(stage)["n_neighbors"].high
-            grid["n_neighbors"] = [k for k in (10, 20, 5, 40, 80, 14, 28, 7, 56) if k <= most]
-        for name, dimension in self._dimensions(stage).items():
-            if dimension.choices:
-                grid[name] += [choice for choice in dimension.choices if choice not in grid[name]]
-        widths = (1.0, 0.67, 1.5)
-        for name, factors in (("sigma_x", widths), ("sigma_f", widths), ("lambda2", (1.0, 3.3, 0.33, 10.0, 0.1))):
-            if name in grid:
-                grid[name] = [_rounded(grid[name][0] * factor) for factor in factors]
-        return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        """The first trials of a stage: a grid around :meth:`_home`, nearest first, for budgets that end within it."""
+        home, dimensions = self._home(stage), self._dimensions(stage)
+        grid = [_around(name, home[name], dimensions[name]) for name in home]
+        points = []
+        for steps in sorted(product(*(range(len(values)) for values in grid)), key=sum):
+            point = {name: values[step] for name, values, step in zip(home, grid, steps, strict=True)}
+            if {"weights", "sigma_x"} <= home.keys() and point["weights"] != home["weights"]:
+                # Of other weights only their own width.
+                point["sigma_x"] = WIDTHS[point["weights"]]
+            if point not in points:
+                points.append(point)
+        return points
 
     def _grouped(self, stage: Stage, proposals: list[Parameters], number: int) -> list[Group]:
         """Proposals by graph, then by lines of rising λ2; single ones in pairs, to share their start."""
@@ -234,27 +246,60 @@ class Search:
         last = stage == "relationships" or self.method == "irr"
         return [name for name in (*STAGE_FIELDS[stage], *(["power"] if last else [])) if name in self.vary]
 
-    def _defaults(self, stage: Stage) -> Parameters:
-        classifier = ERRClassifier()
+    def _home(self, stage: Stage) -> Parameters:
+        """Where a stage begins, and what its choice is drawn to: what does well on many sets with few labels.
+
+        These are not the classifiers' defaults: those have narrower weights and follow labels more closely.
+        """
+        weights = self.fixed.get("weights", "global" if "weights" in self.vary else "local")
         one_column = self.n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
-        spread = 2.0 if one_column else math.sqrt(2.0)
-        meant = {"sigma_x": 1.0, "sigma_f": ERRClassifier.SIGMA_F * spread}
-        meant |= {"repulsion": ERRClassifier.REPULSION, "power": 2}
-        return {name: meant.get(name, getattr(classifier, name)) for name in self._names(stage)}
+        home: Parameters = {
+            "n_neighbors": min(15, self._most_neighbors),
+            "weights": weights,
+            "sigma_x": WIDTHS.get(weights),
+            "lambda1": 1.0,
+            "sigma_f": _rounded(ERRClassifier.SIGMA_F * (2.0 if one_column else math.sqrt(2.0))),
+            "repulsion": ERRClassifier.REPULSION,
+            "power": 2,
+        }
+        if stage == "relationships":
+            home["lambda2"] = _rounded(LAMBDA2_SHARE * self._lambda1)
+        return {name: home[name] for name in self._names(stage)}
 
     def _dimensions(self, stage: Stage) -> dict[str, Dimension]:
-        width = self._defaults("relationships").get("sigma_f", 1.0)
+        home = self._home(stage)
+        width, weight = home.get("sigma_f", 1.0), home.get("lambda2", 1.0)
         every = {
-            "n_neighbors": Dimension(4, max(10, min(100, self.n_points // 15)), "whole", step=1.6),
-            "weights": Dimension(choices=("local", "self-tuning", "global")),
-            "sigma_x": Dimension(0.4, 2.5, step=1.5),
-            "lambda1": Dimension(1e-3, 1e-1, step=10.0),
-            "power": Dimension(choices=(1, 2)),
+            "n_neighbors": Dimension(4, self._most_neighbors, "whole", step=1.6),
+            "weights": Dimension(choices=("global", "local", "self-tuning")),
+            "sigma_x": Dimension(0.3, 2.5, step=1.5),
+            "lambda1": Dimension(1e-3, 30.0, step=10.0),
+            "power": Dimension(choices=(2, 1)),
             "sigma_f": Dimension(0.4 * width, 2.0 * width, step=1.5),
-            "lambda2": Dimension(2e-4, 1e-1, step=3.0),
+            "lambda2": Dimension(0.03 * weight, 12.0 * weight, step=3.0),
             "repulsion": Dimension(0.0, 1.0, "linear", step=0.3),
         }
         return {name: every[name] for name in self._names(stage)}
+
+    @property
+    def _most_neighbors(self) -> int:
+        return max(10, min(80, self.n_points // 15))
+
+    @property
+    def _lambda1(self) -> float:
+        """Of the graph that relationships are tried on, which λ2 is measured by."""
+        return float(self._base("relationships").get("lambda1", ERRClassifier().lambda1))
+
+
+def _around(name: str, value: Any, dimension: Dimension) -> list[Any]:
+    """A value, and what to try beside it: the nearest first."""
+    if dimension.choices:
+        # Two kinds of weights are as many as the first trials can tell apart.
+        return [value, *(choice for choice in dimension.choices if choice != value)][:2]
+    tried = [value, *(_rounded(value * factor) for factor in DESIGN.get(name, ()))]
+    if dimension.scale == "whole":
+        tried = [round(number) for number in tried]
+    return [number for number in dict.fromkeys(tried) if dimension.contains(number)]
 
 
 def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, graph: bool) -> tuple[str, ...]:

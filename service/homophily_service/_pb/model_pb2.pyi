@@ -669,7 +669,7 @@ class SearchParameters(_message.Message):
     SPREAD_FIELD_NUMBER: _builtins.int
     VARY_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
-    """Settings that are tried at most; if not given, 20 for IRR and 40 for ERR."""
+    """Settings that are tried at most; if not given, 30 for IRR and 50 for ERR."""
     seconds: _builtins.float
     """Seconds from the start of the job after which no more are begun; no limit if not given."""
     seed: _builtins.int
