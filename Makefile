@@ -8,7 +8,7 @@ DATA_FLAG := $(if $(DATA),--data $(DATA),)
 JOBS ?= 2
 FLAGS ?=
 
-.PHONY: demo serve ui test chaos machines-net lint proto format audit bench image-test image-lock clean
+.PHONY: demo serve ui test test-gpu chaos machines-net lint proto format audit bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml
@@ -30,7 +30,9 @@ serve: $(VENV)/.dev  ## the service on 127.0.0.1:50051, everything it keeps in .
 ui: $(VENV)/.dev  ## MLflow's pages on the runs in ./homophily-data, on http://127.0.0.1:5000; Ctrl-C stops
 	$(BIN)/homophily ui
 
+# One CuPy at a time: what a test on a GPU may have installed goes first.
 $(VENV)/.gpu-tests: $(VENV)/.dev
+	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda13x
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu-tests]'
 	touch $@
 
@@ -44,6 +46,7 @@ test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
 	$(BIN)/python -m pytest -n 2
 
 test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
+	rm -f $(VENV)/.gpu-tests
 	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda12x cupy-cuda13x
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(if $(filter 13,$(CUDA)),gpu-cuda13,gpu)]'
 	$(BIN)/python -m pytest -m gpu

@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from homophily import backend
+from homophily.linear import choose_method
 
 from . import emulator, standin
+from .needs import skip_unless_ci
 
 NO_DEVICE = "no GPU here: run `make test-gpu` on a machine that has one"
 
@@ -21,11 +23,25 @@ def pytest_runtest_makereport():
         report.longrepr = (__file__, 1, f"Skipped: {NO_DEVICE}")
 
 
+@pytest.fixture(autouse=True)
+def never_factorised(monkeypatch):
+    """Graphs as small as in tests are better factorised, on the CPU; a test may put the choice back."""
+    monkeypatch.setattr("homophily.gpu.linear.choose_method", lambda *_: "cg")
+    monkeypatch.setattr("homophily.spectral.choose_method", lambda *_: "cg")
+
+
+@pytest.fixture
+def chosen_method(monkeypatch, never_factorised):  # noqa: ARG001
+    """The choice between factors and products, as it is."""
+    for module in ("homophily.gpu.linear", "homophily.spectral"):
+        monkeypatch.setattr(f"{module}.choose_method", choose_method)
+
+
 @pytest.fixture
 def standin_cupy(monkeypatch):
     """``backend="cupy"`` runs on the stand-in, with emulated kernels."""
     if emulator.missing_compiler:
-        pytest.skip(emulator.missing_compiler)
+        skip_unless_ci(emulator.missing_compiler)
     standin.counters.__init__()
     made = standin.module()
     monkeypatch.setitem(sys.modules, "cupy", made)

@@ -16,16 +16,23 @@ DataSet, Options, Report = gpu.DataSet, gpu.Options, gpu.Report
 def _small(monkeypatch):
     monkeypatch.setattr(gpu, "typical_seconds", lambda function: gpu.timed(function)[0])
     monkeypatch.setitem(gpu.PLAIN, "max_iter", 1)
+    monkeypatch.setattr("benchmarks.speed.STEPS", 1)
 
 
 @pytest.mark.usefixtures("standin_cupy")
 def test_every_table_has_both_columns():
     X, y = gpu.helices(150)
-    data, few = DataSet("curves", X, y), gpu.draw_labels(y, 20, seed=0)
-    for rows in (list(gpu.speed(data)), list(gpu.scaling(300)), list(gpu.labelled(data, few))):
-        host, device = ([row for row in rows if row["backend"] == name] for name in gpu.BACKENDS)
-        assert len(host) == len(device) > 0
-        assert all(row.get("apart", 0.0) < 1e-6 for row in rows)
+    data, draws = DataSet("curves", X, y), [gpu.draw_labels(y, 20, seed) for seed in range(2)]
+    plain, better = gpu.speed(data)
+    labelled = list(gpu.labelled(KNNGraph().fit(X), y, draws))
+    for row in (*plain, *better, *gpu.scaling(300), *labelled):
+        both = [name[5:] for name in row if name.startswith("CPU: ")]
+        assert both == [name[5:] for name in row if name.startswith("GPU: ")] != []
+        assert row["GPU: peak MiB"] > 0
+    for row in plain:
+        assert float(row["GPU: energy"]) == pytest.approx(float(row["CPU: energy"]), rel=1e-6)
+    for row in labelled:
+        assert row["GPU: error %"] == row["CPU: error %"]
 
 
 def test_the_estimate_is_marked_as_one(monkeypatch, capsys, tmp_path):

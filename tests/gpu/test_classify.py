@@ -107,6 +107,16 @@ def test_conjugate_gradients_look_at_the_residual_every_ten_iterations():
     assert counters.waits <= len(seen) + 4
 
 
+@counted
+@pytest.mark.usefixtures("chosen_method")
+def test_a_graph_so_deep_that_it_is_better_factorised_is_left_to_the_cpu():
+    chain, y = np.linspace(0, 1, 500)[:, None], np.full(500, -1)
+    y[[0, -1]] = 0, 1
+    host, device = (IRRClassifier(2, backend=name).fit(KNNGraph(2).fit(chain), y) for name in ("numpy", "cupy"))
+    assert counters.launches == 0
+    np.testing.assert_array_equal(device.solution_, host.solution_)
+
+
 @on_device
 def test_a_repeated_fit_gives_the_same_bits():
     X, y = three_classes()

@@ -7,10 +7,14 @@ import pytest
 from homophily.kernels import SOURCES, signatures, source
 
 from . import nvrtc
+from .needs import skip_unless_ci
 
-pytestmark = pytest.mark.skipif(
-    nvrtc.library() is None, reason=f"{nvrtc.WHEEL} is not installed: pip install 'homophily[gpu-tests]'"
-)
+
+@pytest.fixture(autouse=True)
+def _compiler():
+    if nvrtc.library() is None:
+        skip_unless_ci(f"{nvrtc.WHEEL} is not installed: pip install 'homophily[gpu-tests]'")
+
 
 ARCHITECTURES = (75, 80, 90, 120)
 MOST_REGISTERS = 128

@@ -24,12 +24,6 @@ def graph():
     return made
 
 
-@pytest.fixture(autouse=True)
-def _never_factorised(monkeypatch):
-    """Graphs as small as here are better factorised, on the CPU."""
-    monkeypatch.setattr("homophily.spectral.choose_method", lambda *_: "cg")
-
-
 LINKS = {"must_link": [(0, 1), (2, 3)], "cannot_link": [(0, 4)]}
 BRIEF = {"max_iter": 2, "tol": 0.0, "backend": "cupy"}
 

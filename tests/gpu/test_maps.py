@@ -25,13 +25,6 @@ def links(y, count=12):
     return {"must_link": pairs[same & distinct], "cannot_link": pairs[~same]}
 
 
-@pytest.fixture
-def never_factorised(monkeypatch):
-    """Graphs as small as here are better factorised, on the CPU."""
-    monkeypatch.setattr("homophily.spectral.choose_method", lambda *_: "cg")
-
-
-@pytest.mark.usefixtures("never_factorised")
 def test_the_spectral_map_is_that_of_the_cpu():
     X, _ = cloud()
     host, device = (SpectralEmbedding(n_components=3, backend=name).fit(X) for name in ("numpy", "cupy"))
@@ -39,7 +32,6 @@ def test_the_spectral_map_is_that_of_the_cpu():
     np.testing.assert_allclose(device.embedding_, host.embedding_, atol=1e-4)
 
 
-@pytest.mark.usefixtures("never_factorised")
 @pytest.mark.parametrize("columns", [64, 1])
 def test_the_spectral_map_of_a_graph_in_parts(columns, monkeypatch):
     monkeypatch.setattr("homophily.gpu.spectral.FULL_COLUMNS", columns)
@@ -49,6 +41,7 @@ def test_the_spectral_map_of_a_graph_in_parts(columns, monkeypatch):
     np.testing.assert_allclose(device.embedding_, host.embedding_, atol=1e-4)
 
 
+@pytest.mark.usefixtures("chosen_method")
 def test_a_chain_is_left_to_the_factorisation_of_the_cpu():
     chain = np.linspace(0, 1, 500)[:, None]
     host, device = (SpectralEmbedding(n_neighbors=2, backend=name).fit(chain) for name in ("numpy", "cupy"))

@@ -8,7 +8,7 @@ around the values the Gaussian is a Fourier series, whose number of modes grows 
 - two and three: exp(iω·m) is a product over dimensions, so that sums over points and edges are matrix products;
 - where values scatter over many σ_f: sums over near pairs (``pairs.cu``), exact to the tolerance wherever F is.
 
-Nothing is added by atomics: the same F gives the same bits.
+Our kernels add in a fixed order, without atomics; matrix products and CuPy's own sums follow their libraries.
 """
 
 from __future__ import annotations

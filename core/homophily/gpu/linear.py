@@ -124,15 +124,24 @@ def solve_irr(
 ) -> IRRSolution:
     """What :func:`homophily.linear.solve_irr` computes, by conjugate gradients on the device, where ``matrix`` is L.
 
-    Where they do not converge on a deep graph whose factors are sparse, the host factorises as it would have done.
+    A graph so deep that they would take too many steps, and whose factors are sparse, is factorised on the host.
     """
+    if choose_method(laplacian, power, targets.shape[1]) == "direct":
+        return linear.solve_irr(
+            laplacian,
+            confidence,
+            targets,
+            lambda1,
+            power=power,
+            method="direct",
+            tolerance=tolerance,
+            callback=callback,
+        )
     backend = matrix.backend
     system = DeviceSystem(matrix, laplacian, power, confidence, lambda1)
     b = system.confidence[:, None] * backend.to_device(targets)
     start = backend.xp.zeros_like(b) if initial is None else backend.to_device(initial)
     x, iterations, residual = system.solve(b, start, tolerance, MAX_ITER, callback)
-    if residual > tolerance and choose_method(laplacian, power, targets.shape[1]) == "direct":
-        return linear.solve_irr(laplacian, confidence, targets, lambda1, power=power, method="direct")
     if residual > tolerance:
         warnings.warn(
             f"The IRR solution stopped at a residual of {residual:.1e} after {iterations} iterations, tolerance "

@@ -52,7 +52,7 @@ def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
         whole = ", ".join(argument for kind, star, argument, _ in arguments if kind == "int" and not star)
         found[kernel] = tuple(
             # The expressions are the package's own comments in its kernels; there are no builtins to reach.
-            Argument(argument, kind, bool(star), eval(f"lambda {whole}: {size or 1}", {"__builtins__": {}}))
+            Argument(argument, kind, bool(star), eval(f"lambda {whole}: {size if star else 0}", {"__builtins__": {}}))
             for kind, star, argument, size in arguments
         )
     return found

@@ -7,7 +7,7 @@
 // passes add up. Nothing is scattered: a row of G belongs to one thread, which sees every edge from its own end;
 // sums over all rows go through a tree in shared memory (THREADS reals, 1 KB) and then over the blocks, whose number
 // depends on the size alone. exp(i q ω m) = z_j z_k with the half phases z_j = exp(i q ω f_j / 2) of the points, so an edge costs
-// no sine: 12 bytes of the graph, 24 of the other point, one exponential and about 14 operations a mode.
+// no sine: 12 bytes of the graph, 40 of the other point, one exponential and about 20 operations a mode.
 
 #define MODES 8
 

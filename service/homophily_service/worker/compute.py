@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.backend import BackendName
+from homophily.backend import BackendName, get_backend
 from homophily.optimize import State as Iterate
 from homophily.state import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
@@ -62,7 +62,9 @@ def compute(
     except ArithmeticError as error:
         raise InvalidRequest("solver", f"its numbers are too far apart for these points: {error}") from error
     except MemoryError as error:
-        raise LimitExceeded("the job needs more memory than this worker has", reason="OUT_OF_MEMORY") from error
+        # Of a GPU's memory the error says what to do.
+        told = f": {error}" if str(error) else ""
+        raise LimitExceeded(f"the job needs more memory than this worker has{told}", reason="OUT_OF_MEMORY") from error
 
 
 def _noop(_: Work) -> bytes:
@@ -191,10 +193,12 @@ def _solve(
     # Sparse ERR has no form for a GPU.
     backend: BackendName = "numpy" if getattr(classifier, "relationship_neighbors", None) else work.backend
     classifier.set_params(n_jobs=work.threads, callback=follow, backend=backend)
-    start = earlier
-    if earlier is not None and isinstance(classifier, ERRClassifier):
-        start = _irr_start(classifier, graph, y, weights, earlier)
-    classifier.fit(graph, y, sample_weight=weights, init=start)
+    # One job of the device, which gets the graph once for both solutions.
+    with get_backend(backend).job():
+        start = earlier
+        if earlier is not None and isinstance(classifier, ERRClassifier):
+            start = _irr_start(classifier, graph, y, weights, earlier)
+        classifier.fit(graph, y, sample_weight=weights, init=start)
     classifier.set_params(callback=None)
     model.trace.CopyFrom(stage.trace)
     if calibrate:
