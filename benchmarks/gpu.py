@@ -6,7 +6,7 @@ of it has been measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil, log, pi, sqrt
 from typing import Any, NamedTuple
@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.data import Classes, DataSet, Floats, draw_labels, error_percent, helices, mnist, usps
-from benchmarks.measure import timed, traced_fit, typical_seconds, warm_up
+from benchmarks.measure import forget_peak, peak_memory, timed, traced_fit, typical_seconds, warm_up
 from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
+from benchmarks.speed import overtake
 from homophily import DeviceUnavailableError, ERRClassifier, IRRClassifier, KNNGraph, relationship_energy
 from homophily.backend import BackendName, CupyBackend, get_backend
-from homophily.linear import apply_power
+from homophily.linear import solve_irr
 from homophily.relationship import make_engine
 
-BACKENDS: tuple[BackendName, BackendName] = ("numpy", "cupy")
+BACKENDS: dict[str, BackendName] = {"CPU": "numpy", "GPU": "cupy"}
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 QUICK_SIZES = (1_000, 2_000)
 STEPS = 50
@@ -64,8 +65,11 @@ def run(options: Options, report: Report) -> None:
     )
     report.note(
         "Estimated ms: the larger of bytes over bandwidth and operations over peak, and 5 µs for each kernel launched. "
-        "Real kernels reach a half to a tenth of such bounds. CPU ms are measured here."
+        "Real kernels reach a half to a tenth of such bounds. CPU ms are measured here. The launcher's checks take at "
+        "most 24 µs of the host a launch (measured with the stand-in's arrays, which are slower to ask than CuPy's): "
+        "where kernels are shorter than that, the device waits for the host."
     )
+    report.table("Waits of the optimiser a step, and what a second trial queued ahead would change", waits(graph, few))
     try:
         backend = get_backend("cupy")
     except DeviceUnavailableError as error:
@@ -74,10 +78,16 @@ def run(options: Options, report: Report) -> None:
     assert isinstance(backend, CupyBackend)
     report.note(f"CUDA device {backend.device}, {backend.free_memory() / 2**30:.1f} GiB free.")
     small = usps(options.data, 300 if options.quick else 1500)
-    report.table(f"speed: {small.name}, two classes, {STEPS} plain CG steps of full ERR", list(speed(small)))
+    plain, better = speed(small)
+    report.table(f"speed: {small.name}, two classes, {STEPS} plain CG steps of full ERR", plain)
+    report.table(f"speed: preconditioned CG against those {STEPS} steps", better)
     sizes = [size for size in (QUICK_SIZES if options.quick else SIZES) if size <= options.max_points]
-    report.table("scaling: two classes on curves in space, p = 1", [row for size in sizes for row in scaling(size)])
-    report.table(f"mnist: {data.name}, {LABELS} labels", list(labelled(data, few)))
+    fits, maps = zip(*map(scaling, sizes), strict=True)
+    report.table(f"scaling: two classes on curves in space, {STEPS} plain CG steps, p = 1", fits)
+    report.table(f"scaling: one energy and gradient of a map, over {CROWDED:g} σ_f and over √points σ_f", maps)
+    draws = [draw_labels(data.y, LABELS, seed) for seed in range(options.seeds or (2 if options.quick else 5))]
+    report.table(f"mnist: {data.name}, {LABELS} labels, {len(draws)} draws", list(labelled(graph, data.y, draws)))
+    report.note("Peak MiB are of the process for the CPU, of the device for the GPU.")
 
 
 def estimate(graph: KNNGraph, few: Classes) -> list[Row]:
@@ -130,8 +140,41 @@ def passes(graph: KNNGraph, few: Classes) -> Iterator[Work]:
             power * (12.0 * L.nnz + 16.0 * u) + 14 * 8.0 * u,
             power * 2.0 * L.nnz + 14.0 * u,
             power + 16,
-            typical_seconds(partial(apply_power, L, power, F)),
+            iteration_seconds(graph, few, power),
         )
+
+
+def iteration_seconds(graph: KNNGraph, few: Classes, power: int) -> float:
+    """Seconds of an iteration of conjugate gradients on the CPU."""
+    labels = (few >= 0).astype(np.float64)
+    targets = (labels * (2.0 * few - 1.0))[:, None]
+    seconds, found = timed(
+        lambda: solve_irr(graph.laplacian(), labels, targets, 1e-2, power=power, method="cg", tolerance=1e-6)
+    )
+    return seconds / max(1, found.iterations)
+
+
+def waits(graph: KNNGraph, few: Classes) -> list[Row]:
+    """The trials of each line search, counted on the CPU, which takes the same ones.
+
+    The device is waited for once a trial. With a second trial always queued behind the first, a step of up to two
+    trials would take one wait, and one of one trial an evaluation for nothing.
+    """
+    rows: list[Row] = []
+    for name, settings in (("default", {}), ("plain", PLAIN)):
+        for power in (1, 2):
+            trace = traced_fit(ERRClassifier(power=power, **settings), graph, few)
+            trials = np.diff([moment.evaluations for moment in trace])
+            rows.append(
+                {
+                    "steps": f"{name}, p = {power}",
+                    "number": len(trials),
+                    "waits = evaluations": float(trials.mean()),
+                    "two ahead: waits": float(np.maximum(trials - 1, 1).mean()),
+                    "two ahead: evaluations": float(np.maximum(trials, 2).mean()),
+                }
+            )
+    return rows
 
 
 def tiles(graph: KNNGraph) -> Work:
@@ -150,35 +193,47 @@ def tiles(graph: KNNGraph) -> Work:
     )
 
 
-def speed(data: DataSet) -> Iterator[Row]:
+def speed(data: DataSet) -> tuple[list[Row], list[Row]]:
+    """The plain steps for both powers, and preconditioned ones against them."""
     graph, few = KNNGraph(metric=data.metric).fit(data.X), draw_labels(data.y, 50, seed=0)
+    plain, better = [], []
     for power in (1, 2):
-        yield from side_by_side(
-            f"p = {power}", graph, few, IRRClassifier(power=power).fit(graph, few).solution_, power=power, **PLAIN
-        )
+        start = IRRClassifier(power=power).fit(graph, few).solution_
+        plain.append({"p": power, **both(lambda name: steps(graph, few, start, name, power=power, **PLAIN))})  # noqa: B023
+        better.append({"p": power, **both(lambda name: overtake(graph, few, power, name))})  # noqa: B023
+    return plain, better
 
 
-def scaling(points: int) -> Iterator[Row]:
+def scaling(points: int) -> tuple[Row, Row]:
+    """The parts of a fit, and one energy of maps, at one size."""
     X, y = helices(points)
     few = draw_labels(y, points // 100, seed=0)
-    graphs = {}
-    for backend in BACKENDS:
-        seconds, graphs[backend] = timed(lambda: KNNGraph(backend=backend).fit(X))  # noqa: B023
-        yield {"points": points, "what": "graph", "backend": backend, "seconds": seconds}
-    graph = graphs["numpy"]
-    start = {}
-    for backend in BACKENDS:
-        fit = partial(IRRClassifier(power=1, backend=backend).fit, graph, few)
-        seconds, start[backend] = timed(fit)
-        yield {"points": points, "what": "IRR", "backend": backend, "seconds": seconds}
-    F = start["numpy"].solution_
-    for row in side_by_side(f"{STEPS} ERR steps", graph, few, F, power=1, **PLAIN):
-        yield {"points": points, **row}
-    for name, across in (("crowded map", CROWDED), ("spread map", points**0.5)):
-        flat = flattened(X, across)
-        for backend in BACKENDS:
-            evaluate = partial(relationship_energy, flat, graph.laplacian(), sigma_f=1.0, backend=backend)
-            yield {"points": points, "what": name, "backend": backend, "seconds": typical_seconds(evaluate)}
+    graph = KNNGraph().fit(X)
+    edges = (graph.laplacian().nnz - points) // 2
+    F = IRRClassifier(power=1).fit(graph, few).solution_
+
+    def parts(name: BackendName) -> dict[str, Any]:
+        graph_seconds, _ = timed(lambda: KNNGraph(backend=name).fit(X))
+        irr_seconds, _ = timed(lambda: IRRClassifier(power=1, backend=name).fit(graph, few))
+        plain = steps(graph, few, F, name, power=1, **PLAIN)
+        better = traced_fit(ERRClassifier(power=1, backend=name), graph, few, init=F)
+        return {
+            "graph s": graph_seconds,
+            "IRR s": irr_seconds,
+            f"{STEPS} ERR steps s": plain.pop("seconds"),
+            **plain,
+            "preconditioned, to tolerance s": better[-1].seconds,
+        }
+
+    def maps(name: BackendName) -> dict[str, Any]:
+        row = {}
+        for shape, across in (("crowded", CROWDED), ("spread", points**0.5)):
+            flat = flattened(X, across)
+            seconds = typical_seconds(partial(relationship_energy, flat, graph.laplacian(), sigma_f=1.0, backend=name))
+            row |= {f"{shape} ms": 1e3 * seconds, f"{shape}: ns an edge": 1e9 * seconds / edges}
+        return row
+
+    return {"points": points, "edges": edges, **both(parts)}, {"points": points, "edges": edges, **both(maps)}
 
 
 def flattened(X: Floats, across: float) -> Floats:
@@ -187,34 +242,68 @@ def flattened(X: Floats, across: float) -> Floats:
     return np.ascontiguousarray(F + np.random.default_rng(0).normal(size=F.shape))
 
 
-def labelled(data: DataSet, few: Classes) -> Iterator[Row]:
-    graphs = {}
-    for backend in BACKENDS:
-        seconds, graphs[backend] = timed(lambda: KNNGraph(backend=backend).fit(data.X))  # noqa: B023
-        yield {"what": "graph", "backend": backend, "seconds": seconds}
-    graph = graphs["numpy"]
+def labelled(graph: KNNGraph, y: Classes, draws: list[Classes]) -> Iterator[Row]:
+    """IRR and ERR over draws of labels."""
     for power in (1, 2):
-        for kind, settings in ((IRRClassifier, {}), (ERRClassifier, {}), (ERRClassifier, PLAIN)):
-            name = f"{kind.__name__[:3]} p = {power}{', plain 50 steps' if settings else ''}"
-            for backend in BACKENDS:
-                classifier = kind(power=power, backend=backend, **settings)
-                seconds, _ = timed(lambda: classifier.fit(graph, few))  # noqa: B023
-                error = error_percent(classifier.transduction_, data.y, few)
-                yield {"what": name, "backend": backend, "seconds": seconds, "error %": error}
+        yield {"method": f"IRR p = {power}", **both(lambda name: over(irr, graph, y, draws, name, power=power))}  # noqa: B023
+        for kind, settings in (("", {}), (", plain 50 steps", PLAIN)):
+            fit = partial(over, err, graph, y, draws, power=power, **settings)
+            yield {"method": f"ERR p = {power}{kind}", **both(lambda name: fit(backend=name))}  # noqa: B023
 
 
-def side_by_side(what: str, graph: KNNGraph, few: Classes, start: Floats, **settings: Any) -> Iterator[Row]:
-    """The same steps of ERR from the same start on both; how far apart their energies end."""
-    energies = []
-    for backend in BACKENDS:
-        trace = traced_fit(ERRClassifier(backend=backend, **settings), graph, few, init=start)
-        energies.append(trace[-1].energy)
-        yield {
-            "what": what,
-            "backend": backend,
-            "seconds": trace[-1].seconds,
-            "evaluations": trace[-1].evaluations,
-            "ms an evaluation": 1e3 * trace[-1].seconds / max(1, trace[-1].evaluations - 1),
-            "energy": f"{trace[-1].energy:.10g}",
-            "apart": abs(energies[-1] / energies[0] - 1),
-        }
+def over(
+    fit: Callable[..., tuple[Classes, float | None, int | None]],
+    graph: KNNGraph,
+    y: Classes,
+    draws: list[Classes],
+    backend: BackendName,
+    **settings: Any,
+) -> dict[str, Any]:
+    """The means over draws, with the columns of ``mnist``."""
+    runs = [timed(lambda: fit(graph, few, backend=backend, **settings)) for few in draws]  # noqa: B023
+    errors = [error_percent(found[0], y, few) for (_, found), few in zip(runs, draws, strict=True)]
+    seconds, evaluations = zip(*(found[1:] for _, found in runs), strict=True)
+    return {
+        "error %": float(np.mean(errors)),
+        "± standard error": float(np.std(errors, ddof=1) / sqrt(len(errors))) if len(errors) > 1 else None,
+        "seconds": float(np.mean([each for each, _ in runs])),
+        "steps s": None if seconds[0] is None else float(np.mean(seconds)),
+        "evaluations": None if evaluations[0] is None else float(np.mean(evaluations)),
+    }
+
+
+def irr(graph: KNNGraph, few: Classes, **settings: Any) -> tuple[Classes, None, None]:
+    return IRRClassifier(**settings).fit(graph, few).transduction_, None, None
+
+
+def err(graph: KNNGraph, few: Classes, **settings: Any) -> tuple[Classes, float, int]:
+    classifier = ERRClassifier(**settings)
+    trace = traced_fit(classifier, graph, few)
+    return classifier.transduction_, trace[-1].seconds, trace[-1].evaluations
+
+
+def steps(graph: KNNGraph, few: Classes, start: Floats, backend: BackendName, **settings: Any) -> dict[str, Any]:
+    """Steps of ERR from a start."""
+    trace = traced_fit(ERRClassifier(backend=backend, **settings), graph, few, init=start)
+    return {
+        "seconds": trace[-1].seconds,
+        "evaluations": trace[-1].evaluations,
+        "ms an evaluation": 1e3 * trace[-1].seconds / max(1, trace[-1].evaluations - 1),
+        "energy": f"{trace[-1].energy:.10g}",
+    }
+
+
+def both(measure: Callable[[BackendName], Mapping[str, Any]]) -> dict[str, Any]:
+    """What is measured on the CPU beside the same on the GPU, with the most memory of the process or of the device."""
+    found = {}
+    for short, name in BACKENDS.items():
+        forget_peak()
+        # One job around all: the memory that CuPy takes from the device stays taken until it ends.
+        with get_backend(name).job() as backend:
+            row = measure(name)
+            if isinstance(backend, CupyBackend):
+                peak = backend.xp.get_default_memory_pool().total_bytes() / 2**20
+            else:
+                peak = peak_memory()
+        found[short] = {**row, "peak MiB": peak}
+    return {f"{short}: {column}": row[column] for column in found["CPU"] for short, row in found.items()}

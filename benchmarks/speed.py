@@ -12,6 +12,7 @@ from benchmarks.measure import forget_peak, moment_below, peak_memory, timed, tr
 from benchmarks.paper import PaperEnergy
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, KNNGraph
+from homophily.backend import BackendName
 from homophily.energy import LabelEnergy, PolynomialPreconditioner
 from homophily.linear import solve_irr
 from homophily.optimize import NonlinearCG, Objective, State
@@ -90,12 +91,18 @@ def compare(graph: KNNGraph, few: Classes, power: int, repeats: int, report: Rep
     return rows
 
 
-def overtake(graph: KNNGraph, few: Classes, power: int) -> Row:
+def overtake(graph: KNNGraph, few: Classes, power: int, backend: BackendName = "numpy") -> Row:
     """When preconditioned CG reaches the energy of the plain steps, and where it stands after as many steps."""
     plain, better = (
         traced_fit(
             ERRClassifier(
-                power=power, sigma_f=SIGMA_F, repulsion=1.0, precondition=precondition, tol=0, max_iter=STEPS
+                power=power,
+                sigma_f=SIGMA_F,
+                repulsion=1.0,
+                precondition=precondition,
+                tol=0,
+                max_iter=STEPS,
+                backend=backend,
             ),
             graph,
             few,
