@@ -680,7 +680,7 @@ class SearchParameters(_message.Message):
     def vary(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What to look for: n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then sigma_f, lambda2 and repulsion by
         ERR, with power (the Laplacian's), which IRR judges where it is the method. None of them may be given. If empty:
-        n_neighbors, lambda1, sigma_f and lambda2, but for what is given.
+        all but repulsion and power, and but for what is given.
         """
 
     def __init__(

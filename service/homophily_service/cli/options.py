@@ -168,7 +168,7 @@ class SearchOptions:
         bool, typer.Option("--search", help="Look for the parameters that are not given.", rich_help_panel=_SEARCH)
     ] = False
     trials: Annotated[
-        int | None, typer.Option(help="Settings to try at most; 40, IRR 20.", metavar="N", rich_help_panel=_SEARCH)
+        int | None, typer.Option(help="Settings to try at most; 50, IRR 30.", metavar="N", rich_help_panel=_SEARCH)
     ] = None
     search_seconds: Annotated[
         float | None, typer.Option(help="No more are begun after so long.", metavar="S", rich_help_panel=_SEARCH)
@@ -181,7 +181,7 @@ class SearchOptions:
         str | None,
         typer.Option(
             help="What to look for, with commas: n_neighbors, weights, sigma_x, lambda1, sigma_f, lambda2, repulsion, "
-            "power. Without it n_neighbors, lambda1, sigma_f, lambda2.",
+            "power. Without it all but the last two.",
             metavar="NAMES",
             rich_help_panel=_SEARCH,
         ),

@@ -86,8 +86,8 @@ class Jobs(Datasets, Models):
         test : labels, as y, that are compared with when everything is decided.
         search : look for the hyper-parameters that are not given: True, a number of trials, or a dictionary with
             ``trials``, ``seconds``, ``seed``, ``spread`` (True: as jobs of their own, over all workers) and ``vary``,
-            the names of those to look for: n_neighbors, lambda1, sigma_f and lambda2, and if asked for weights,
-            sigma_x, power and repulsion.
+            the names of those to look for: n_neighbors, weights, sigma_x, lambda1, sigma_f and lambda2, and if asked
+            for power and repulsion.
         calibrate : so that probabilities can be asked for; takes about five more fits.
         register : register the model under this name with the tracking server, as a new version, which gets
             ``aliases`` such as "champion". It is there seconds after the job has ended.

@@ -22,7 +22,7 @@ from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
 from homophily_service.errors import error_of_code
 from homophily_service.names import DatasetName
-from homophily_service.parameters import graph_parameters, set_parameters, solver_parameters
+from homophily_service.parameters import SEARCHED_IN_GRAPHS, graph_parameters, set_parameters, solver_parameters
 from homophily_service.queue import FAILED, FINAL, SUCCEEDED
 from homophily_service.worker.protocol import Child, Waiting
 from homophily_service.worker.work import PHASES, Work
@@ -133,11 +133,11 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
     fixed = {**graph_parameters(request.graph, is_sparse=is_sparse, field="graph"), **solver}
     if work.backend != "numpy" and "relationship_neighbors" not in solver:
         fixed["backend"] = work.backend
-    if not request.graph.HasField("n_neighbors"):
-        del fixed["n_neighbors"]
-    for name in request.search.vary:
-        # Only defaults: what the request gives is not searched.
-        fixed.pop(name, None)
+    given = {descriptor.name for descriptor, _ in request.graph.ListFields()}
+    for name in SEARCHED_IN_GRAPHS:
+        # Only a default, which is the search's to say.
+        if name not in given:
+            del fixed[name]
     return Question(y, weights, validation.points if validation.points.size else None, method, fixed, len(classes))
 
 

@@ -1,0 +1,138 @@
+"""What the tracker sends of jobs and what it does not, to a real MLflow store; all in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from homophily.selection.search import default_trials
+from homophily_service import queue
+from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_service.arrays import shape_of
+from homophily_service.names import DatasetName, JobName, ModelName, new_id
+from homophily_service.queue import NewJob
+from homophily_service.settings import Settings
+from homophily_service.tracking.place import connect
+from homophily_service.tracking.tracker import Tracker
+from homophily_service.worker.compute import compute
+from homophily_service.worker.protocol import Task
+
+# MLflow's own: of types that it could not check, and of what it is built on.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning:mlflow",
+    "ignore::FutureWarning:mlflow",
+    "ignore::sqlalchemy.exc.SADeprecationWarning",
+    "ignore::ResourceWarning",
+)
+POINTS = DatasetName("default", "clouds")
+
+
+class Scene:
+    """A tracker, its MLflow store, and a worker without its processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tracker = Tracker(Settings(data_dir=folder, tracking_models="all"))
+        self.stores = self.tracker.stores
+        self.stores.database.migrate()
+        self.client = connect(self.tracker.settings)
+        rng, place = np.random.default_rng(7), np.arange(120) % 3
+        points = (4.0 * rng.normal(size=(3, 5))[place] + rng.normal(size=(120, 5))).astype(np.float32)
+        self.stores.blobs.write("datasets/clouds", {"points": points}, {})
+        described = dataset_pb2.Dataset(name=str(POINTS), shape=shape_of(points), sha256=b"1" * 32)
+        with self.stores.database.write() as connection:
+            self.stores.catalog.add(connection, POINTS, described.SerializeToString(), "datasets/clouds")
+
+    def begin(self, **fields: Any) -> queue.Lease:
+        """A fit that a worker has just taken."""
+        labels = model_pb2.Labels(points=range(30))
+        labels.classes.integers.values.extend(point % 3 for point in range(30))
+        request = job_pb2.FitRequest(parent="projects/default", dataset=str(POINTS), labels=labels, **fields)
+        request.solver.method = model_pb2.METHOD_IRR
+        jobs = self.stores.queue
+        jobs.submit(NewJob(JobName("default", new_id()), "fit", request.SerializeToString()), 100)
+        lease = jobs.claim("worker", ["fit"], 600.0, b"")
+        assert lease is not None
+        return lease
+
+    def end(self, lease: queue.Lease) -> model_pb2.Model:
+        task = Task(lease.name, lease.kind, lease.request, lease.token)
+        result = compute(task, self.stores, self.tracker.settings, 1, lambda _: None)
+        assert isinstance(result, bytes)
+        model = job_pb2.FitResult.FromString(result).model
+        name, add = ModelName.parse(model.name, "name"), self.stores.catalog.add
+        self.stores.queue.finish(
+            lease,
+            result,
+            lambda connection: add(
+                connection, name, model.SerializeToString(), task.result_path, graph=model.graph.digest
+            ),
+        )
+        return model
+
+    def runs(self, lease: queue.Lease) -> list[Any]:
+        experiments = [one.experiment_id for one in self.client.search_experiments()]
+        return list(self.client.search_runs(experiments, f"tags.`homophily.job` = '{lease.name}'"))
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(tmp_path_factory.mktemp("sender"))
+    yield scene
+    scene.tracker.turn.close()
+    scene.stores.close()
+
+
+def test_a_search_that_mlflow_missed_is_told_with_pictures_and_the_model(scene: Scene) -> None:
+    lease = scene.begin(search=model_pb2.SearchParameters(trials=4))
+    model = scene.end(lease)
+    assert scene.tracker.round() == 1
+    (run,) = scene.runs(lease)
+    assert run.info.status == "FINISHED"
+    errors = [one.error_rate for one in model.search.trials if one.HasField("error_rate") and not one.pruned]
+    (best,) = scene.client.get_metric_history(run.info.run_id, "search.best_error_rate")
+    assert (best.step, best.value) == (len(model.search.trials), min(errors))
+    assert run.data.metrics["validation_error"] == model.search.trials[model.search.best].error_rate
+    pictures = {one.path for one in scene.client.list_artifacts(run.info.run_id, "pictures")}
+    assert {"pictures/scores.png", "pictures/map.png", "pictures/map.html"} <= pictures
+    assert len(run.outputs.model_outputs) == 1
+    stored = scene.stores.queue.get(lease.name)
+    assert stored.tracking_url == f"http://127.0.0.1:5000/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+
+
+def test_trials_that_nobody_gave_a_number_for_are_told_as_the_core_has_them(scene: Scene) -> None:
+    lease = scene.begin(search=model_pb2.SearchParameters())
+    scene.tracker.round()
+    (run,) = scene.runs(lease)
+    assert run.data.params["search.trials"] == str(default_trials("irr"))
+    scene.stores.queue.fail(lease, b"", "")
+    scene.tracker.round()
+
+
+def test_of_several_runs_of_a_job_one_stays(scene: Scene) -> None:
+    lease = scene.begin()
+    scene.tracker.round()
+    (run,) = scene.runs(lease)
+    for _ in range(2):
+        # Heard long after it was said, and given up.
+        scene.client.create_run(run.info.experiment_id, tags={"homophily.job": str(lease.name)})
+    assert len(scene.runs(lease)) == 3
+    scene.end(lease)
+    scene.tracker.round()
+    assert [one.info.run_id for one in scene.runs(lease)] == [run.info.run_id]
+
+
+def test_a_registration_that_mlflow_refuses_is_noted_and_the_run_ends(scene: Scene) -> None:
+    # The API refuses it, but another MLflow may refuse more.
+    lease = scene.begin(registration=model_pb2.Registration(name="clouds", aliases=["Latest"]))
+    scene.end(lease)
+    assert scene.tracker.round() == 1
+    (run,) = scene.runs(lease)
+    assert run.info.status == "FINISHED"
+    assert "reserved" in run.data.tags["homophily.refused"]
+    assert scene.client.list_artifacts(run.info.run_id, "pictures")
+    assert scene.client.get_model_version("clouds", "1").run_id == run.info.run_id
+    assert not scene.stores.queue.get(lease.name).untracked
