@@ -62,7 +62,8 @@ def model_pictures(
     if coordinates is not None and class_indices is not None:
         places, answers = np.asarray(coordinates, dtype=np.float64), np.asarray(class_indices, dtype=np.int32)
         if len(places):
-            drawing = to_draw(about, Map(coordinates=places, clusters=answers), None)
+            title = f"Answers of {words(found.name.rpartition('/')[2], 32)}"
+            drawing = to_draw(title, Map(coordinates=places, clusters=answers), None)
             notes = ", ".join(note for note in (drawing.note, mapped_by) if note)
             drawing = replace(drawing, names=classes, note=notes)
             pictures |= {"map.png": map_picture(drawing), "map.html": map_page(drawing)}
