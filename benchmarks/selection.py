@@ -174,6 +174,6 @@ def _goes_on(
     graph: KNNGraph, lambda1: float, init: Any, data: DataSet, split: Draw, power: int, sigma_f: float, lambda2: float
 ) -> float:
     width = ERRClassifier.SIGMA_F * (2.0 if init.shape[1] == 1 else 2.0**0.5)
-    shares = {"lambda1": lambda1, "lambda2": lambda2 * lambda1, "sigma_f": sigma_f * width}
+    shares: dict[str, Any] = {"lambda1": lambda1, "lambda2": lambda2 * lambda1, "sigma_f": sigma_f * width}
     model = ERRClassifier(power=power, **shares, n_jobs=1).fit(graph, split.few, init=init)
     return split.error(model.transduction_, data.y)

@@ -13,7 +13,7 @@ from homophily_service._pb import model_pb2
 from homophily_service.client import Client, InvalidArgument, JobCancelled, Model
 from homophily_service.names import JobName
 
-from .serving import Service, running
+from .serving import PATIENCE, Service, running
 
 U = 300
 
@@ -54,7 +54,7 @@ def asked(moons: tuple[Any, Any], **search: Any) -> dict[str, Any]:
 def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[Any, Any]) -> None:
     job = client.fit(moons[0], **asked(moons), lambda1=0.02)
     events = list(job.watch())
-    model = job.result(60)
+    model = job.result(PATIENCE)
     message = message_of(client, model)
     assert [trial.number for trial in message.search.trials] == list(range(8))
     assert {trial.stage for trial in message.search.trials} == {1, 2}
@@ -85,11 +85,11 @@ def compared(message: model_pb2.Model) -> list[Any]:
 
 
 def test_a_spread_search_finds_the_same(client: Client, moons: tuple[Any, Any]) -> None:
-    alone = message_of(client, client.fit(moons[0], **asked(moons)).result(60))
+    alone = message_of(client, client.fit(moons[0], **asked(moons)).result(PATIENCE))
     job = client.fit(moons[0], **asked(moons, spread=True))
     states = {str(event.state) for event in job.watch()}
     assert "waiting" in states
-    spread = message_of(client, job.result(60))
+    spread = message_of(client, job.result(PATIENCE))
     assert compared(spread) == compared(alone)
     assert spread.search.best == alone.search.best
     assert spread.solver_parameters == alone.solver_parameters
@@ -107,7 +107,7 @@ def test_cancelling_a_spread_search_cancels_its_trials(client: Client, moons: tu
             break
     job.cancel()
     with pytest.raises(JobCancelled):
-        job.result(30)
+        job.result(PATIENCE)
     mine = JobName.parse(job.name, "name").id
     for one in client.list_jobs(kind="trial"):
         if JobName.parse(one.name, "name").id.startswith(mine):
@@ -116,7 +116,7 @@ def test_cancelling_a_spread_search_cancels_its_trials(client: Client, moons: tu
 
 
 def test_trials_of_a_spread_search_keep_to_its_seconds(client: Client, moons: tuple[Any, Any]) -> None:
-    model = client.fit(moons[0], **asked(moons, spread=True, trials=1000, seconds=1e-6)).result(120)
+    model = client.fit(moons[0], **asked(moons, spread=True, trials=1000, seconds=1e-6)).result(PATIENCE)
     message = message_of(client, model)
     # The first of each stage were handed out; none was begun, and it ends where it began.
     assert 0 < len(message.search.trials) < 100
@@ -126,7 +126,7 @@ def test_trials_of_a_spread_search_keep_to_its_seconds(client: Client, moons: tu
 
 
 def test_people_say_what_is_searched(client: Client, moons: tuple[Any, Any]) -> None:
-    model = client.fit(moons[0], **asked(moons, trials=12, vary=["sigma_x", "power", "lambda2"])).result(120)
+    model = client.fit(moons[0], **asked(moons, trials=12, vary=["sigma_x", "power", "lambda2"])).result(PATIENCE)
     message = message_of(client, model)
     irr, err = ([trial for trial in message.search.trials if trial.stage == stage] for stage in (1, 2))
     assert len({trial.graph.sigma_x for trial in irr}) > 1
@@ -159,4 +159,4 @@ def test_a_wrong_search_is_refused(client: Client, moons: tuple[Any, Any], chang
 def test_a_search_with_too_few_labels_fails_with_a_sentence(client: Client, moons: tuple[Any, Any]) -> None:
     job = client.fit(moons[0], {0: "left", 1: "right"}, search=True)
     with pytest.raises(Exception, match="needs labels to judge by"):
-        job.result(60)
+        job.result(PATIENCE)
