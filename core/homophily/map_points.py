@@ -91,20 +91,8 @@ def place_points(
             related = weights @ (1.0 / (1.0 + _squares(F[ends], F) / sigma_f**2))
             votes = related[ends]
         start = F[ends[votes.argmax()]].copy()
-        around: tuple[Any, ...] = surroundings.near(start)
-        _descend(
-            start,
-            spectral[x],
-            data_weight,
-            lambda2,
-            sigma_f**-2,
-            own_weight[x],
-            *around,
-            F[ends],
-            weights,
-            *matrix,
-            related,
-        )
+        around: tuple[Any, ...] = (*surroundings.near(start), F[ends], weights, *matrix, related)
+        _descend(start, spectral[x], data_weight, lambda2, sigma_f**-2, own_weight[x], *around)
         values[x] = start
     return values
 
