@@ -50,7 +50,7 @@ test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with C
 	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda12x cupy-cuda13x
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(if $(filter 13,$(CUDA)),gpu-cuda13,gpu)]'
 	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python -m pytest --on-gpu tests/core/test_classify_graph.py tests/core/test_classify_labels.py
+	$(BIN)/python -m pytest --on-gpu $(addprefix tests/core/test_,$(addsuffix .py,classify_graph classify_input classify_labels cluster repulsion))
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests: 200 kills on each database, 10⁵ garbled messages, 10 minutes of pings; an hour
 	$(BIN)/python -m pytest --long tests/system tests/service/test_api_errors.py tests/service/test_api_fuzz.py tests/service/test_api_server.py
