@@ -196,7 +196,8 @@ def tiles(graph: KNNGraph) -> Work:
 def speed(data: DataSet) -> tuple[list[Row], list[Row]]:
     """The plain steps for both powers, and preconditioned ones against them."""
     graph, few = KNNGraph(metric=data.metric).fit(data.X), draw_labels(data.y, 50, seed=0)
-    plain, better = [], []
+    plain: list[Row] = []
+    better: list[Row] = []
     for power in (1, 2):
         start = IRRClassifier(power=power).fit(graph, few).solution_
         plain.append({"p": power, **both(lambda name: steps(graph, few, start, name, power=power, **PLAIN))})  # noqa: B023
@@ -226,7 +227,7 @@ def scaling(points: int) -> tuple[Row, Row]:
         }
 
     def maps(name: BackendName) -> dict[str, Any]:
-        row = {}
+        row: dict[str, Any] = {}
         for shape, across in (("crowded", CROWDED), ("spread", points**0.5)):
             flat = flattened(X, across)
             seconds = typical_seconds(partial(relationship_energy, flat, graph.laplacian(), sigma_f=1.0, backend=name))
