@@ -190,7 +190,7 @@ def main() -> int:
     """Build, check, run; 0 if all of it worked, 3 if something is missing to try."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--work", type=Path, help="keep base, layers and images in this folder, for the next time")
-    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="cuda computes on a GPU if there is one")
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="cuda: on a GPU if there is one")
     chosen = parser.parse_args()
     try:
         check_tools()
