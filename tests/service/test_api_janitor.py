@@ -22,7 +22,7 @@ AT_ONCE = dict.fromkeys(("keep_jobs_days", "keep_uploads_hours", "keep_orphans_h
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load_settings(data_dir=tmp_path)
+    return load_settings(data_dir=tmp_path, tracking=False)
 
 
 @pytest.fixture
@@ -63,3 +63,11 @@ def test_what_is_old_goes_unless_something_refers_to_it(stores: Stores, settings
     assert [row.id for row, _ in stores.queue.page("p")] == ["j1"]
     assert not (uploads.root / "p" / "u").exists()
     assert set(sweep(stores, uploads, settings.model_copy(update=AT_ONCE)).values()) == {0}
+
+
+def test_a_job_that_mlflow_has_not_heard_of_stays_while_somebody_tells_it(stores: Stores, settings: Settings) -> None:
+    uploads = Uploads(settings, stores)
+    fill(stores, uploads)
+    old = {**AT_ONCE, "tracking": True}
+    assert sweep(stores, uploads, settings.model_copy(update=old))["jobs"] == 0
+    assert [row.id for row, _ in stores.queue.page("p")] == ["j1", "j0"]

@@ -320,8 +320,8 @@ def test_the_endpoint_tells_what_is_stored_and_what_waits(watched: Service) -> N
     assert value(found, "homophily_stored_bytes", collection="graphs") > X.nbytes
     assert value(found, "homophily_database_up") == 1
     assert value(found, "homophily_oldest_queued_seconds") == 0
-    # Nothing is tracked here: the one job waits for a tracker.
-    assert value(found, "homophily_untracked_jobs") == 1
+    # Nothing is tracked here, so nothing waits for a tracker.
+    assert value(found, "homophily_untracked_jobs") == 0
     assert value(found, "homophily_device_memory_bytes", device="0", kind="used") == 1 << 30
     assert value(found, "homophily_device_memory_bytes", device="2", kind="total") == 80 << 30
     assert ("homophily_device_memory_bytes", (("device", "1"), ("kind", "used"))) not in found

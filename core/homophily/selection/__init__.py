@@ -10,7 +10,7 @@ groups it asks for to others, which :func:`evaluate` them and send the outcomes 
 >>> while groups := search.ask():
 ...     search.tell(evaluate(group, build_graph(group.graph, X), y) for group in groups)
 >>> len(search.trials), sorted(search.best.parameters)
-(4, ['lambda1', 'n_neighbors'])
+(4, ['lambda1', 'n_neighbors', 'sigma_x', 'weights'])
 """
 
 from homophily.selection.driver import Selection, select

@@ -69,8 +69,8 @@ class Search:
     graph : False when the graph is given: then nothing of it is searched.
 
     >>> search = Search(n_points=500, n_classes=2, method="irr", trials=4)
-    >>> [group.graph["n_neighbors"] for group in search.ask()]
-    [10, 20, 5, 14]
+    >>> [(group.graph["n_neighbors"], len(group.trials)) for group in search.ask()]
+    [(15, 2), (15, 1), (15, 1)]
     """
 
     def __init__(
