@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-# Postgres is started by a fork that runs another program at once. gRPC would stop its channels for it, and has been seen
+# Postgres is started by a fork that runs another program at once. gRPC would stop its channels for it, and was seen
 # not to go on: before it is imported, it is told that there is nothing to prepare.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
