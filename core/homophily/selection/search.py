@@ -249,7 +249,7 @@ class Search:
     def _home(self, stage: Stage) -> Parameters:
         """Where a stage begins, and what its choice is drawn to: what does well on many sets with few labels.
 
-        These are not the classifiers' defaults: those have narrower weights and follow labels more closely.
+        These are not the classifiers' defaults, which follow the labels more closely (a smaller λ1).
         """
         weights = self.fixed.get("weights", "global" if "weights" in self.vary else "local")
         one_column = self.n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
