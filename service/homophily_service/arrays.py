@@ -103,24 +103,22 @@ def parts_of(shape: pb.PointsShape, limits: Limits, field: str) -> list[Part]:
     return parts
 
 
-def from_points(points: pb.Points, limits: Limits | None, field: str) -> Points:
-    """Points that came inside a message, checked in full; those without limits were checked before."""
+def from_points(points: pb.Points, limits: Limits, field: str) -> Points:
+    """Points that came inside a message, checked in full."""
     layout = points.WhichOneof("layout")
     if layout is None:
         raise InvalidRequest(field, "must hold dense or csr points")
     if layout == "dense":
         dense = from_tensor(points.dense, f"{field}.dense", FLOATS, axes=2)
-        if limits is not None:
-            _check_size(dense.shape[0], dense.shape[1], limits, f"{field}.dense.shape", f"{field}.dense.shape")
-            check_finite(dense, f"{field}.dense.data")
+        _check_size(dense.shape[0], dense.shape[1], limits, f"{field}.dense.shape", f"{field}.dense.shape")
+        check_finite(dense, f"{field}.dense.data")
         return dense
     csr = points.csr
     values = from_tensor(csr.values, f"{field}.csr.values", FLOATS, axes=1)
     columns = from_tensor(csr.column_indices, f"{field}.csr.column_indices", INTEGERS, axes=1)
     starts = from_tensor(csr.row_starts, f"{field}.csr.row_starts", INTEGERS, axes=1)
-    if limits is not None:
-        _check_size(len(starts) - 1, csr.columns, limits, f"{field}.csr.row_starts", f"{field}.csr.columns")
-        check_csr(values, columns, starts, csr.columns, f"{field}.csr")
+    _check_size(len(starts) - 1, csr.columns, limits, f"{field}.csr.row_starts", f"{field}.csr.columns")
+    check_csr(values, columns, starts, csr.columns, f"{field}.csr")
     return csr_array((values, columns, starts), shape=(len(starts) - 1, csr.columns))
 
 

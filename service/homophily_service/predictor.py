@@ -14,8 +14,8 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from homophily_service._pb import model_pb2
-from homophily_service.arrays import Points, from_points, to_tensor
-from homophily_service.errors import InternalError, ServiceError
+from homophily_service.arrays import Limits, Points, from_points, to_tensor
+from homophily_service.errors import InternalError, InvalidRequest, ServiceError
 from homophily_service.frames import ERROR, LOOKS, READY, SUCCESS, frame, read_head, take_frames
 from homophily_service.job_errors import job_error
 from homophily_service.logs import start_logging
@@ -24,6 +24,7 @@ from homophily_service.parameters import refusal
 from homophily_service.processes import begin, keep_freed_memory
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
+from homophily_service.uploads import limits_of
 from homophily_service.warm import warm_up
 
 # Not __name__, which is __main__ in the process.
@@ -71,18 +72,18 @@ class ModelCache:
         return model
 
 
-def answer(calls: list[Call], models: ModelCache) -> dict[int, bytes]:
+def answer(calls: list[Call], models: ModelCache, limits: Limits) -> dict[int, bytes]:
     """The bodies of the answers to calls about one model, by their numbers."""
     try:
         model = models.get(calls[0].path, calls[0].graph)
-        points = [from_points(call.request.points, None, "points") for call in calls]
-        return _answers(model, calls, points)
+        asked, refused = _read(calls, model, limits)
+        return refused | (_answers(model, asked) if asked else {})
     except ServiceError as error:
         return {call.number: ERROR + job_error(error) for call in calls}
     except ValueError as error:
         if len(calls) > 1:
             # One of them is wrong; the others shall not suffer.
-            return {number: body for call in calls for number, body in answer([call], models).items()}
+            return {number: body for call in calls for number, body in answer([call], models, limits).items()}
         return {calls[0].number: ERROR + job_error(refusal(error))}
     except Exception:
         _log.exception("a prediction ended with an error of ours")
@@ -90,14 +91,30 @@ def answer(calls: list[Call], models: ModelCache) -> dict[int, bytes]:
         return {call.number: failure for call in calls}
 
 
-def _answers(model: Classifier, calls: list[Call], points: list[Points]) -> dict[int, bytes]:
-    together: Any = points[0]
-    if len(points) > 1:
-        rows_of_all: Any = points
+def _read(calls: list[Call], model: Classifier, limits: Limits) -> tuple[list[tuple[Call, Points]], dict[int, bytes]]:
+    """The calls with their points, and the answers to those whose points are wrong."""
+    asked, refused = [], {}
+    for call in calls:
+        try:
+            points = from_points(call.request.points, limits, "points")
+            if points.shape[1] != model.n_features_in_:
+                raise InvalidRequest(
+                    "points", f"must have {model.n_features_in_} features, as the model's; got {points.shape[1]}"
+                )
+            asked.append((call, points))
+        except ServiceError as error:
+            refused[call.number] = ERROR + job_error(error)
+    return asked, refused
+
+
+def _answers(model: Classifier, asked: list[tuple[Call, Points]]) -> dict[int, bytes]:
+    together: Any = asked[0][1]
+    if len(asked) > 1:
+        rows_of_all: Any = [points for _, points in asked]
         together = vstack(rows_of_all, format="csr") if isinstance(together, csr_array) else np.concatenate(rows_of_all)
-    found = model.answer(together, probabilities=any(call.request.probabilities for call in calls), validated=True)
+    found = model.answer(together, probabilities=any(call.request.probabilities for call, _ in asked), validated=True)
     answers, start = {}, 0
-    for call, own in zip(calls, points, strict=True):
+    for call, own in asked:
         rows = slice(start, start + own.shape[0])
         start = rows.stop
         response = model_pb2.PredictResponse(
@@ -132,7 +149,7 @@ def send(descriptor: int, frames: bytes) -> None:
 
 def serve(descriptor: int, settings: Settings) -> None:
     """Answer until the API goes away."""
-    models = ModelCache(Stores.open(settings), settings.predictor_models, 1)
+    models, limits = ModelCache(Stores.open(settings), settings.predictor_models, 1), limits_of(settings)
     send(descriptor, frame(READY, b""))
     for asked in questions(descriptor):
         by_model: dict[tuple[str, bool], list[Call]] = {}
@@ -144,7 +161,7 @@ def serve(descriptor: int, settings: Settings) -> None:
             key = (call.path, call.request.points.WhichOneof("layout") == "csr")
             by_model.setdefault(key, []).append(call)
         for calls in by_model.values():
-            answers = [frame(number, body) for number, body in answer(calls, models).items()]
+            answers = [frame(number, body) for number, body in answer(calls, models, limits).items()]
             send(descriptor, b"".join([*answers, models.looks()]))
 
 

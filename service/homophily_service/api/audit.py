@@ -31,7 +31,6 @@ class Audit(Interceptor):
     """Writes the line when the call has ended."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__()
         self.which, self.shows_certificates = settings.audit, settings.tls_client_ca is not None
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:

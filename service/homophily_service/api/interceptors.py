@@ -10,7 +10,7 @@ import inspect
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cache, partial
 from typing import Any
@@ -45,12 +45,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Around = Callable[[Context], AbstractAsyncContextManager[None]]
 
 
-class Interceptor(grpc.aio.ServerInterceptor):
+class Interceptor:
     """Something to be done around every call."""
-
-    def __init__(self) -> None:
-        # Each method's handler is wrapped once: gRPC asks for it with every call.
-        self._wrapped: dict[str, Any] = {}
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
         """A context in which the call is handled."""
@@ -60,18 +56,28 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """The handler within that context."""
         return _surrounded(handler, lambda context: self.around(method, context))
 
+
+class Interceptors(grpc.aio.ServerInterceptor):
+    """All of them as one, since gRPC asks each that it is given anew with every call."""
+
+    def __init__(self, outermost_first: Sequence[Interceptor]) -> None:
+        self._inside_out = outermost_first[::-1]
+        self._wrapped: dict[str, Any] = {}
+
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The wrapped handler; None for a method that is not known."""
+        """A method's handler, wrapped once; None for a method that is not known."""
         method = str(handler_call_details.method)
         if method not in self._wrapped:
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            self._wrapped[method] = self.wrap(method, handler)
+            for interceptor in self._inside_out:
+                handler = interceptor.wrap(method, handler)
+            self._wrapped[method] = handler
         return self._wrapped[method]
 
 
@@ -225,7 +231,6 @@ class Authentication(Interceptor):
     SECONDS_REMEMBERED = 2.0
 
     def __init__(self, tokens: Tokens | None) -> None:
-        super().__init__()
         self.tokens = tokens
         self._known: dict[str, tuple[float, Token]] = {}
 
@@ -274,7 +279,6 @@ class Messages(Interceptor):
     """
 
     def __init__(self, max_message_bytes: int) -> None:
-        super().__init__()
         self.max_message_bytes = max_message_bytes
 
     def wrap(self, _: str, handler: Any) -> Any:

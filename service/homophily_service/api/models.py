@@ -11,13 +11,12 @@ from homophily_service._pb import model_pb2
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.api.predictors import Predictors
-from homophily_service.arrays import from_points, to_tensor
+from homophily_service.arrays import to_tensor
 from homophily_service.errors import FailedPrecondition, InvalidRequest
 from homophily_service.names import ModelName
 from homophily_service.settings import Settings
 from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
 from homophily_service.stores import Stores
-from homophily_service.uploads import limits_of
 
 FIELDS = {
     model_pb2.SOLUTION_FIELD_CLASS_INDICES: CLASS_INDICES,
@@ -68,11 +67,6 @@ class Models:
         """Answers for new points, by a predictor process."""
         name = allowed_name(ModelName, request.name, "name")
         model, blob = await self._remembered(name)
-        points = from_points(request.points, limits_of(self.settings), "points")
-        if points.shape[1] != model.dimensions:
-            raise InvalidRequest(
-                "points", f"must have {model.dimensions} features, as the model's; got {points.shape[1]}"
-            )
         if request.probabilities and not model.calibrated:
             raise FailedPrecondition(
                 f"{name} was not fitted with calibrate: it has no probabilities", reason="NOT_CALIBRATED"

@@ -19,6 +19,7 @@ from homophily_service.settings import Settings
 _log = logging.getLogger(__name__)
 
 LOOKED = Counter("homophily_predictor_models_total", "Models that predictors had in memory, or not", ["result"])
+HITS, MISSES = LOOKED.labels("hit"), LOOKED.labels("miss")
 RESTART_SECONDS = 1.0
 # A process that is not warm by then will not be: with kernels to compile it may take a minute.
 START_SECONDS = 90.0
@@ -100,8 +101,9 @@ class _Predictor:
         if number == READY:
             self._ready.set()
             if body:
-                for result, count in zip(("hit", "miss"), LOOKS.unpack(body), strict=True):
-                    LOOKED.labels(result).inc(count)
+                hits, misses = LOOKS.unpack(body)
+                HITS.inc(hits)
+                MISSES.inc(misses)
         answer = self.asked.get(number)
         if answer is not None and not answer.done():
             answer.set_result(body)

@@ -22,7 +22,7 @@ from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_g
 from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
-from homophily_service.api.interceptors import Authentication, Errors, Logging, Messages, Metrics
+from homophily_service.api.interceptors import Authentication, Errors, Interceptors, Logging, Messages, Metrics
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.metrics import ServiceMetrics
 from homophily_service.api.models import Models
@@ -90,13 +90,17 @@ class Server:
         self.health = health.aio.HealthServicer()
         self.server = grpc.aio.server(
             interceptors=[
-                *([] if self._traces is None else [Tracing(self._traces)]),
-                Logging(),
-                Metrics(),
-                Audit(settings),
-                Errors(),
-                Authentication(self.stores.tokens if settings.auth == "tokens" else None),
-                Messages(settings.max_message_bytes),
+                Interceptors(
+                    [
+                        *([] if self._traces is None else [Tracing(self._traces)]),
+                        Logging(),
+                        Metrics(),
+                        Audit(settings),
+                        Errors(),
+                        Authentication(self.stores.tokens if settings.auth == "tokens" else None),
+                        Messages(settings.max_message_bytes),
+                    ]
+                )
             ],
             options=_options(settings),
         )

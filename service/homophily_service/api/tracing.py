@@ -16,7 +16,6 @@ class Tracing(Interceptor):
     """Outermost, so that the call's log lines carry the span."""
 
     def __init__(self, traces: Traces) -> None:
-        super().__init__()
         self.traces = traces
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
