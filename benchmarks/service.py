@@ -79,7 +79,7 @@ def serving(folder: Path, **settings: Any) -> Iterator[Service]:
         port = probe.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if name != LIGHT_TRANSPORT}
     # Runs are sent by a process beside it, whose work is not what is measured here.
-    given = {"tracking": False, **settings}
+    given = {"tracking": False, "audit_file": folder / "audit.jsonl", **settings}
     environment |= {f"HOMOPHILY_{name.upper()}": str(value) for name, value in given.items()}
     command = [sys.executable, "-m", "homophily_service", "serve", "--port", str(port), "--data-dir", str(folder)]
     process = subprocess.Popen([*command, "--log-level", "warning"], env=environment, stdout=subprocess.DEVNULL)

@@ -143,7 +143,9 @@ class KNNGraph(BaseEstimator):
     @property
     def degrees(self) -> NDArray[np.float64]:
         """Row sums of W; 0 for an isolated point."""
-        check_is_fitted(self)
+        # Asked for with every prediction, of which scikit-learn's check takes a twentieth.
+        if not hasattr(self, "_degrees"):
+            check_is_fitted(self)
         return self._degrees
 
     @property
