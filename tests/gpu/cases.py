@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from homophily.kernels import source
+from homophily.optimize import Point, _next_step
+
 THREADS = 128
+SEARCH = re.findall(r"real (\w+);", source("search").partition("struct Search {")[2].partition("};")[0])
+SEARCHING, ASKING, STOPPED, FINISHED = range(4)
 
 
 @dataclass
@@ -72,6 +78,7 @@ def cases(real=np.float64):
         nearest = np.sort(np.argsort(values, axis=1, kind="stable")[:, :k], axis=1)
         found = np.full((4, k), -1, dtype=np.int32)
         made.append(Case("smallest_columns", 4, [4, columns, k, values, found], [4], [nearest]))
+    made += [*_preconditioner_cases(normal, rng, real), *_decision_cases(real), *_vector_cases(normal, real)]
     return made
 
 
@@ -81,6 +88,152 @@ def _sparse(rng, rows, density, real):
     where, indices = np.nonzero(A)
     indptr = np.searchsorted(where, np.arange(rows + 1))
     return A, [indptr.astype(np.int32), indices.astype(np.int32), A[where, indices]]
+
+
+def _preconditioner_cases(normal, rng, real):
+    for rows, columns in ((1, 1), (37, 3), (140, 1)):
+        A, parts = _sparse(rng, rows, 0.2, real)
+        size, entries = -(-rows * columns // THREADS), parts[2].size
+        root, shifted = rng.uniform(0.5, 2.0, (2, rows)).astype(real)
+        x, scaled, residual, step, out = normal(5, rows, columns)
+        empty = np.full((rows, columns), np.nan, dtype=real)
+        for go in np.array([[0], [1]], dtype=real):
+            done = bool(go[0])
+            expected = A @ x if done else empty
+            yield Case("csr_product_if", size, [rows, rows, columns, entries, go, *parts, x, empty], [9], [expected])
+            begun = root[:, None] * x, root[:, None] * x / real(1.7), root[:, None] ** 2 * x / real(1.7)
+            arguments = [rows, columns, go, 1.7, root, x, empty, empty, empty, empty]
+            expected = [*begun, begun[2]] if done else [empty] * 4
+            yield Case("chebyshev_begin", size, arguments, [6, 7, 8, 9], expected)
+            left = residual - root[:, None] * (shifted[:, None] * scaled + real(0.6) * (A @ x))
+            ahead = real(0.3) * step + real(0.8) * left
+            following = root[:, None] * ahead
+            arguments = [rows, columns, entries, go, *parts, 0.6, 0.3, 0.8, root, shifted]
+            arguments += [x, scaled, residual, step, empty, out]
+            expected = [left, ahead, following, out + following] if done else [residual, step, empty, out]
+            yield Case("chebyshev_step", size, arguments, [14, 15, 16, 17], expected)
+
+
+#: A search after its first trial, which was lower and steep: slope -2 at x, -1.2 there.
+BEGUN = {
+    "step": 1.5, "energy": 5.0, "slope": -2.0, "square": 4.0, "descent": 2.0, "norm": 0.5, "iteration": 3,
+    "evaluations": 7, "trials": 1, "low_step": 0.5, "low_energy": 4.2, "low_slope": -1.2, "low_square": 3.0,
+    "high_step": -1,
+}  # fmt: skip
+
+
+def _row(real, **numbers):
+    return np.array([numbers.get(name, 0.0) for name in SEARCH], dtype=real)
+
+
+def _decision_cases(real):
+    def one(number):
+        return np.array([number], dtype=real)
+
+    empty, slope = _row(real, **dict.fromkeys(SEARCH, np.nan)), BEGUN["slope"]
+    for square, scale, limits, status in (
+        (4.0, 8.0, (5, 0.1), SEARCHING),
+        (4.0, 0.0, (5, 1.0), FINISHED),
+        (4.0, 8.0, (0, 0.1), STOPPED),
+        (0.0, 0.0, (5, 0.0), FINISHED),
+    ):
+        for largest in (0.5, 4.0):
+            numbers = {"energy": 3.0, "slope": -square / 2, "square": square, "descent": square / 2}
+            numbers |= {"norm": 2.0 / (scale or 2.0) if square else 0.0, "step": min(1.0, 1.0 / largest)}
+            numbers |= {"low_energy": 3.0, "low_slope": -square / 2, "low_square": square, "high_step": -1}
+            expected = _row(real, **numbers, status=status, evaluations=1)
+            arguments = [*limits, *map(one, (3.0, square, square / 2, largest, scale)), empty]
+            yield Case("search_begin", 1, arguments, [7], [expected])
+
+    low = Point(0.5, 4.2, -1.2, None)
+    counted = {"evaluations": 8, "trials": 2}
+    as_low = {"low_step": 1.5, "low_energy": 3.0, "low_square": 2.0}
+    taken = {"moved": 1.5, "energy": 3.0, "square": 2.0, "norm": 0.5 * np.sqrt(2.0 / 4.0), "iteration": 4, "lower": 1}
+    flat = {**counted, **as_low, **taken, "accepted": 1}
+    earlier = {"moved": 0.5, "energy": 4.2, "square": 3.0, "norm": 0.5 * np.sqrt(3.0 / 4.0), "iteration": 4}
+    high = Point(1.5, 6.0, 3.0, None)
+    as_high = {"high_step": 1.5, "high_energy": 6.0, "high_slope": 3.0}
+    within = _next_step(low, high, slope)
+    decisions = [
+        # Nothing changes where the search has ended, or waits for the host.
+        ({"status": FINISHED, "accepted": 1, "lower": 1, "turning": 1}, (3.0, 0.1), {"status": FINISHED}),
+        ({"status": ASKING}, (3.0, 0.1), {"status": ASKING}),
+        ({}, (np.nan, 0.1), {"status": ASKING}),
+        # Too high; lower and steep; lower and rising; lower and flat.
+        ({}, (6.0, 3.0), {**counted, **as_high, "step": within}),
+        ({}, (3.0, -0.9), {**counted, **as_low, "low_slope": -0.9, "lower": 1, "step": 1.5 / (1 - 0.45)}),
+        ({}, (3.0, -3.0), {**counted, **as_low, "low_slope": -3.0, "lower": 1, "step": 15.0}),
+        (
+            {},
+            (3.0, 0.9),
+            {
+                **counted, **as_low, "low_slope": 0.9, "lower": 1, "high_step": 0.5, "high_energy": 4.2,
+                "high_slope": -1.2, "step": _next_step(Point(1.5, 3.0, 0.9, None), low, slope),
+            },
+        ),
+        ({}, (3.0, -0.5), {**flat, "low_slope": -0.5, "slope": -0.5, "turning": 1}),
+        # The last trial, of which the one before is the lowest, or itself, or none is.
+        (
+            {"trials": 19},
+            (6.0, 3.0),
+            {**counted, **earlier, **as_high, "trials": 20, "slope": -1.2, "accepted": 2, "turning": 1, "step": within},
+        ),
+        (
+            {"trials": 19},
+            (3.0, -0.9),
+            {
+                **flat, "low_slope": -0.9, "trials": 20, "slope": -0.9, "turning": 1, "step": 1.5 / (1 - 0.45),
+            },
+        ),
+        (
+            {"trials": 19, "low_step": 0.0, "low_energy": 5.0, "low_slope": -2.0},
+            (6.0, 3.0),
+            {
+                **counted, **as_high, "trials": 20, "status": FINISHED,
+                "step": _next_step(Point(0.0, 5.0, -2.0, None), high, slope),
+            },
+        ),
+        # The last step, and one that reaches the tolerance.
+        ({"iteration": 8}, (3.0, 0.1), {**flat, "low_slope": 0.1, "slope": 0.1, "iteration": 9, "status": STOPPED}),
+        ({"norm": 0.1}, (3.0, 0.1), {**flat, "low_slope": 0.1, "slope": 0.1, "norm": 0.005**0.5, "status": FINISHED}),
+    ]  # fmt: skip
+    for change, (energy, found_slope), after in decisions:
+        before = {**BEGUN, **change}
+        expected = {**before, "accepted": 0, "lower": 0, "turning": 0, **after}
+        arguments = [20, 9, 1e-4, 0.3, 0.09, _row(real, **before), *map(one, (energy, found_slope, 2.0)), empty]
+        yield Case("search_decide", 1, arguments, [9], [_row(real, **expected)])
+
+    now = {**BEGUN, "accepted": 1, "moved": 0.5, "slope": 0.4, "high_step": 2.0, "high_energy": 6.0, "high_slope": 3.0}
+    for descent, cross, beta in ((1.5, 0.5, 0.5), (1.5, 3.0, 0.0), (0.1, -2.0, 0.0)):
+        new = {"beta": beta, "slope": beta * 0.4 - descent, "descent": descent, "step": 0.5, "trials": 0}
+        new |= {"low_step": 0, "low_energy": 5.0, "low_slope": new["slope"], "low_square": 4.0, "high_step": -1}
+        new |= {"high_energy": 0, "high_slope": 0, "turning": 1}
+        for turning, expected in ((0, now), (1, {**now, **new})):
+            row = _row(real, **{**now, "turning": turning})
+            arguments = [one(descent), one(cross), row]
+            yield Case("search_turn", 1, arguments, [2], [_row(real, **{**expected, "turning": turning})])
+
+
+def _vector_cases(normal, real):
+    for size in (1, 130):
+        x, direction, gradient, kept, preconditioned, before = normal(6, size)
+        blocks, trial = -(-size // THREADS), np.full(size, np.nan, dtype=real)
+        row = _row(real, **BEGUN)
+        yield Case("search_trial", blocks, [size, row, x, direction, trial], [4], [x + real(1.5) * direction])
+        for lower, accepted, expected in (
+            (0, 0, [gradient, kept]),
+            (1, 0, [gradient, gradient]),
+            (1, 1, [gradient, kept]),
+            (0, 2, [kept, kept]),
+        ):
+            row = _row(real, **{**BEGUN, "lower": lower, "accepted": accepted})
+            yield Case("search_keep", blocks, [size, row, gradient, kept], [2, 3], expected)
+        for accepted, turning in ((0, 0), (1, 0), (2, 1)):
+            row = _row(real, **{**BEGUN, "accepted": accepted, "turning": turning, "moved": 0.5, "beta": 0.7})
+            moved = [x + real(0.5) * direction, gradient] if accepted else [x, before]
+            turned = real(0.7) * direction - preconditioned if turning else direction
+            arguments = [size, row, gradient, preconditioned, x, before, direction]
+            yield Case("search_move", blocks, arguments, [4, 5, 6], [*moved, turned])
 
 
 def _mode_cases(normal, real, points):

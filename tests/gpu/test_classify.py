@@ -82,21 +82,6 @@ def test_every_step_of_err_is_computed_on_the_device(multiclass, monkeypatch):
 
 
 @counted
-def test_the_optimiser_waits_once_an_evaluation_and_the_graph_is_sent_once():
-    X, y = few_labels()
-    graph = KNNGraph().fit(X)
-    init = IRRClassifier().fit(graph, y).solution_
-    seen = []
-    device = ERRClassifier(backend="cupy", max_iter=5, tol=0.0, callback=lambda _: seen.append(counters.waits))
-    device.fit(graph, y, init=init)
-    evaluations = device.n_evaluations_
-    # One wait for the norm that a warm start is measured by, one for the result.
-    assert counters.waits == evaluations + 2
-    assert counters.downloads == counters.waits
-    assert seen[-1] - seen[0] == evaluations - 1
-
-
-@counted
 def test_conjugate_gradients_look_at_the_residual_every_ten_iterations():
     X, y = few_labels()
     graph = KNNGraph().fit(X)

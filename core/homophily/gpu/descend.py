@@ -42,9 +42,9 @@ def descend_labels(
     preconditioner: Any = None
     if curvature is not None:
         preconditioner = DevicePreconditioner(matrix, laplacian, power, confidence, curvature)
-    scale = None
+    scale: Any = None
     if warm:
         # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
         gradient = relationships(backend.to_device(F))[1]
-        scale = weight * float(np.sqrt(backend.to_host(dot(backend, gradient, gradient))[0]))
+        scale = weight * backend.xp.sqrt(dot(backend, gradient, gradient))
     return DeviceCG(energy, max_iter, tolerance, preconditioner, scale).run(F, callback)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class DeviceLabelEnergy:
 
 
 class DevicePreconditioner(PolynomialPreconditioner):
-    """The polynomial of the CPU's, with its products on the device."""
+    """The polynomial of the CPU's in p launches a step, which do nothing where the device tells them so."""
 
     def __init__(
         self, matrix: DeviceMatrix, laplacian: csr_array, power: int, confidence: Floats, scale: float
@@ -62,8 +63,34 @@ class DevicePreconditioner(PolynomialPreconditioner):
         self.matrix = matrix
         self.root, self.shifted = (matrix.backend.to_device(part) for part in (self.root, self.shifted))
 
-    def _smooth(self, F: Any) -> Any:
-        return self.matrix.power(self.power, F)
+    def __call__(self, gradient: Any, go: Any = None) -> Any:
+        """M⁻¹ gradient, nearly; where ``go`` (1,) is 0, numbers without a meaning."""
+        matrix, xp, launch = self.matrix, self.matrix.backend.xp, self.matrix.backend.kernels.launch
+        go = xp.ones(1) if go is None else go
+        size, shape = gradient.size, gradient.shape
+        residual, step, scaled, out = (xp.empty(shape) for _ in range(4))
+        launch("chebyshev_begin", size, *shape, go, self.centre, self.root, gradient, residual, step, scaled, out)
+        for keep, gain in self._weights():
+            smooth = scaled
+            for _ in range(self.power - 1):
+                smooth = matrix.product_if(go, smooth)
+            following = xp.empty(shape)
+            of_matrix = *shape, matrix.entries, go, matrix.indptr, matrix.indices, matrix.data
+            numbers = self.scale, keep, gain, self.root, self.shifted
+            launch("chebyshev_step", size, *of_matrix, *numbers, smooth, scaled, residual, step, following, out)
+            scaled = following
+        return out
+
+    def _weights(self) -> Iterator[tuple[float, float]]:
+        """Of each Chebyshev step: the weights of the last step and of the residual in it."""
+        if self.radius == 0.0:
+            return
+        ratio = self.centre / self.radius
+        rho = 1.0 / ratio
+        for _ in range(self.STEPS - 1):
+            following = 1.0 / (2.0 * ratio - rho)
+            yield following * rho, 2.0 * following / self.radius
+            rho = following
 
 
 class DeviceMapEnergy:

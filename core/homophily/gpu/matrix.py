@@ -65,6 +65,14 @@ class DeviceMatrix:
         self.backend.kernels.launch("csr_product", rows * columns, *self._with(columns), x, out)
         return out
 
+    def product_if(self, go: Any, x: Any) -> Any:
+        """A x where the number ``go`` (1,) on the device is not 0, anything where it is."""
+        rows, columns = self.shape[0], x.shape[1]
+        out = self.backend.xp.empty((rows, columns))
+        arrays = go, self.indptr, self.indices, self.data, x, out
+        self.backend.kernels.launch("csr_product_if", rows * columns, *self.shape, columns, self.entries, *arrays)
+        return out
+
     def product_plus(self, x: Any, alpha: float, beta: Any, y: Any, out: Any = None) -> Any:
         """α A x + diag(β) y for columns x and y (rows, n)."""
         rows, columns = self.shape[0], x.shape[1]
