@@ -76,8 +76,8 @@ def test_the_first_batch_of_a_stage_holds_its_home_and_lambda2_near_zero():
     lines = next(batch for batch in batches if batch[0].stage == "relationships")
     solvers = [solver for group in lines for solver in group.trials]
     tried = [(solver["sigma_f"], round(solver["lambda2"] / solver["lambda1"], 3)) for solver in solvers]
-    assert (1.3, 0.03) in tried
-    assert min(share for _, share in tried) == 0.003
+    assert (1.3, 0.08) in tried
+    assert min(share for _, share in tried) == 0.01
     for group in lines:
         assert len({solver["sigma_f"] for solver in group.trials}) == 1
         weights = [solver["lambda2"] for solver in group.trials]
@@ -513,7 +513,7 @@ def test_without_time_a_search_ends_where_it_begins():
     assert time.perf_counter() - began < 30
     assert found.best.trial is None
     graph = {"n_neighbors": 15, "weights": "global", "sigma_x": 0.5}
-    assert found.best.parameters == {**graph, "lambda1": 1.0, "sigma_f": 1.3, "lambda2": 0.03}
+    assert found.best.parameters == {**graph, "lambda1": 1.0, "sigma_f": 1.3, "lambda2": 0.08, "repulsion": 1.0}
     assert_allclose(found.estimator_.solution_, ERRClassifier(**found.best.parameters).fit(X, y).solution_)
 
 
@@ -564,7 +564,7 @@ def test_on_a_graph_only_the_solver_is_searched():
     graph = KNNGraph(n_neighbors=7).fit(X)
     model = ERRClassifier(search=8).fit(graph, y)
     assert model.graph_ is graph
-    assert set(model.chosen_) <= {"lambda1", "sigma_f", "lambda2"}
+    assert set(model.chosen_) <= {"lambda1", "sigma_f", "lambda2", "repulsion"}
 
 
 def test_searched_and_validation_points_are_not_fitted():

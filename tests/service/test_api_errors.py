@@ -157,6 +157,18 @@ def test_labels_that_teach_nothing_name_their_field(project: Project, wrong: pb.
         assert refusal(project.stub.Fit, request).fields == [field.replace("labels", "validation")]
 
 
+@pytest.mark.parametrize("field", ["validation", "test"])
+def test_labels_to_compare_with_are_of_the_same_kind(project: Project, field: str) -> None:
+    numbers: Any = {field: labels([20, 21], integers=[1, 2])}
+    search = pb.SearchParameters(trials=2)
+    for request in (
+        project.fit_request(X, LABELS, **numbers),
+        project.fit_request(X, LABELS, search=search, **numbers),
+    ):
+        answer = refusal(project.stub.Fit, request)
+        assert (answer.code, answer.fields) == (INVALID, [f"{field}.classes"])
+
+
 def test_one_long_class_does_not_make_many_short_ones_large(project: Project) -> None:
     many = labels(list(range(200_000)), strings=["a", "b"] * 99_999 + ["c", "d" * 1_000_000])
     answer = refusal(project.stub.Fit, project.fit_request(X, many))
@@ -244,6 +256,7 @@ def test_a_transduction_is_checked_against_its_model(project: Project) -> None:
         "labels.points[0]": job_pb2.TransduceRequest(model=model, labels=labels([30], strings=["a"])),
         "labels.classes": job_pb2.TransduceRequest(model=model, labels=labels([3], integers=[1])),
         "validation.points[0]": job_pb2.TransduceRequest(model=model, validation=labels([-3], strings=["a"])),
+        "validation.classes": job_pb2.TransduceRequest(model=model, validation=labels([3], integers=[1])),
         "withdrawn[1]": job_pb2.TransduceRequest(model=model, withdrawn=[0, 30]),
         "withdrawn[0]": job_pb2.TransduceRequest(model=model, withdrawn=[-1]),
         "withdrawn": job_pb2.TransduceRequest(model=model, withdrawn=[0, 1, 0]),

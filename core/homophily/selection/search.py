@@ -33,14 +33,16 @@ BATCH = 8
 #: σ_x of the weights that a search tries, where it begins.
 WIDTHS = {"global": 0.5, "local": 1.0, "self-tuning": 0.7}
 #: λ2 as a share of λ1, where a search begins. On graphs chosen for IRR more than a fifth mostly does harm.
-LAMBDA2_SHARE = 0.03
+LAMBDA2_SHARE = 0.08
+#: With so small a λ2 the whole push is better than the classifier's default, which is for a larger one.
+REPULSION = 1.0
 #: What the first trials try besides, as factors of where the search begins.
 DESIGN = {
     "n_neighbors": (2.0, 0.5, 3.4, 0.34),
     "sigma_x": (1.5,),
     "lambda1": (10.0, 0.1, 0.01),
     "sigma_f": (0.67, 1.5),
-    "lambda2": (3.0, 0.33, 6.0, 0.1),
+    "lambda2": (0.4, 2.5, 0.13),
 }
 
 
@@ -204,7 +206,8 @@ class Search:
         if stage == "graph":
             return self.fixed
         ranked = self._ranked("graph", before)
-        return {**self.fixed, **(ranked[0].parameters if ranked else self._home("graph"))}
+        found = ranked[0].parameters if ranked else self._home("graph")
+        return {"repulsion": REPULSION, **self.fixed, **found}
 
     def _design(self, stage: Stage) -> list[Parameters]:
         """The first trials of a stage: a grid around :meth:`_home`, nearest first, for budgets that end within it."""
@@ -259,7 +262,7 @@ class Search:
             "sigma_x": WIDTHS.get(weights),
             "lambda1": 1.0,
             "sigma_f": _rounded(ERRClassifier.SIGMA_F * (2.0 if one_column else math.sqrt(2.0))),
-            "repulsion": ERRClassifier.REPULSION,
+            "repulsion": REPULSION,
             "power": 2,
         }
         if stage == "relationships":
@@ -276,7 +279,7 @@ class Search:
             "lambda1": Dimension(1e-3, 30.0, step=10.0),
             "power": Dimension(choices=(2, 1)),
             "sigma_f": Dimension(0.4 * width, 2.0 * width, step=1.5),
-            "lambda2": Dimension(0.09 * weight, 6.5 * weight, step=3.0),
+            "lambda2": Dimension(0.12 * weight, 2.6 * weight, step=3.0),
             "repulsion": Dimension(0.0, 1.0, "linear", step=0.3),
         }
         return {name: every[name] for name in self._names(stage)}

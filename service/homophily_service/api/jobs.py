@@ -189,7 +189,7 @@ class Jobs:
         rows, is_sparse, points = self._look_at_points(project, request)
         labels = read_labels(request.labels, rows, "labels", max_classes=self.settings.max_classes)
         check_two_classes(labels.classes, "labels")
-        self._check_compared(request, rows)
+        self._check_compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
         if request.HasField("search"):
             check_search(request, "search")
             apart("validation", request.validation.points, request.labels.points)
@@ -199,10 +199,13 @@ class Jobs:
         if points is not None:
             request.dataset = self._keep_inline(project, points)
 
-    def _check_compared(self, request: pb.FitRequest | pb.TransduceRequest, rows: int) -> None:
+    def _check_compared(self, request: pb.FitRequest | pb.TransduceRequest, rows: int, kind: str) -> None:
         """Refuse what is wrong with the labels that are not used, and with where the model goes."""
         for field in ("validation", "test"):
-            read_labels(getattr(request, field), rows, field, max_classes=self.settings.max_classes)
+            message: model_pb2.Labels = getattr(request, field)
+            labels = read_labels(message, rows, field, max_classes=self.settings.max_classes)
+            if labels.points.size and message.classes.WhichOneof("kind") != kind:
+                raise InvalidRequest(f"{field}.classes", f"must be {kind}, as those of the labels that are fitted to")
         if request.HasField("registration"):
             if not self.settings.tracking:
                 raise FailedPrecondition(
@@ -215,9 +218,10 @@ class Jobs:
         name = ModelName.parse(request.model, "model")
         model = model_pb2.Model.FromString(self.stores.catalog.get(name).message)
         labels = read_labels(request.labels, model.points, "labels", max_classes=self.settings.max_classes)
-        self._check_compared(request, model.points)
-        if labels.points.size and request.labels.classes.WhichOneof("kind") != model.classes.WhichOneof("kind"):
-            raise InvalidRequest("labels.classes", f"must be {model.classes.WhichOneof('kind')}, as the model's")
+        kind = str(model.classes.WhichOneof("kind"))
+        self._check_compared(request, model.points, kind)
+        if labels.points.size and request.labels.classes.WhichOneof("kind") != kind:
+            raise InvalidRequest("labels.classes", f"must be {kind}, as the model's")
         withdrawn = np.array(request.withdrawn, dtype=np.int64)
         wrong = np.flatnonzero((withdrawn < 0) | (withdrawn >= model.points))
         if wrong.size:
