@@ -20,7 +20,10 @@ from benchmarks.scaling import CROWDED
 from benchmarks.speed import overtake
 from homophily import DeviceUnavailableError, ERRClassifier, IRRClassifier, KNNGraph, relationship_energy
 from homophily.backend import BackendName, CupyBackend, get_backend
+from homophily.classify import Start
+from homophily.gpu.optimize import DeviceCG
 from homophily.linear import solve_irr
+from homophily.optimize import State
 from homophily.relationship import make_engine
 
 BACKENDS: dict[str, BackendName] = {"CPU": "numpy", "GPU": "cupy"}
@@ -69,7 +72,7 @@ def run(options: Options, report: Report) -> None:
         "most 24 µs of the host a launch (measured with the stand-in's arrays, which are slower to ask than CuPy's): "
         "where kernels are shorter than that, the device waits for the host."
     )
-    report.table("Waits of the optimiser a step, and what a second trial queued ahead would change", waits(graph, few))
+    report.table("Waits of the optimiser for the device, counted from the CPU's trials", waits(graph, few))
     try:
         backend = get_backend("cupy")
     except DeviceUnavailableError as error:
@@ -155,26 +158,46 @@ def iteration_seconds(graph: KNNGraph, few: Classes, power: int) -> float:
 
 
 def waits(graph: KNNGraph, few: Classes) -> list[Row]:
-    """The trials of each line search, counted on the CPU, which takes the same ones.
+    """How often the optimiser would wait for a device, from the trials of the CPU, which are the same ones.
 
-    The device is waited for once a trial. With a second trial always queued behind the first, a step of up to two
-    trials would take one wait, and one of one trial an evaluation for nothing.
+    The looks at the line search are counted, and the fetch of the result. Trials queued behind the last step are
+    evaluations in vain.
     """
     rows: list[Row] = []
     for name, settings in (("default", {}), ("plain", PLAIN)):
         for power in (1, 2):
-            trace = traced_fit(ERRClassifier(power=power, **settings), graph, few)
-            trials = np.diff([moment.evaluations for moment in trace])
+            seen: list[tuple[float, int, int]] = []
+
+            def note(state: State | Start, seen: list[tuple[float, int, int]] = seen) -> None:
+                if isinstance(state, State):
+                    seen.append((state.gradient_norm, state.iteration, state.n_evaluations))
+
+            classifier = ERRClassifier(power=power, callback=note, **settings).fit(graph, few)
+            optimiser = DeviceCG(None, classifier.max_iter, classifier.tol)
+            looks, in_vain = looks_of(optimiser, seen, classifier.n_evaluations_)
+            steps = max(1, classifier.n_iter_)
             rows.append(
                 {
                     "steps": f"{name}, p = {power}",
-                    "number": len(trials),
-                    "waits = evaluations": float(trials.mean()),
-                    "two ahead: waits": float(np.maximum(trials - 1, 1).mean()),
-                    "two ahead: evaluations": float(np.maximum(trials, 2).mean()),
+                    "number": classifier.n_iter_,
+                    "trials a step": (classifier.n_evaluations_ - 1) / steps,
+                    "waits a step": (looks + 1) / steps,
+                    "evaluations in vain": in_vain,
                 }
             )
     return rows
+
+
+def looks_of(optimiser: DeviceCG, seen: list[tuple[float, int, int]], evaluations: int) -> tuple[int, int]:
+    """The looks of a search that was seen so on the CPU (norm, iteration, evaluations), and its trials in vain."""
+    looks, done, queued = 0, 1, optimiser.trials_ahead(1.0, 0, 0)
+    while True:
+        looks += 1
+        done += queued
+        if done >= evaluations:
+            return looks, done - evaluations
+        norm, iteration, _ = max((each for each in seen if each[2] <= done), key=lambda each: each[1])
+        queued = optimiser.trials_ahead(norm, iteration, done)
 
 
 def tiles(graph: KNNGraph) -> Work:

@@ -7,6 +7,9 @@ import sys
 import pytest
 
 from homophily import KNNGraph, backend
+from homophily.gpu.optimize import DeviceCG
+
+from .standin import counters
 
 gpu = pytest.importorskip("benchmarks.gpu", reason="benchmarks is not on the path: run from the repository")
 DataSet, Options, Report = gpu.DataSet, gpu.Options, gpu.Report
@@ -33,6 +36,27 @@ def test_every_table_has_both_columns():
         assert float(row["GPU: energy"]) == pytest.approx(float(row["CPU: energy"]), rel=1e-6)
     for row in labelled:
         assert row["GPU: error %"] == row["CPU: error %"]
+
+
+@pytest.mark.usefixtures("standin_cupy")
+def test_the_waits_that_are_told_are_those_of_the_device(monkeypatch):
+    monkeypatch.setitem(gpu.PLAIN, "max_iter", 7)
+    X, y = gpu.helices(150)
+    graph, few = KNNGraph().fit(X), gpu.draw_labels(y, 20, seed=0)
+    waited, run = [], DeviceCG.run
+
+    def count(self, *how):
+        before = counters.waits
+        state = run(self, *how)
+        waited.append((state.iteration, counters.waits - before))
+        return state
+
+    monkeypatch.setattr(DeviceCG, "run", count)
+    told = gpu.waits(graph, few)
+    for settings in ({}, gpu.PLAIN):
+        for power in (1, 2):
+            gpu.ERRClassifier(power=power, backend="cupy", **settings).fit(graph, few)
+    assert [(row["number"], round(row["waits a step"] * row["number"])) for row in told] == waited
 
 
 def test_the_estimate_is_marked_as_one(monkeypatch, capsys, tmp_path):

@@ -170,7 +170,7 @@ def test_a_start_that_nothing_helps_ends_with_an_infinite_energy(device):
 def test_how_many_trials_are_queued_changes_no_bit(device, energy, monkeypatch):
     results = []
     for trials in (1, 3, 50):
-        monkeypatch.setattr(DeviceCG, "_trials_ahead", lambda *_, trials=trials: trials)
+        monkeypatch.setattr(DeviceCG, "trials_ahead", lambda *_, trials=trials: trials)
         state, seen = traced(DeviceCG(OnDevice(device, energy), 9, 1e-3), start())
         results.append((state.x.tobytes(), seen.tobytes(), state.n_evaluations, state.finished))
     assert len(set(results)) == 1

@@ -137,7 +137,7 @@ class DeviceCG(_OnDevice):
         """Step until finished or ``max_iter``; x and the state returned are on the host."""
         backend, shown, refused = self.backend, -1, False
         vectors, row = self._begin(backend.to_device(x))
-        trials = self._trials_ahead(1.0, 0, 0)
+        trials = self.trials_ahead(1.0, 0, 0)
         while True:
             table = backend.to_host(self._queue(vectors, row, trials, refused))
             for search in (Search(*numbers) for numbers in table.tolist()):
@@ -153,9 +153,9 @@ class DeviceCG(_OnDevice):
                 return self._fetched(self._state(vectors, search))
             row = backend.to_device(search._replace(status=SEARCHING))
             refused = search.status == ASKING and not self.objective.adapt(self._trial_point(vectors, row))
-            trials = self._trials_ahead(search.norm, int(search.iteration), int(search.evaluations))
+            trials = self.trials_ahead(search.norm, int(search.iteration), int(search.evaluations))
 
-    def _trials_ahead(self, norm: float, iteration: int, evaluations: int) -> int:
+    def trials_ahead(self, norm: float, iteration: int, evaluations: int) -> int:
         """How many trials to queue: an evaluation in vain costs more than a look, so near the end a step's worth."""
         if norm > FAR * self.tolerance:
             trials = TRIALS_A_LOOK
