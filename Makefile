@@ -45,12 +45,15 @@ $(VENV)/.chromium: $(VENV)/.dev
 test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
 	$(BIN)/python -m pytest -n 2
 
+# The files of the core suite whose subject takes a backend; what in them is of the CPU alone is told in tests/conftest.py.
+ON_GPU = classify_graph classify_input classify_labels cluster graph relationship repulsion spectral
+
 test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
 	rm -f $(VENV)/.gpu-tests
 	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda12x cupy-cuda13x
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(if $(filter 13,$(CUDA)),gpu-cuda13,gpu)]'
 	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python -m pytest --on-gpu $(addprefix tests/core/test_,$(addsuffix .py,classify_graph classify_input classify_labels cluster repulsion))
+	$(BIN)/python -m pytest --on-gpu $(addprefix tests/core/test_,$(addsuffix .py,$(ON_GPU)))
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests: 200 kills on each database, 10⁵ garbled messages, 10 minutes of pings; an hour
 	$(BIN)/python -m pytest --long tests/system tests/service/test_api_errors.py tests/service/test_api_fuzz.py tests/service/test_api_server.py

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
 # Postgres is started by a fork that runs another program at once. gRPC would stop its channels for it, and was seen
 # not to go on: before it is imported, it is told that there is nothing to prepare.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+#: Tests in the files of `make test-gpu` whose subject a GPU does not have, and why.
+OF_THE_CPU = {
+    "test_large_data_report_the_recall_of_their_search": "a GPU searches among all pairs",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +32,31 @@ def pytest_configure(config: pytest.Config) -> None:
             backend._NUMPY = backend.get_backend("cupy")
         except DeviceUnavailableError as error:
             raise pytest.UsageError(str(error)) from error
+        _keep_the_dense_engine()
+
+
+def _keep_the_dense_engine() -> None:
+    """Energies by the dense engine, which others are held against, are left to the CPU: a GPU has no such engine."""
+    from homophily.gpu import engines
+    from homophily.relationship import make_engine
+
+    on_device = engines.evaluate_once
+
+    def evaluate(where: Any, G: Any, F: Any, sigma_f: float, **how: Any) -> Any:
+        if how["engine"] != "dense":
+            return on_device(where, G, F, sigma_f, **how)
+        name, engine = make_engine(G, F, sigma_f, **how)
+        return name, *engine(F), None
+
+    engines.evaluate_once = evaluate
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--on-gpu"):
+        for item in items:
+            reason = OF_THE_CPU.get(item.name) or OF_THE_CPU.get(item.name.partition("[")[0])
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=f"of the CPU alone: {reason}"))
 
 
 @pytest.fixture(scope="session")
