@@ -330,10 +330,12 @@ def check_jobs(project: Project) -> None:
     """Every job that came out of it ends, and none with an error of ours."""
     jobs: list[job_pb2.Job] = []
     token = ""
-    while token or not jobs:
+    while True:
         page = project.stub.ListJobs(job_pb2.ListJobsRequest(parent=project.name, page_size=1000, page_token=token))
         jobs += page.jobs
         token = page.next_page_token
+        if not token:
+            break
     # The oldest first: who is behind a thousand others must be waited for longer than anybody is patient.
     for job in reversed(jobs):
         ended = project.ended(job)
