@@ -14,6 +14,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 #: Tests in the files of `make test-gpu` whose subject a GPU does not have, and why.
 OF_THE_CPU = {
     "test_large_data_report_the_recall_of_their_search": "a GPU searches among all pairs",
+    "test_one_against_the_rest_mostly_agrees_with_the_vector_form": "it names the CPU's engine",
 }
 
 
