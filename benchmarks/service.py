@@ -1,7 +1,8 @@
 """What the service adds to the core: upload, submit, predict, queue, memory; all on loopback with real processes.
 
 Clients share the cores with the service, so they are as light as Python allows: uvloop, requests made beforehand, and
-gRPC's older transport, which takes a fifth less of their time. The service runs with gRPC's defaults.
+gRPC's older transport, which takes a fifth less of their time. The service runs with gRPC's defaults. Predictions are
+asked for by gRPC's Python clients, and by lighter ones of our own, which leave the cores to the service.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import uvloop
 
 from benchmarks import LIGHT_TRANSPORT
 from benchmarks.data import draw_labels, mnist, usps
+from benchmarks.light_client import LightClient
 from benchmarks.measure import timed
 from benchmarks.report import Options, Report
 from homophily import ERRClassifier, KNNGraph
@@ -38,6 +40,7 @@ from homophily_service.queue import FINAL, NewJob, Queue
 from homophily_service.store.database import Database
 
 CLIENTS = 8
+PREDICT = "/homophily.v1.HomophilyService/Predict"
 POLLING_CLIENTS = 100
 
 
@@ -134,10 +137,31 @@ async def predict(target: str, model: str, X: Any, report: Report, calls: int) -
     await _from_many(target, 1, 20, ask)
     alone = await _from_many(target, 1, calls, ask)
     together = await _from_many(target, CLIENTS, calls, ask)
+    light = await asyncio.gather(*(_from_light_client(target, requests[client:], calls) for client in range(CLIENTS)))
     report.table(
         "Predict of one point, milliseconds",
-        [_latencies("1 client", alone), _latencies(f"{CLIENTS} clients at once (bar: p50 5, p99 20)", together)],
+        [
+            _latencies("1 client of gRPC's", alone),
+            _latencies(f"{CLIENTS} clients of gRPC's at once", together),
+            _latencies(
+                f"{CLIENTS} light clients at once (bar: p50 5, p99 20)", [spent for one in light for spent in one]
+            ),
+        ],
     )
+
+
+async def _from_light_client(target: str, requests: list[model_pb2.PredictRequest], calls: int) -> list[float]:
+    """Seconds of each call."""
+    client = await LightClient.connect(target, PREDICT)
+    messages = [request.SerializeToString() for request in requests[:calls]]
+    seconds = []
+    for number in range(calls):
+        began = time.perf_counter()
+        answer = await client.call(messages[number % len(messages)])
+        seconds.append(time.perf_counter() - began)
+        assert len(model_pb2.PredictResponse.FromString(answer).class_indices) == 1
+    client.close()
+    return seconds
 
 
 def noop(service: Service, report: Report, count: int) -> None:
