@@ -46,7 +46,7 @@ test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
 	$(BIN)/python -m pytest -n 2
 
 # The files of the core suite whose subject takes a backend; what in them is of the CPU alone is told in tests/conftest.py.
-ON_GPU = classify_graph classify_input classify_labels cluster graph relationship repulsion spectral
+ON_GPU = answers calibration classify_graph classify_input classify_labels cluster graph relationship repulsion spectral
 
 test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
 	rm -f $(VENV)/.gpu-tests
