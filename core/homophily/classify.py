@@ -149,6 +149,7 @@ class ERRClassifier(GraphClassifier):
     callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``)
         before the first step and after each. Before that, each iteration of the IRR start shows it a :class:`Start`
         (a direct solution only one, at its end), whose ``iteration`` is 0 and whose ``energy`` None. Raise to cancel.
+        A GPU tells of several steps at a time, with the numbers of each and the arrays of the last.
     n_jobs : threads; None means every core this process may use.
     search : choose parameters by held-out labels before the fit: True, a number of trials, or a dict of options of
         :func:`homophily.selection.select` (such as ``{"seconds": 60, "vary": ["n_neighbors", "lambda2"]}``). What

@@ -63,4 +63,6 @@ def start_logging(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    # Python's own warnings as such lines too, or a reader of the log stumbles over them.
+    logging.captureWarnings(True)
     logging.getLogger("homophily_service").setLevel(level.upper())

@@ -66,6 +66,8 @@ def test_a_fit_and_changed_labels(bench):
     fit = job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m", calibrate=True)
     model = job_pb2.FitResult.FromString(bench.run("fit", fit)).model
     assert (model.device, model.engine) == ("cuda:0", "cells")
+    assert list(model.trace.iterations) == list(range(len(model.trace.energies)))
+    assert model.trace.energies[-1] == model.energy
     assert counters.launches > 0
     counters.uploads.clear()
     changed = job_pb2.TransduceRequest(model="projects/p/models/m", labels=labels(p10="a"), model_id="changed")

@@ -10,6 +10,7 @@ import numpy as np
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.backend import BackendName, get_backend
+from homophily.classify import Start
 from homophily.optimize import State as Iterate
 from homophily.state import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
@@ -184,11 +185,12 @@ def _solve(
     stage.enter("solve")
     most = int(getattr(classifier, "max_iter", 0))
 
-    def follow(state: Iterate | int, *_: Any) -> None:
-        if isinstance(state, Iterate):
-            stage.optimised(state, most)
-        else:
+    def follow(state: Iterate | Start | int, *_: Any) -> None:
+        # What a GPU shows of its optimiser is like an Iterate, not one.
+        if isinstance(state, int | Start):
             stage.step(state if isinstance(state, int) else state.iteration, most)
+        else:
+            stage.optimised(state, most)
 
     # Sparse ERR has no form for a GPU.
     backend: BackendName = "numpy" if getattr(classifier, "relationship_neighbors", None) else work.backend
