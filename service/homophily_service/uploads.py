@@ -35,6 +35,7 @@ from homophily_service.names import DatasetName, check_id, new_id
 from homophily_service.quotas import check_bytes, count_alone
 from homophily_service.settings import Settings
 from homophily_service.store.blob_backends import storage_errors
+from homophily_service.store.blobs import ONE_HEADER_AT_A_TIME
 from homophily_service.stores import Stores
 
 START = "start.binpb"
@@ -267,9 +268,7 @@ class Upload:
         for part, digest in zip(self.parts, self._file_digests, strict=True):
             file = _open(self.folder / f"{part.name}.npy", "r+b")
             self._files.append(file)
-            npy.read_magic(file)
-            npy.read_array_header_1_0(file)
-            begins = file.tell()
+            begins = _after_header(file)
             file.seek(0)
             digest.update(file.read(begins))
             mine = min(left, part.bytes)
@@ -295,7 +294,9 @@ class Upload:
                 raise
 
     def _check_csr(self) -> None:
-        arrays = [np.load(self.folder / f"{part.name}.npy", mmap_mode="r", allow_pickle=False) for part in self.parts]
+        files = [self.folder / f"{part.name}.npy" for part in self.parts]
+        with ONE_HEADER_AT_A_TIME:
+            arrays = [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
         try:
             check_csr(arrays[0], arrays[1], arrays[2], self.start.shape.csr.columns, "csr")
         except InvalidRequest:
@@ -373,14 +374,19 @@ def _write_start(folder: Path, start: dataset_pb2.UploadStart) -> None:
     unfinished.replace(folder / START)
 
 
+def _after_header(file: IO[bytes]) -> int:
+    """Where the array begins in a file of ours, whose header is known."""
+    npy.read_magic(file)
+    length = int.from_bytes(file.read(2), "little")
+    return file.tell() + length
+
+
 def _staged_bytes(folder: Path, parts: list[Part]) -> int:
     """How many bytes of an upload are in its folder, from the first without a gap."""
     received = 0
     for part in parts:
         with _open(folder / f"{part.name}.npy", "rb") as file:
-            npy.read_magic(file)
-            npy.read_array_header_1_0(file)
-            header = file.tell()
+            header = _after_header(file)
             present = min(part.bytes, file.seek(0, 2) - header)
         received += present
         if present < part.bytes:

@@ -22,6 +22,7 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -302,12 +303,18 @@ def _files_of(folder: Path, digests: Mapping[str, str]) -> Sequence[_ArrayFile]:
     return files
 
 
+# NumPy reads a header by Python's parser. That of 3.11 now and then miscounts where threads use it at once, and raises a
+# SystemError (as in CPython's issue 106905): a sound file would be said to be lost.
+ONE_HEADER_AT_A_TIME = threading.Lock()
+
+
 def _read_header(start: bytes, size: int, shown: str) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """The array's dtype and shape and where its bytes begin; DataLoss unless this accounts for every byte."""
     stream = io.BytesIO(start)
     try:
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
-        shape, fortran_order, dtype = read(stream)
+        with ONE_HEADER_AT_A_TIME:
+            shape, fortran_order, dtype = read(stream)
     except Exception as error:  # NumPy evaluates a literal here, which fails in as many ways as Python has syntax
         raise DataLoss(f"{shown} is not a .npy file of version 1 or 2") from error
     if dtype.str not in _BY_DESCRIPTION or fortran_order:
