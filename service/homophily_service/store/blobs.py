@@ -303,7 +303,7 @@ def _files_of(folder: Path, digests: Mapping[str, str]) -> Sequence[_ArrayFile]:
     return files
 
 
-# NumPy reads a header by Python's parser. That of 3.11 now and then miscounts where threads use it at once, and raises a
+# NumPy reads a header by Python's parser. That of 3.11 now and then miscounts where threads use it at once and raises a
 # SystemError (as in CPython's issue 106905): a sound file would be said to be lost.
 ONE_HEADER_AT_A_TIME = threading.Lock()
 
