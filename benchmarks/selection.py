@@ -25,13 +25,14 @@ SETS = ("ssl_usps", "ssl_text", "pcmac", "ccat", "gcat")
 LABELS = VALIDATION = 50
 
 # The best case's grid; σ_f in shares of its default, λ2 in shares of λ1. IRR stands for λ2 = 0.
-NEIGHBORS = (6, 10, 20, 40)
+NEIGHBORS = (6, 8, 10, 20, 40)
+WHITENED_NEIGHBORS = (40, 80)
 WEIGHTS: tuple[dict[str, Any], ...] = ({"weights": "global", "sigma_x": 0.5}, {"weights": "local", "sigma_x": 1.0})
 LAMBDA1 = (0.1, 1.0, 10.0)
-SIGMA_F = (0.67, 1.0, 1.5)
-LAMBDA2 = (0.04, 0.4, 2.0)
+SIGMA_F = (0.67, 1.0)
+LAMBDA2 = (0.03, 0.08, 0.25, 2.0)
 #: So many of IRR's settings with the lowest errors are taken on to ERR.
-STARTS = 4
+STARTS = 8
 
 # What must be reached on real data.
 MOST_SECONDS = 60.0
@@ -132,16 +133,30 @@ def judge(data: DataSet, split: Draw, seed: int, *, quick: bool) -> dict[str, An
     defaults = {"IRR": IRRClassifier(), "ERR": ERRClassifier()}
     errors = {name: split.error(one.fit(graph, split.few).transduction_, data.y) for name, one in defaults.items()}
     chosen = {f"auto {name}": split.error(one.estimator_.transduction_, data.y) for name, one in found.items()}
-    graphs = [
-        KNNGraph(n_neighbors=k, metric=data.metric, **how).fit(data.X)
-        for k in (NEIGHBORS[:2] if quick else NEIGHBORS)
-        for how in WEIGHTS
-    ]
+    settings = grid_graphs(data)
+    graphs = [KNNGraph(metric=data.metric, **how).fit(data.X) for how in (settings[:4] if quick else settings)]
     grid = grid_errors(graphs, data, split)
     best = min([*grid.irr, *grid.err])
     parameters = {name: value for name, value in found["ERR"].best.parameters.items() if name != "metric"}
     told = ", ".join(f"{name} {value}" for name, value in parameters.items())
     return {"seed": seed, **errors, **chosen, "BC": best, **seconds, "choice": told}
+
+
+def spaces(data: DataSet) -> tuple[str, ...]:
+    """What distances a graph of these points may take; whitened ones need points enough."""
+    if data.metric == "cosine":
+        return ("input",)
+    return ("input", "principal", *(("whitened",) if 3 * data.X.shape[1] <= len(data.y) else ()))
+
+
+def grid_graphs(data: DataSet) -> list[dict[str, Any]]:
+    """The grid's graphs, as parameters of :class:`KNNGraph`."""
+    return [
+        {"n_neighbors": k, "space": space, **how}
+        for space in spaces(data)
+        for k in (WHITENED_NEIGHBORS if space == "whitened" else NEIGHBORS)
+        for how in WEIGHTS
+    ]
 
 
 class Errors(NamedTuple):
@@ -175,5 +190,6 @@ def _goes_on(
 ) -> float:
     width = ERRClassifier.SIGMA_F * (2.0 if init.shape[1] == 1 else 2.0**0.5)
     shares: dict[str, Any] = {"lambda1": lambda1, "lambda2": lambda2 * lambda1, "sigma_f": sigma_f * width}
+    shares["repulsion"] = 1.0
     model = ERRClassifier(power=power, **shares, n_jobs=1).fit(graph, split.few, init=init)
     return split.error(model.transduction_, data.y)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from benchmarks.data import Classes, DataSet, mnist, read, usps
 from benchmarks.measure import cpu_timed
 from benchmarks.peers import TRUE_SHARES
-from benchmarks.selection import NEIGHBORS, WEIGHTS, Draw, Errors, draw, grid_errors
+from benchmarks.selection import Draw, Errors, draw, grid_errors, grid_graphs, spaces
 from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.peers import GRAPHS, label_peers
 from benchmarks.tables.run import FAILED, Options
@@ -35,11 +36,12 @@ FILES = {
     "gcat": "gcat",
 }
 LARGE_POINTS = 20_000
-"""Above it the graph is the default one, and nothing of it is searched."""
+"""Above it there is one graph for all, of :data:`LARGE_GRAPH`, and nothing of it is searched."""
+LARGE_GRAPH: dict[str, Any] = {"n_neighbors": 10, "space": "principal"}
 SUBSET = 2_000
 OURS = ("IRR", "ERR")
 POWERS = (1, 2)
-GRAPH = ("n_neighbors", "weights", "sigma_x")
+GRAPH = ("n_neighbors", "weights", "sigma_x", "space")
 
 
 class Protocol(NamedTuple):
@@ -48,7 +50,7 @@ class Protocol(NamedTuple):
     labels: int
     validation: int
     per_class: bool = False
-    trials: int = 50
+    trials: int = 54
     quick_trials: int = 15
 
 
@@ -163,13 +165,13 @@ _kept: list[tuple[Any, dict[str, KNNGraph]]] = []
 def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> Result:
     """What automatic choice finds, and the best of what it tried."""
     large = len(data.y) > LARGE_POINTS
-    X = graph_of(data, 10) if large else data.X
+    X = graph_of(data, **LARGE_GRAPH) if large else data.X
     asked: dict[str, Any] = {"power": power} if large else {"power": power, "metric": data.metric}
     way: Literal["irr", "err"] = "irr" if method == "IRR" else "err"
     seconds, found = cpu_timed(
         lambda: select(X, split.known, validation=split.validation, method=way, trials=trials, **asked)
     )
-    by_default = _kind(way)(power=power).fit(graph_of(data, 10), split.few)
+    by_default = _kind(way)(power=power).fit(graph_of(data, **LARGE_GRAPH) if large else graph_of(data), split.few)
     default = split.error(by_default.transduction_, data.y)
     tried = trial_errors(data, split, [trial for trial in found.trials if trial.method == way])
     return {
@@ -183,11 +185,10 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
 
 
 def best_cases(data: DataSet, split: Draw, power: int) -> Errors:
-    """The errors of the grid; for many points, of the default graph."""
+    """The errors of the grid; for many points, of the one graph."""
     if len(data.y) > LARGE_POINTS:
-        return grid_errors([graph_of(data, 10)], data, split, power, starts=1)
-    graphs = [graph_of(data, k, **how) for k in NEIGHBORS for how in WEIGHTS]
-    return grid_errors(graphs, data, split, power)
+        return grid_errors([graph_of(data, **LARGE_GRAPH)], data, split, power, starts=1)
+    return grid_errors([graph_of(data, **how) for how in grid_graphs(data)], data, split, power)
 
 
 def _kind(way: Literal["irr", "err"]) -> type[IRRClassifier] | type[ERRClassifier]:
@@ -197,14 +198,18 @@ def _kind(way: Literal["irr", "err"]) -> type[IRRClassifier] | type[ERRClassifie
 def trial_errors(data: DataSet, split: Draw, trials: list[Trial]) -> list[float]:
     """The error of every trial's parameters on the points that are asked for."""
     errors = []
+    # Graphs of searches are many, and no other draw has them: not among those kept.
+    graphs: dict[str, KNNGraph] = {}
     for trial in trials:
         if trial.error is None:
             continue
+        how = {name: trial.parameters[name] for name in GRAPH if name in trial.parameters}
+        if not how:
+            graphs[repr(how)] = graph_of(data, **LARGE_GRAPH)
+        elif repr(how) not in graphs:
+            graphs[repr(how)] = KNNGraph(metric=data.metric, **how).fit(data.X)
         model = _kind(trial.method)(**trial.parameters)
-        model.fit(
-            graph_of(data, **{name: trial.parameters[name] for name in GRAPH if name in trial.parameters}), split.few
-        )
-        errors.append(split.error(model.transduction_, data.y))
+        errors.append(split.error(model.fit(graphs[repr(how)], split.few).transduction_, data.y))
     return errors
 
 
@@ -212,8 +217,10 @@ def peer(data: DataSet, split: Draw, name: str, graphs: Sequence[int]) -> Result
     """A peer's error with the graph and variant that do best on the validation points, and its best case."""
     found: list[tuple[float, float, float, str]] = []
     failure = ""
-    for neighbors in graphs:
-        W = graph_of(data, neighbors).W
+    # Graphs of the spaces that ours may choose among; of 60,000 points the one that ours has, too.
+    allowed = (LARGE_GRAPH["space"],) if len(data.y) > LARGE_POINTS else spaces(data)
+    for neighbors, space in product(graphs, allowed):
+        W = graph_of(data, neighbors, space=space).W
         for number, method in enumerate(label_peers()[name]):
             try:
                 seconds, classes = cpu_timed(lambda: method(W, split.few, data.y))  # noqa: B023
@@ -222,8 +229,9 @@ def peer(data: DataSet, split: Draw, name: str, graphs: Sequence[int]) -> Result
                 continue
             wrong = float(np.mean(classes[split.validation] != data.y[split.validation]))
             # Of equals the one nearest to the default comes first.
-            rank = (neighbors != 10) + (number != 0)
-            found.append((wrong + 1e-6 * rank, split.error(classes, data.y), seconds, f"k = {neighbors}, {number}"))
+            rank = (neighbors != 10) + (number != 0) + (space != "input")
+            choice = f"k = {neighbors}, {space}, {number}"
+            found.append((wrong + 1e-6 * rank, split.error(classes, data.y), seconds, choice))
     if not found:
         return {FAILED: failure}
     _, wrong_share, seconds, choice = min(found)

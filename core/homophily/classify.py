@@ -68,6 +68,7 @@ class IRRClassifier(GraphClassifier):
         sigma_x: float | None = None,
         exponent: int = 2,
         symmetrize: str = "mean",
+        space: str = "input",
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[int, float], object] | None = None,
@@ -84,6 +85,7 @@ class IRRClassifier(GraphClassifier):
         self.sigma_x = sigma_x
         self.exponent = exponent
         self.symmetrize = symmetrize
+        self.space = space
         self.normalized = normalized
         self.backend = backend
         self.callback = callback
@@ -123,7 +125,7 @@ class ERRClassifier(GraphClassifier):
 
     Parameters
     ----------
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space : see :class:`KNNGraph`.
     power : p, the power of the Laplacian. None takes 2, which is usually the more accurate, and 1 for the sparse form,
         which has no other. p = 1 costs about an eighth of the time and memory.
     lambda1 : λ1, weight of the smoothness of values.
@@ -214,6 +216,7 @@ class ERRClassifier(GraphClassifier):
         sigma_x: float | None = None,
         exponent: int = 2,
         symmetrize: str = "mean",
+        space: str = "input",
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[State | Start], object] | None = None,
@@ -238,6 +241,7 @@ class ERRClassifier(GraphClassifier):
         self.sigma_x = sigma_x
         self.exponent = exponent
         self.symmetrize = symmetrize
+        self.space = space
         self.normalized = normalized
         self.backend = backend
         self.callback = callback

@@ -52,7 +52,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     Parameters
     ----------
     n_components : n, the coordinates of the map.
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space : see :class:`KNNGraph`.
     data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
         one; it is α that keeps the map together, however long it is optimised.
     lambda2 : λ2, weight of the smoothness of relationships.
@@ -148,6 +148,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         sigma_x: float | None = None,
         exponent: int = 2,
         symmetrize: str = "max",
+        space: str = "input",
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[State], object] | None = None,
@@ -175,6 +176,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.sigma_x = sigma_x
         self.exponent = exponent
         self.symmetrize = symmetrize
+        self.space = space
         self.normalized = normalized
         self.backend = backend
         self.callback = callback

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.backend import BACKEND_CONSTRAINT, BackendName, get_backend
 from homophily.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
+from homophily.space import Space, SpaceName
 
 # exp(-600) ≈ 1e-261: small enough to mean «hardly linked», large enough to divide by. Without a floor a far neighbour's
 # weight would underflow to 0 and its edge vanish.
@@ -51,6 +52,10 @@ class KNNGraph(BaseEstimator):
         that they find, 1 if None.
     exponent : q, 2 (the field's habit) or 1 (as the paper prints it).
     symmetrize : "mean", (W + Wᵀ)/2, where a one-sided neighbour counts half; or "max".
+    space : the coordinates in which near points are looked for, of dense points with the Euclidean metric: "input", as
+        they come; "principal", the 50 principal directions of largest variance, which leaves out noise that is spread
+        over many columns; "whitened", all principal directions scaled to variance 1 (Mahalanobis's distance), where
+        what tells classes apart varies little. The last needs several times more points than columns.
     backend : "numpy", or "cupy" to search among dense points on a GPU, all pairs of them; "auto": if there is one.
     n_jobs : threads; None means every core this process may use.
 
@@ -60,7 +65,8 @@ class KNNGraph(BaseEstimator):
     degrees, n_points, n_components, component_labels : of W.
     distances_, indices_ : (u, k), each point's neighbours, nearest first; None for "affinity". A missing neighbour
         (sparse precomputed distances) has distance inf and index 0.
-    index_ : the :class:`~homophily.neighbors.NeighborIndex`; None for "precomputed" and "affinity".
+    index_ : the :class:`~homophily.neighbors.NeighborIndex` of the points in ``space``; None for "precomputed" and
+        "affinity".
     recall_ : share of the true neighbours found; 1 unless the data are large (see ``neighbors``).
 
     >>> import numpy as np
@@ -76,6 +82,7 @@ class KNNGraph(BaseEstimator):
         "sigma_x": [Interval(Real, 0, None, closed="neither"), None],
         "exponent": [Options(Integral, {1, 2})],
         "symmetrize": [StrOptions({"max", "mean"})],
+        "space": [StrOptions({"input", "principal", "whitened"})],
         "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     }
@@ -88,6 +95,7 @@ class KNNGraph(BaseEstimator):
         sigma_x: float | None = None,
         exponent: int = 2,
         symmetrize: Literal["max", "mean"] = "mean",
+        space: SpaceName = "input",
         backend: BackendName = "numpy",
         n_jobs: int | None = None,
     ):
@@ -97,6 +105,7 @@ class KNNGraph(BaseEstimator):
         self.sigma_x = sigma_x
         self.exponent = exponent
         self.symmetrize = symmetrize
+        self.space = space
         self.backend = backend
         self.n_jobs = n_jobs
 
@@ -114,16 +123,23 @@ class KNNGraph(BaseEstimator):
                 f"The 'X' parameter of KNNGraph must be square with metric={self.metric!r}. Got {X.shape} instead."
             )
         self._check_entries(X)
+        if self.space != "input" and (self.metric != "euclidean" or not isinstance(X, np.ndarray)):
+            raise ValueError(
+                "The 'space' parameter of KNNGraph must be 'input' unless X is dense and metric='euclidean'. "
+                f"Got {self.space!r} instead."
+            )
         self.distances_: Distances | None = None
         self.indices_: Indices | None = None
         self.index_: NeighborIndex | None = None
         self.recall_ = 1.0
         self._listed = X if self.metric == "precomputed" else None
+        self._space = None if self.space == "input" else Space.learn(X, self.space)
         if self.metric == "affinity":
             self._W = _affinity_weights(X)
         else:
             if self.metric != "precomputed":
-                self.index_ = neighbor_index(X, self.metric, self.n_jobs, backend)
+                points = X if self._space is None else self._space(X, self.n_jobs)
+                self.index_ = neighbor_index(points, self.metric, self.n_jobs, backend)
                 self.recall_ = self.index_.recall
             self._n_found = available_neighbors(self.n_neighbors, X.shape[0] - 1)
             self.distances_, self.indices_ = self._others(self._n_found)
@@ -199,6 +215,8 @@ class KNNGraph(BaseEstimator):
         self._check_entries(X)
         if self.metric == "affinity":
             return _listed_weights(X)
+        if self._space is not None:
+            X = self._space(X, self.n_jobs)
         k = max(1, self._n_found)
         distances, indices = _listed_neighbors(X, k) if self.index_ is None else self.index_.query(X, k)
         own, theirs = _reach(distances)[:, None], self._reach[indices]

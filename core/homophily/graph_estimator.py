@@ -35,7 +35,7 @@ class GraphEstimator:
         """The graph of checked points."""
         if isinstance(X, KNNGraph):
             return X
-        parameters = {name: getattr(self, name) for name in GRAPH_CONSTRAINTS}
+        parameters = {name: getattr(self, name) for name in GRAPH_CONSTRAINTS if hasattr(self, name)}
         graph: KNNGraph = KNNGraph(**parameters, backend=getattr(self, "backend", "numpy")).fit(X)
         return graph
 

@@ -275,7 +275,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
     Parameters
     ----------
     n_components : coordinates of the map.
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize : see :class:`KNNGraph`.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space : see :class:`KNNGraph`.
     normalized : use the normalised Laplacian.
     tol : accuracy of the eigenvectors, see :func:`~homophily.spectral.smallest_eigenpairs`.
     backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
@@ -314,6 +314,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         sigma_x: float | None = None,
         exponent: int = 2,
         symmetrize: str = "mean",
+        space: str = "input",
         normalized: bool = True,
         tol: float = 1e-6,
         backend: BackendName = "numpy",
@@ -326,6 +327,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         self.sigma_x = sigma_x
         self.exponent = exponent
         self.symmetrize = symmetrize
+        self.space = space
         self.normalized = normalized
         self.tol = tol
         self.backend = backend

@@ -27,6 +27,7 @@ from homophily.extend import GaussSums, RelationshipTerm
 from homophily.graph import KNNGraph, _WeightRule
 from homophily.labels import Labels
 from homophily.neighbors import DenseIndex, SparseIndex
+from homophily.space import Space
 
 Classifier = IRRClassifier | ERRClassifier
 
@@ -85,6 +86,8 @@ def graph_state(graph: KNNGraph) -> State:
     if graph.distances_ is not None and graph.indices_ is not None:
         arrays |= {"distances": graph.distances_, "neighbors": graph.indices_, "reach": graph._reach}
         document["rule"] = _plain(vars(graph._rule))
+    if graph._space is not None:
+        arrays |= {f"space_{name}": array for name, array in graph._space._asdict().items()}
     search = graph.index_ if graph.index_ is not None else graph._listed
     if isinstance(search, DenseIndex):
         arrays |= {"points": search.points, "centre": search._centre}
@@ -119,7 +122,7 @@ def restore_graph(state: State) -> KNNGraph:
     graph._W = sparse.csr_array(reader.csr("weights", u, u), shape=(u, u))
     _check_canonical(graph._W, "weights")
     graph.distances_ = graph.indices_ = graph.index_ = graph._listed = None
-    graph._laplacians, graph._neighborhoods = {}, {}
+    graph._laplacians, graph._neighborhoods, graph._space = {}, {}, None
     if reader.document.get("rule") is not None:
         graph.distances_ = reader.array("distances", (u, None))
         graph._n_found = graph.distances_.shape[1]
@@ -142,6 +145,10 @@ def restore_graph(state: State) -> KNNGraph:
     elif kind != "none":
         # A row of zeros has a direction of its own, one column more, for the cosine.
         columns = int(graph.n_features_in_) + (graph.metric == "cosine")
+        if graph.space != "input":
+            origin = reader.array("space_origin", (columns,))
+            graph._space = Space(origin, reader.array("space_directions", (columns, None)))
+            columns = graph._space.directions.shape[1]
         index = _restored_index(reader, search, kind, u, columns)
         index.metric, index.n_jobs, index.recall = graph.metric, graph.n_jobs, graph.recall_
         graph.index_ = index

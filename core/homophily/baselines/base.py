@@ -36,7 +36,8 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **GRAPH_CONSTRAINTS,
+        # The systems are compared on graphs of points as they come.
+        **{name: constraint for name, constraint in GRAPH_CONSTRAINTS.items() if name != "space"},
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],

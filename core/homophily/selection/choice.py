@@ -17,12 +17,12 @@ from homophily.selection.sampler import Dimension
 
 Floats = NDArray[np.float64]
 
-# Chosen on 36 draws of labels other than those that are reported; the results hardly depend on them.
+# Chosen on draws of labels other than those that are reported.
 LOSS_SHARE = 0.3
 #: Trials share their held-out points and so most of their luck; this share of the variance is their own.
 OWN_VARIANCE = 0.25
 #: What each squared step from there adds, in deviations of the noise.
-PULL = 0.01
+PULL = 0.2
 
 
 def score(trial: Trial) -> float:
@@ -32,18 +32,23 @@ def score(trial: Trial) -> float:
     return trial.error + LOSS_SHARE * trial.loss
 
 
-def rank(trials: list[Trial], dimensions: dict[str, Dimension], home: Parameters) -> list[Trial]:
-    """Trials that were not pruned from the best to the worst; pruned ones only tell of their neighbours."""
-    tried = [trial for trial in trials if trial.error is not None]
+def rank(tried: list[Trial], dimensions: dict[str, Dimension], homes: list[Parameters]) -> list[Trial]:
+    """Trials that were not pruned from the best to the worst; pruned ones only tell of their neighbours.
+
+    All have an error; ``homes`` says for each where a search of its kind begins.
+    """
     if not tried:
         return []
-    places = np.array([[dim.position(trial.parameters[name]) for name, dim in dimensions.items()] for trial in tried])
-    middle = np.array([dim.position(home[name]) for name, dim in dimensions.items()])
-    away = ((places - middle) ** 2).sum(axis=1)
+    places = _places([trial.parameters for trial in tried], dimensions)
+    away = ((places - _places(homes, dimensions)) ** 2).sum(axis=1)
     variance = noise_variance(tried)
     values = smoothed(places, np.array([score(trial) for trial in tried]), variance) + PULL * variance**0.5 * away
     order = np.lexsort([[trial.number for trial in tried], away, values])
     return [tried[i] for i in order if not tried[i].pruned]
+
+
+def _places(points: list[Parameters], dimensions: dict[str, Dimension]) -> Floats:
+    return np.array([[dim.position(point[name]) for name, dim in dimensions.items()] for point in points])
 
 
 def noise_variance(trials: list[Trial]) -> float:

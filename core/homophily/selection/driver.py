@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 
 from homophily.classify import ERRClassifier, IRRClassifier
@@ -48,6 +49,7 @@ def select(
     vary: Sequence[str] | None = None,
     sample_weight: ArrayLike | None = None,
     n_jobs: int | None = None,
+    warm_start: bool = False,
     callback: Callable[[Trial], object] | None = None,
     **fixed: Any,
 ) -> Selection:
@@ -60,6 +62,8 @@ def select(
     validation : positions of the points to judge by; no fit, the final one included, sees their classes. None holds
         out labels in turn, and the final fit sees them all.
     method, trials, seconds, seed, vary : see :class:`Search`.
+    warm_start : start every ERR trial from the solution of the next smaller λ2 tried with otherwise equal parameters,
+        instead of from IRR's. Fewer evaluations, and answers that may differ a little from the final fit's.
     n_jobs : groups evaluated at once, or threads of a fit for many points; None means every core.
     callback : called with each :class:`Trial` that is finished or left out, from its thread; raise in it to cancel.
     fixed : parameters of the classifier that are not to be searched.
@@ -83,6 +87,7 @@ def select(
         vary=vary,
         sample_weight=sample_weight,
         n_jobs=n_jobs,
+        warm_start=warm_start,
         callback=callback,
         **fixed,
     )
@@ -115,6 +120,7 @@ def find(
     vary: Sequence[str] | None = None,
     sample_weight: ArrayLike | None = None,
     n_jobs: int | None = None,
+    warm_start: bool = False,
     callback: Callable[[Trial], object] | None = None,
     **fixed: Any,
 ) -> Found:
@@ -138,12 +144,14 @@ def find(
         vary=vary,
         fixed=fixed,
         graph=not given,
+        n_features=dense_columns(X),
     )
     graphs: dict[str, KNNGraph] = {}
 
     def run(group: Group) -> Outcome:
         graph = graphs.get(_key(group.graph), X)
-        outcome = run_group(group, graph, y, parts, began + search.seconds_until(group.stage), inner, callback)
+        deadline = began + search.seconds_until(group.stage)
+        outcome = run_group(group, graph, y, parts, deadline, inner, callback, warm_start)
         return outcome._replace(ended=time.perf_counter() - began)
 
     with warnings.catch_warnings(), joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
@@ -161,6 +169,11 @@ def find(
     best = search.best
     graph = graphs.get(_key(best.graph)) or build_graph(best.graph, X, n_jobs)
     return Found(search, best, graph, labels.confidence if validation is None else parts[0].confidence)
+
+
+def dense_columns(X: Any) -> int | None:
+    """The columns of dense points, which :class:`Search` is told of; None for graphs and sparse points."""
+    return None if isinstance(X, KNNGraph) or issparse(X) else int(np.shape(X)[1])
 
 
 def _key(parameters: Parameters) -> str:

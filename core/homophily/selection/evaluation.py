@@ -112,12 +112,14 @@ def evaluate(
     seed: int = 0,
     seconds: float | None = None,
     n_jobs: int | None = None,
+    warm_start: bool = False,
     callback: Callable[[Trial], object] | None = None,
 ) -> Outcome:
     """Fit every trial of a group and judge it on labels that the fit did not see.
 
-    Every ERR fit starts from the one IRR solution of its part, as the final fit will: a start from a neighbouring λ2
-    would be judged for a solution that the parameters alone do not lead to (the optimiser stops early on purpose).
+    Every ERR fit starts from the one IRR solution of its part, as the final fit will. With ``warm_start`` it starts
+    from the solution of the next smaller λ2, which saves evaluations, but is then judged for a solution that the
+    parameters alone do not quite lead to (the optimiser stops early on purpose).
 
     Parameters
     ----------
@@ -126,6 +128,7 @@ def evaluate(
     y : classes as for ``fit``, those of the validation points among them.
     validation : positions of the points to judge by. No fit sees their classes. None holds out labels.
     seed : of the folds; the same for all groups of a search.
+    warm_start : start along rising λ2, see above.
     seconds : trials not begun within this time are left out, and count as pruned.
     callback : called with each :class:`Trial` that is finished or left out; raise in it to cancel.
     """
@@ -135,7 +138,7 @@ def evaluate(
         # The final fit says it once; a hundred trials need not.
         warnings.simplefilter("ignore", HomophilyWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return run_group(group, X, y, hold_out(labels, validation, seed), deadline, n_jobs, callback)
+        return run_group(group, X, y, hold_out(labels, validation, seed), deadline, n_jobs, callback, warm_start)
 
 
 def run_group(
@@ -146,6 +149,7 @@ def run_group(
     deadline: float,
     n_jobs: int | None,
     callback: Callable[[Trial], object] | None,
+    warm_start: bool = False,
 ) -> Outcome:
     """:func:`evaluate` with its labels read and ``deadline`` by the clock ``time.perf_counter``."""
     started = time.perf_counter()
@@ -163,7 +167,7 @@ def run_group(
         return Outcome(group, tuple(results), 0.0, late=True)
     graph = build_graph(group.graph, X, n_jobs)
     check_consistent_length(graph.W, parts[0].confidence)
-    fits = _Fits(group.method, graph, y, parts, n_jobs)
+    fits = _Fits(group.method, graph, y, parts, n_jobs, warm_start)
     answers = sum(len(part.held_out) for part in parts)
     lines: dict[Any, list[Result]] = {}
     late = False
@@ -195,7 +199,7 @@ def run_group(
 
 def line_of(parameters: Parameters) -> tuple[float, ...]:
     """What trials have in common that differ in λ2 only."""
-    return tuple(float(parameters.get(name) or 0.0) for name in ("sigma_f", "power", "repulsion"))
+    return tuple(float(parameters.get(name) or 0.0) for name in ("lambda1", "sigma_f", "power", "repulsion"))
 
 
 def _rises(line: list[Result]) -> bool:
@@ -210,11 +214,21 @@ def _rises(line: list[Result]) -> bool:
 
 
 class _Fits:
-    """The fits of a group, which start from the IRR solutions they share."""
+    """The fits of a group, which start from the IRR solutions they share, or from one another."""
 
-    def __init__(self, method: Method, graph: KNNGraph, y: ArrayLike, parts: list[Part], n_jobs: int | None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        graph: KNNGraph,
+        y: ArrayLike,
+        parts: list[Part],
+        n_jobs: int | None,
+        warm_start: bool,
+    ) -> None:
         self.method, self.graph, self.y, self.parts, self.n_jobs = method, graph, y, parts, n_jobs
+        self.warm_start = warm_start
         self._starts: dict[Any, Floats] = {}
+        self._lines: dict[Any, Floats] = {}
 
     def __call__(self, parameters: Parameters, number: int) -> GraphClassifier:
         """A fit on the labels that a part shows."""
@@ -222,9 +236,15 @@ class _Fits:
             return self._fit(IRRClassifier(**parameters, n_jobs=self.n_jobs), number, None)
         key = number, parameters.get("lambda1"), parameters.get("power")
         if key not in self._starts:
-            start = ERRClassifier(**{**parameters, "max_iter": 0}, n_jobs=self.n_jobs)
-            self._starts[key] = self._fit(start, number, None).solution_
-        return self._fit(ERRClassifier(**parameters, n_jobs=self.n_jobs), number, self._starts[key])
+            irr = ERRClassifier(**{**parameters, "max_iter": 0}, n_jobs=self.n_jobs)
+            self._starts[key] = self._fit(irr, number, None).solution_
+        # Trials of a group come in lines of rising λ2.
+        line = number, line_of(parameters)
+        start = self._lines.get(line, self._starts[key])
+        found = self._fit(ERRClassifier(**parameters, n_jobs=self.n_jobs), number, start)
+        if self.warm_start:
+            self._lines[line] = found.solution_
+        return found
 
     def _fit(self, model: GraphClassifier, number: int, start: Floats | None) -> GraphClassifier:
         fitted: GraphClassifier = model.fit(self.graph, self.y, sample_weight=self.parts[number].confidence, init=start)

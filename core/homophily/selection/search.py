@@ -17,23 +17,33 @@ from homophily.selection.choice import rank, score
 from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
 from homophily.selection.sampler import Dimension, suggest
+from homophily.space import PRINCIPAL_DIRECTIONS
 
 #: What can be searched. "power" is of the last stage: IRR's if there is no other.
 STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
-    "graph": ("n_neighbors", "weights", "sigma_x", "lambda1"),
+    "graph": ("space", "n_neighbors", "weights", "sigma_x", "lambda1"),
     "relationships": ("sigma_f", "lambda2", "repulsion"),
 }
 #: What is searched when nobody says.
-DEFAULT_FIELDS = ("n_neighbors", "weights", "sigma_x", "lambda1", "sigma_f", "lambda2")
+DEFAULT_FIELDS = ("space", "n_neighbors", "weights", "sigma_x", "lambda1", "sigma_f", "lambda2")
 GRAPH_FIELDS = tuple(name for name in KNNGraph._parameter_constraints if name != "n_jobs")
 #: Of each stage, when nobody says. Those of the graph are linear fits, and cost little.
-STAGE_TRIALS: dict[Stage, int] = {"graph": 30, "relationships": 20}
+STAGE_TRIALS: dict[Stage, int] = {"graph": 30, "relationships": 24}
+#: Relationships are tried on so many of the best graphs: which is best for IRR is not always so for ERR.
+GRAPHS = 3
+#: Trials of a stage's designed first batch, at most.
+FIRST_BATCH = 18
+#: So many points for each column are needed to know the directions of little variance.
+WHITENED_POINTS = 3
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
+#: Where a search begins, k and λ1: for Euclidean distances with two classes and more, for cosine and whitened ones.
+#: The last two tell near from far less well, so that only the mean over many neighbours says something.
+BEGINNINGS = {"euclidean": (10, 1.0), "many classes": (14, 0.1), "cosine": (40, 3.0), "whitened": (80, 1.0)}
 #: σ_x of the weights that a search tries, where it begins.
 WIDTHS = {"global": 0.5, "local": 1.0, "self-tuning": 0.7}
-#: λ2 as a share of λ1, where a search begins. On graphs chosen for IRR more than a fifth mostly does harm.
-LAMBDA2_SHARE = 0.08
+#: λ2 as a share of λ1, where a search begins: with one column of values, and with one for each class.
+LAMBDA2_SHARES = (0.08, 0.5)
 #: With so small a λ2 the whole push is better than the classifier's default, which is for a larger one.
 REPULSION = 1.0
 #: What the first trials try besides, as factors of where the search begins.
@@ -41,8 +51,8 @@ DESIGN = {
     "n_neighbors": (2.0, 0.5, 3.4, 0.34),
     "sigma_x": (1.5,),
     "lambda1": (10.0, 0.1, 0.01),
-    "sigma_f": (0.67, 1.5),
-    "lambda2": (0.4, 2.5, 0.13),
+    "sigma_f": (0.67,),
+    "lambda2": (0.4, 3.0),
 }
 
 
@@ -54,7 +64,7 @@ def default_trials(method: Method) -> int:
 class Search:
     """Ask for groups of trials, tell their outcomes, and read the best parameters.
 
-    Stage "graph" tries IRR for the graph and λ1, stage "relationships" ERR for σ_f and λ2 on the best of these graphs.
+    Stage "graph" tries IRR for the graph and λ1, stage "relationships" ERR for σ_f and λ2 on the best few of these.
     The first batch of a stage is a designed one around where it begins; Optuna's sampler proposes what follows.
 
     Parameters
@@ -69,10 +79,11 @@ class Search:
         ones.
     fixed : parameters of the classifier that all trials share.
     graph : False when the graph is given: then nothing of it is searched.
+    n_features : columns of dense points, whose ``space`` is searched, too; None for others.
 
     >>> search = Search(n_points=500, n_classes=2, method="irr", trials=4)
     >>> [(group.graph["n_neighbors"], len(group.trials)) for group in search.ask()]
-    [(15, 2), (15, 1), (15, 1)]
+    [(10, 2), (10, 1), (10, 1)]
     """
 
     def __init__(
@@ -87,6 +98,7 @@ class Search:
         vary: Sequence[str] | None = None,
         fixed: Parameters | None = None,
         graph: bool = True,
+        n_features: int | None = None,
     ) -> None:
         if method not in ("irr", "err"):
             raise ValueError(f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.")
@@ -98,6 +110,12 @@ class Search:
         self.fixed = dict(fixed or {})
         self.graph = graph
         self.vary = _read_vary(vary, self.fixed, method, graph)
+        self._spaces = self._possible_spaces(n_features, vary)
+        if len(self._spaces) == 1:
+            # Nothing to choose between.
+            self.vary = tuple(name for name in self.vary if name != "space")
+            if self._spaces != ("input",) and vary is None:
+                self.fixed.setdefault("space", self._spaces[0])
         self._told: dict[int, Outcome] = {}
         self._planned: dict[int, list[Group]] = {}
 
@@ -138,7 +156,8 @@ class Search:
         stage: Stage = "graph" if self.method == "irr" else "relationships"
         for trial in self._ranked(stage):
             return self._best(trial.parameters, trial)
-        return self._best({**self._base(stage), **self._home(stage)}, None)
+        base = self._bases(stage)[0]
+        return self._best({**base, **self._absolute(self._home(stage), base)}, None)
 
     def _best(self, parameters: Parameters, trial: Trial | None) -> Best:
         graph = {name: value for name, value in parameters.items() if name in GRAPH_FIELDS}
@@ -154,7 +173,16 @@ class Search:
         ]
 
     def _ranked(self, stage: Stage, before: float = math.inf) -> list[Trial]:
-        return rank(self._tried(stage, before), self._dimensions(stage), self._home(stage))
+        """Trials from the best to the worst; those of the last stage by their graphs, too."""
+        tried = {trial.number: trial for trial in self._tried(stage, before)}
+        stages: list[Stage] = ["graph", "relationships"] if stage == "relationships" else ["graph"]
+        dimensions = {name: each for one in stages for name, each in self._dimensions(one).items()}
+        shares = [trial._replace(parameters=self._by_shares(trial.parameters)) for trial in tried.values()]
+        homes = [
+            {name: value for one in stages for name, value in self._home(one, trial.parameters.get("space")).items()}
+            for trial in shares
+        ]
+        return [tried[trial.number] for trial in rank(shares, dimensions, homes)]
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -177,15 +205,35 @@ class Search:
 
     def _plan(self, stage: Stage, begin: int, number: int, most: int) -> list[Group]:
         """The batch of at most so many trials from ``number`` on, in a stage whose first trial is ``begin``."""
-        base = self._base(stage, begin)
+        bases = self._bases(stage, begin)
         if number == begin:
-            proposals = [{**base, **point} for point in self._design(stage)]
-        else:
-            trials = self._tried(stage, number)
-            told = [(trial.parameters, score(trial)) for trial in trials]
-            proposals = [{**base, **p} for p in suggest(told, self._dimensions(stage), BATCH, self.seed + number)]
-            proposals = [proposal for proposal in proposals if all(proposal != known for known, _ in told)]
+            design = self._design(stage)
+            # The best graph's trials come first, those of the others among the farther of its own.
+            order = sorted(product(range(len(bases)), range(len(design))), key=lambda pair: 2 * pair[0] + pair[1])
+            proposals = [{**bases[b], **self._absolute(design[d], bases[b])} for b, d in order]
+            return self._grouped(stage, proposals[: min(most, FIRST_BATCH)], number)
+        trials = self._tried(stage, number)
+        told = [(self._by_shares(trial.parameters), score(trial)) for trial in trials]
+        base = bases[0]
+        for trial in self._ranked(stage, number)[:1]:
+            # On the graph that does best so far.
+            base = {name: value for name, value in trial.parameters.items() if name not in self._names(stage)}
+        points = suggest(told, self._dimensions(stage), BATCH, self.seed + number)
+        proposals = [{**base, **self._absolute(point, base)} for point in points]
+        proposals = [proposal for proposal in proposals if all(proposal != trial.parameters for trial in trials)]
         return self._grouped(stage, proposals[:most], number)
+
+    def _by_shares(self, parameters: Parameters) -> Parameters:
+        """Parameters with λ2 as a share of λ1, as it is searched."""
+        if "lambda2" not in self.vary or "lambda2" not in parameters:
+            return parameters
+        return {**parameters, "lambda2": parameters["lambda2"] / _lambda1(parameters)}
+
+    def _absolute(self, point: Parameters, base: Parameters) -> Parameters:
+        """A searched point with λ2 as the classifier takes it, by the λ1 of its base."""
+        if "lambda2" not in point:
+            return point
+        return {**point, "lambda2": _rounded(point["lambda2"] * _lambda1(base))}
 
     def _time_for_more(self, stage: Stage, before: int) -> bool:
         outcomes = [outcome for number, outcome in self._told.items() if number < before]
@@ -201,27 +249,32 @@ class Search:
             return math.inf
         return self.seconds / 2 if stage == "graph" and self.method == "err" else self.seconds
 
-    def _base(self, stage: Stage, before: float = math.inf) -> Parameters:
-        """What the trials of a stage have in common: the fixed parameters, and the best of the stage before."""
+    def _bases(self, stage: Stage, before: float = math.inf) -> list[Parameters]:
+        """What the trials of a stage have beside what it searches: fixed parameters, and the best of the stage before.
+
+        The best graph comes first.
+        """
         if stage == "graph":
-            return self.fixed
-        ranked = self._ranked("graph", before)
-        found = ranked[0].parameters if ranked else self._home("graph")
-        return {"repulsion": REPULSION, **self.fixed, **found}
+            return [self.fixed]
+        found = [trial.parameters for trial in self._ranked("graph", before)[:GRAPHS]] or [self._home("graph")]
+        return [{"repulsion": REPULSION, **self.fixed, **parameters} for parameters in found]
 
     def _design(self, stage: Stage) -> list[Parameters]:
-        """The first trials of a stage: a grid around :meth:`_home`, nearest first, for budgets that end within it."""
-        home, dimensions = self._home(stage), self._dimensions(stage)
-        grid = [_around(name, home[name], dimensions[name]) for name in home]
-        points = []
-        for steps in sorted(product(*(range(len(values)) for values in grid)), key=sum):
-            point = {name: values[step] for name, values, step in zip(home, grid, steps, strict=True)}
-            if {"weights", "sigma_x"} <= home.keys() and point["weights"] != home["weights"]:
-                # Of other weights only their own width.
-                point["sigma_x"] = WIDTHS[point["weights"]]
-            if point not in points:
-                points.append(point)
-        return points
+        """The first trials of a stage: grids around where it begins, nearest first, for budgets that end within."""
+        points: list[tuple[int, Parameters]] = []
+        for place, space in enumerate(self._spaces if "space" in self._names(stage) else [None]):
+            home, dimensions = self._home(stage, space), self._dimensions(stage)
+            grid: list[list[Any]] = [
+                [space] if name == "space" else _around(name, home[name], dimensions[name]) for name in home
+            ]
+            for steps in product(*(range(len(values)) for values in grid)):
+                point = {name: values[step] for name, values, step in zip(home, grid, steps, strict=True)}
+                if {"weights", "sigma_x"} <= home.keys() and point["weights"] != home["weights"]:
+                    # Of other weights only their own width.
+                    point["sigma_x"] = WIDTHS[point["weights"]]
+                if all(point != known for _, known in points):
+                    points.append((place + sum(steps), point))
+        return [point for _, point in sorted(points, key=lambda each: each[0])]
 
     def _grouped(self, stage: Stage, proposals: list[Parameters], number: int) -> list[Group]:
         """Proposals by graph, then by lines of rising λ2; single ones in pairs, to share their start."""
@@ -249,49 +302,78 @@ class Search:
         last = stage == "relationships" or self.method == "irr"
         return [name for name in (*STAGE_FIELDS[stage], *(["power"] if last else [])) if name in self.vary]
 
-    def _home(self, stage: Stage) -> Parameters:
+    def _possible_spaces(self, n_features: int | None, vary: Sequence[str] | None) -> tuple[str, ...]:
+        """The spaces to choose between, the likelier first; who names them in ``vary`` means all."""
+        if n_features is None or not self.graph or self.fixed.get("metric", "euclidean") != "euclidean":
+            if vary is not None and "space" in vary:
+                raise ValueError(
+                    "The 'vary' parameter of Search must leave out 'space' unless points are dense and "
+                    "metric='euclidean'. Got 'space' instead."
+                )
+            return ("input",)
+        if vary is not None:
+            return ("input", "principal", "whitened") if "space" in vary else ("input",)
+        first = "principal" if n_features > PRINCIPAL_DIRECTIONS else "input"
+        return (first, "whitened") if WHITENED_POINTS * n_features <= self.n_points else (first,)
+
+    def _home(self, stage: Stage, space: str | None = None) -> Parameters:
         """Where a stage begins, and what its choice is drawn to: what does well on many sets with few labels.
 
-        These are not the classifiers' defaults, which follow the labels more closely (a smaller λ1).
+        These are not the classifiers' defaults, which follow the labels more closely (a smaller λ1). In another
+        ``space`` k and λ1 begin elsewhere. λ2 is a share of λ1.
         """
-        weights = self.fixed.get("weights", "global" if "weights" in self.vary else "local")
-        one_column = self.n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
+        space = space or self.fixed.get("space")
+        two = self.n_classes == 2
+        kind = "euclidean" if two else "many classes"
+        if space == "whitened" or self.fixed.get("metric") == "cosine":
+            kind = "whitened" if space == "whitened" else "cosine"
+        n_neighbors, lambda1 = BEGINNINGS[kind]
+        weights = self.fixed.get("weights", "global" if "weights" in self.vary and two else "local")
         home: Parameters = {
-            "n_neighbors": min(15, self._most_neighbors),
+            "space": space or self._spaces[0],
+            "n_neighbors": min(n_neighbors, self._most_neighbors),
             "weights": weights,
             "sigma_x": WIDTHS.get(weights),
-            "lambda1": 1.0,
-            "sigma_f": _rounded(ERRClassifier.SIGMA_F * (2.0 if one_column else math.sqrt(2.0))),
+            "lambda1": lambda1,
+            "sigma_f": _rounded(ERRClassifier.SIGMA_F * (2.0 if self._one_column else math.sqrt(2.0))),
+            "lambda2": self._lambda2_share,
             "repulsion": REPULSION,
             "power": 2,
         }
-        if stage == "relationships":
-            home["lambda2"] = _rounded(LAMBDA2_SHARE * self._lambda1)
         return {name: home[name] for name in self._names(stage)}
 
     def _dimensions(self, stage: Stage) -> dict[str, Dimension]:
         home = self._home(stage)
-        width, weight = home.get("sigma_f", 1.0), home.get("lambda2", 1.0)
+        width = home.get("sigma_f", 1.0)
         every = {
+            "space": Dimension(choices=self._spaces),
             "n_neighbors": Dimension(4, self._most_neighbors, "whole", step=1.6),
             "weights": Dimension(choices=("global", "local", "self-tuning")),
             "sigma_x": Dimension(0.3, 2.5, step=1.5),
             "lambda1": Dimension(1e-3, 30.0, step=10.0),
             "power": Dimension(choices=(2, 1)),
             "sigma_f": Dimension(0.4 * width, 2.0 * width, step=1.5),
-            "lambda2": Dimension(0.12 * weight, 2.6 * weight, step=3.0),
+            "lambda2": Dimension(0.12 * self._lambda2_share, 4.0 * self._lambda2_share, step=3.0),
             "repulsion": Dimension(0.0, 1.0, "linear", step=0.3),
         }
         return {name: every[name] for name in self._names(stage)}
 
     @property
-    def _most_neighbors(self) -> int:
-        return max(10, min(80, self.n_points // 15))
+    def _one_column(self) -> bool:
+        return self.n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
 
     @property
-    def _lambda1(self) -> float:
-        """Of the graph that relationships are tried on, which λ2 is measured by."""
-        return float(self._base("relationships").get("lambda1", ERRClassifier().lambda1))
+    def _lambda2_share(self) -> float:
+        return LAMBDA2_SHARES[0 if self._one_column else 1]
+
+    @property
+    def _most_neighbors(self) -> int:
+        return max(10, min(80, self.n_points // 5))
+
+
+def _lambda1(parameters: Parameters) -> float:
+    """Of a trial, which λ2 is measured by."""
+    return float(parameters.get("lambda1", ERRClassifier().lambda1))
 
 
 def _around(name: str, value: Any, dimension: Dimension) -> list[Any]:

@@ -1,0 +1,76 @@
+"""The coordinates in which points are near one another: principal directions of the points, as they are or whitened."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+
+from homophily.threads import even_rows, run_chunks, thread_count
+
+Floats = NDArray[np.float64]
+SpaceName = Literal["input", "principal", "whitened"]
+
+#: What noise is spread over, all the rest of the directions, is left out.
+PRINCIPAL_DIRECTIONS = 50
+#: The matrix of covariances, and its eigenvectors, take this many columns in seconds.
+MOST_COLUMNS = 8192
+#: Of the largest variance; what is below it is rounding.
+LEAST_VARIANCE = 1e-10
+_BLOCK_ROWS = 4096
+
+
+class Space(NamedTuple):
+    """A linear map of points to the coordinates that distances are taken in."""
+
+    origin: Floats
+    """(d,), the mean of the points."""
+    directions: Floats
+    """(d, m), orthogonal columns; of length 1, or divided by the points' deviation along them."""
+
+    @classmethod
+    def learn(cls, X: NDArray[Any], name: SpaceName) -> Self:
+        """The principal directions of the rows of X: the leading ones, or all, whitened."""
+        u, d = X.shape
+        if d > MOST_COLUMNS:
+            raise ValueError(
+                f"The 'space' parameter of KNNGraph must be 'input' for more than {MOST_COLUMNS} columns. "
+                f"Got {name!r} with {d} columns instead."
+            )
+        origin = X.mean(axis=0, dtype=np.float64)
+        covariances = np.zeros((d, d))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, u, _BLOCK_ROWS):
+                centred = X[start : start + _BLOCK_ROWS] - origin
+                covariances += centred.T @ centred / u
+        if not np.isfinite(covariances).all():
+            raise ValueError(f"The 'X' parameter of KNNGraph must have finite variances with space={name!r}.")
+        first = max(0, d - PRINCIPAL_DIRECTIONS) if name == "principal" else 0
+        variances, directions = eigh(covariances, subset_by_index=(first, d - 1))
+        kept = variances > LEAST_VARIANCE * variances[-1]
+        if name == "whitened":
+            directions[:, kept] /= np.sqrt(variances[kept])
+        # The largest first; where all points are one, a single direction stands for none.
+        kept[-1] = True
+        return cls(origin, np.ascontiguousarray(directions[:, kept][:, ::-1]))
+
+    def __call__(self, X: Any, n_jobs: int | None = None) -> NDArray[Any]:
+        """Points in these coordinates, each row by itself: copies of a point stay copies, however many are asked."""
+        rows = np.ascontiguousarray(X if isinstance(X, np.ndarray) else X.toarray())
+        seen = np.zeros((rows.shape[0], self.directions.shape[1]))
+        chunks = thread_count(n_jobs) if rows.shape[0] > _BLOCK_ROWS else 1
+        bounds = even_rows(rows.shape[0], chunks)
+        run_chunks(lambda c: _turn(rows, self.origin, self.directions, seen, bounds[c], bounds[c + 1]), chunks)
+        return seen.astype(rows.dtype, copy=False)
+
+
+@njit(cache=True, nogil=True)
+def _turn(rows, origin, directions, seen, start, stop):  # type: ignore[no-untyped-def]
+    for i in range(start, stop):
+        for d in range(origin.size):
+            away = rows[i, d] - origin[d]
+            for m in range(directions.shape[1]):
+                seen[i, m] += away * directions[d, m]
