@@ -21,6 +21,12 @@ Number = TypeVar("Number", int, float)
 Chosen = TypeVar("Chosen")
 
 METRICS = {pb.METRIC_EUCLIDEAN: "euclidean", pb.METRIC_COSINE: "cosine"}
+SPACES = {
+    pb.SPACE_UNSPECIFIED: "input",
+    pb.SPACE_INPUT: "input",
+    pb.SPACE_PRINCIPAL: "principal",
+    pb.SPACE_WHITENED: "whitened",
+}
 WEIGHTS = {
     pb.EDGE_WEIGHTS_UNSPECIFIED: "local",
     pb.EDGE_WEIGHTS_LOCAL: "local",
@@ -56,8 +62,8 @@ REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,200}")
 # MLflow keeps the newest version's name and those of all versions for itself, in either case.
 ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[a-z0-9_-]{1,100}", re.IGNORECASE | re.ASCII)
 # What a search may look for.
-SEARCHED = ("n_neighbors", "weights", "sigma_x", "lambda1", "power", "sigma_f", "lambda2", "repulsion")
-SEARCHED_IN_GRAPHS = SEARCHED[:3]
+SEARCHED = ("space", "n_neighbors", "weights", "sigma_x", "lambda1", "power", "sigma_f", "lambda2", "repulsion")
+SEARCHED_IN_GRAPHS = SEARCHED[:4]
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
 
 
@@ -144,6 +150,7 @@ def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str
         "metric": _choice(METRICS, message.metric or default, f"{field}.metric"),
         "weights": _choice(WEIGHTS, message.weights, f"{field}.weights"),
         "symmetrize": _choice(SYMMETRIZATIONS, message.symmetrize, f"{field}.symmetrize"),
+        "space": _choice(SPACES, message.space, f"{field}.space"),
         "n_neighbors": 10,
         "exponent": 2,
         "sigma_x": None,
@@ -156,6 +163,8 @@ def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str
         parameters["sigma_x"] = _positive(message.sigma_x, f"{field}.sigma_x")
     elif parameters["weights"] == "fixed":
         raise InvalidRequest(f"{field}.sigma_x", "must be given with fixed weights")
+    if parameters["space"] != "input" and (is_sparse or parameters["metric"] != "euclidean"):
+        raise InvalidRequest(f"{field}.space", "must be input for sparse points and for the cosine metric")
     return parameters
 
 
@@ -200,14 +209,17 @@ def solver_parameters(
 
 def set_parameters(found: dict[str, Any], graph: pb.GraphParameters, solver: pb.SolverParameters) -> None:
     """Set in messages what a search has found or tried."""
-    numbers = {name: number for number, name in WEIGHTS.items() if number}
+    numbers = {
+        name: {word: number for number, word in words.items() if number}
+        for name, words in (("weights", WEIGHTS), ("space", SPACES))
+    }
     for name in SEARCHED:
         if found.get(name) is not None:
-            value = numbers[found[name]] if name == "weights" else found[name]
+            value = numbers[name][found[name]] if name in numbers else found[name]
             setattr(graph if name in SEARCHED_IN_GRAPHS else solver, name, value)
 
 
-def check_search(request: job_pb2.FitRequest, field: str) -> None:
+def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) -> None:
     """Refuse a search that cannot be done."""
     message = request.search
     if message.HasField("trials"):
@@ -227,6 +239,8 @@ def check_search(request: job_pb2.FitRequest, field: str) -> None:
             wrong = f"{name} must be 1 with relationship_neighbors"
         elif name == "sigma_x" and request.graph.weights == pb.EDGE_WEIGHTS_FIXED:
             wrong = "sigma_x must be given with fixed weights"
+        elif name == "space" and (is_sparse or request.graph.metric == pb.METRIC_COSINE):
+            wrong = "space must be input for sparse points and for the cosine metric"
         if wrong:
             raise InvalidRequest(f"{field}.vary[{place}]", wrong)
 
@@ -308,7 +322,8 @@ def _class_prior(message: pb.ClassPrior, n_classes: int | None, field: str) -> A
 # The core's sentence for a wrong parameter, and where that parameter is in a request.
 _SENTENCE = re.compile(r"The '(\w+)' parameter of \w+")
 _FIELDS = {
-    **{name: f"graph.{name}" for name in ("n_neighbors", "metric", "weights", "sigma_x", "exponent", "symmetrize")},
+    **{name: f"graph.{name}" for name in ("n_neighbors", "metric", "weights", "sigma_x", "exponent")},
+    **{name: f"graph.{name}" for name in ("symmetrize", "space")},
     **{name: f"solver.{name}" for name in ("power", "lambda1", "normalized", "multiclass", "class_prior", *ERR_ONLY)},
     **{name: f"solver.{name}" for name in ("data_weight", "lambda3", "continuation", "closure", "link_edges")},
     **{name: name for name in ("n_components", "n_clusters")},

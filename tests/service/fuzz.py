@@ -112,7 +112,10 @@ class Fuzzer:
         rich.validation.CopyFrom(labels_of({3: 1}))
         rich.test.CopyFrom(labels_of({4: 1, 5: 2}))
         searched = self.project.fit_request(model.dataset, LABELS, model_id="found")
-        searched.search.MergeFrom(model_pb2.SearchParameters(trials=2, seconds=1.0, seed=3, spread=True))
+        searched.search.MergeFrom(
+            model_pb2.SearchParameters(trials=2, seconds=1.0, seed=3, spread=True, warm_start=True)
+        )
+        searched.graph.space = model_pb2.SPACE_PRINCIPAL
         searched.registration.MergeFrom(model_pb2.Registration(name="digits", aliases=["best"]))
         rich.options.MergeFrom(job_pb2.JobOptions(priority=1, max_attempts=1))
         rich.options.time_limit.seconds = 30

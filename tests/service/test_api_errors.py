@@ -193,6 +193,8 @@ def prior(*shares: float) -> pb.ClassPrior:
         ({"graph": pb.GraphParameters(metric=9)}, "graph.metric"),
         ({"graph": pb.GraphParameters(weights=9)}, "graph.weights"),
         ({"graph": pb.GraphParameters(symmetrize=9)}, "graph.symmetrize"),
+        ({"graph": pb.GraphParameters(space=9)}, "graph.space"),
+        ({"graph": pb.GraphParameters(space=pb.SPACE_WHITENED, metric=pb.METRIC_COSINE)}, "graph.space"),
         ({"graph": pb.GraphParameters(exponent=3)}, "graph.exponent"),
         ({"graph": pb.GraphParameters(weights=pb.EDGE_WEIGHTS_FIXED)}, "graph.sigma_x"),
         *[({"graph": pb.GraphParameters(sigma_x=value)}, "graph.sigma_x") for value in (0, -1, np.nan, np.inf)],
@@ -239,6 +241,19 @@ def test_parameters_out_of_range_name_their_field(project: Project, wrong: dict[
             getattr(request, name).CopyFrom(value)
     answer = refusal(project.stub.Fit, request)
     assert (answer.code, answer.fields) == (INVALID, [field])
+
+
+def test_sparse_points_have_no_principal_directions(project: Project) -> None:
+    points, graph = csr_array(np.maximum(X, 0)), pb.GraphParameters(space=pb.SPACE_PRINCIPAL)
+    # Not even with the metric that the others have.
+    for metric in (pb.METRIC_UNSPECIFIED, pb.METRIC_EUCLIDEAN):
+        graph.metric = metric
+        for call, request in (
+            (project.stub.Fit, project.fit_request(points, LABELS, graph=graph)),
+            (project.stub.Embed, project.embed_request(points, graph=graph)),
+        ):
+            answer = refusal(call, request)
+            assert (answer.code, answer.fields) == (INVALID, ["graph.space"])
 
 
 def test_a_fit_needs_points_of_its_own_project(service: Service, project: Project) -> None:

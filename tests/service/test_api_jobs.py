@@ -12,6 +12,8 @@ from scipy.sparse import csr_array
 
 from homophily_service._pb import dataset_pb2, model_pb2
 from homophily_service._pb import job_pb2 as pb
+from homophily_service.models import graph_digest
+from homophily_service.parameters import graph_parameters
 
 from .serving import PATIENCE, Matrix, Project, Service, descendants, eventually, labels_of, refusal, seconds, values_of
 
@@ -107,6 +109,34 @@ def test_a_graph_is_built_once_for_the_same_points_and_parameters(project: Proje
     other = project.model(dataset.name, LABELS, solver=IRR, graph=model_pb2.GraphParameters(n_neighbors=5))
     assert (first.graph.reused, second.graph.reused, other.graph.reused) == (False, True, False)
     assert first.graph.digest == second.graph.digest != other.graph.digest
+
+
+@pytest.mark.parametrize("space", [model_pb2.SPACE_UNSPECIFIED, model_pb2.SPACE_INPUT])
+def test_graphs_of_before_there_were_spaces_keep_their_names(space: model_pb2.Space.ValueType) -> None:
+    parameters = graph_parameters(model_pb2.GraphParameters(space=space), is_sparse=False, field="graph")
+    before = "32f8bc030bf35885f74bb16289ca9e4f18a2b5ae2d8e69d26a0edeea75ce9650"
+    assert graph_digest(bytes(32), parameters) == before
+    assert graph_digest(bytes(32), parameters | {"space": "whitened"}) != before
+
+
+def test_classes_that_differ_where_points_vary_little_need_whitened_points(project: Project) -> None:
+    rng = np.random.default_rng(0)
+    truth = np.arange(200) % 2
+    points = np.column_stack([100 * rng.normal(size=200), truth + 0.1 * rng.normal(size=200)])
+    known = dict(enumerate(truth[:20].tolist()))
+    dataset = project.upload(points).name
+    wrong, digests = {}, set()
+    for space in (model_pb2.SPACE_INPUT, model_pb2.SPACE_PRINCIPAL, model_pb2.SPACE_WHITENED):
+        graph = model_pb2.GraphParameters(space=space)
+        model = project.model(dataset, known, graph=graph)
+        assert (model.graph_parameters, model.graph.reused) == (graph, False)
+        digests.add(model.graph.digest)
+        wrong[space] = np.mean(np.array(project.classes(model)) != truth)
+    assert wrong[model_pb2.SPACE_WHITENED] < 0.02 < 0.2 < wrong[model_pb2.SPACE_INPUT]
+    assert len(digests) == 3
+    # From the stored graph, which has kept its directions.
+    answer = project.predict(model.name, np.array([[-50.0, 0.0], [-50.0, 1.0], [60.0, 0.0], [60.0, 1.0]]))
+    assert list(answer.class_indices) == [0, 1, 0, 1]
 
 
 def test_a_graph_that_is_there_is_not_paid_for_again(project: Project) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.datasets import make_moons
 
 from homophily_service._pb import model_pb2
@@ -79,7 +80,7 @@ def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[An
 
 def compared(message: model_pb2.Model) -> list[Any]:
     return [
-        (trial.number, trial.error_rate, trial.score, trial.solver.SerializeToString(deterministic=True))
+        (trial.number, trial.error_rate, trial.score, str(trial.graph), str(trial.solver))
         for trial in message.search.trials
     ]
 
@@ -136,6 +137,32 @@ def test_people_say_what_is_searched(client: Client, moons: tuple[Any, Any]) -> 
     assert message.solver_parameters.power in (1, 2)
 
 
+def test_a_search_finds_the_space_that_suits_the_points(client: Client, moons: tuple[Any, Any]) -> None:
+    # Along the last column, which tells nothing, points are far from each other; whitened, they are not.
+    points = np.column_stack([moons[0], 30 * np.random.default_rng(0).normal(size=U)])
+    model = client.fit(points, **asked(moons, vary=["space"]), method="irr").result(PATIENCE)
+    message = message_of(client, model)
+    every = {model_pb2.SPACE_INPUT, model_pb2.SPACE_PRINCIPAL, model_pb2.SPACE_WHITENED}
+    assert {trial.graph.space for trial in message.search.trials} == every
+    assert message.graph_parameters.space == model_pb2.SPACE_WHITENED
+    assert model.graph_parameters["space"] == "whitened"
+    fixed = client.fit(points, **asked(moons), space="principal", method="irr").result(PATIENCE)
+    assert {trial.graph.space for trial in message_of(client, fixed).search.trials} == {model_pb2.SPACE_PRINCIPAL}
+
+
+def test_trials_start_from_each_other_if_asked_for(client: Client, moons: tuple[Any, Any]) -> None:
+    cold, warm, spread = (
+        message_of(client, client.fit(moons[0], **asked(moons, trials=12, **how), max_iter=2).result(PATIENCE))
+        for how in ({}, {"warm_start": True}, {"warm_start": True, "spread": True})
+    )
+    # So few steps do not forget where they began.
+    assert compared(warm) != compared(cold)
+    assert compared(warm) == compared(spread)
+    assert [trial.score for trial in warm.search.trials if trial.stage == 1] == [
+        trial.score for trial in cold.search.trials if trial.stage == 1
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -144,6 +171,8 @@ def test_people_say_what_is_searched(client: Client, moons: tuple[Any, Any]) -> 
         ({"search": {"vary": ["lambda1", "lambda2"]}, "lambda2": 0.01}, "search.vary[1]"),
         ({"search": {"vary": ["sigma_f"]}, "method": "irr"}, "search.vary[0]"),
         ({"search": {"vary": ["sigma_x"]}, "weights": "fixed"}, "search.vary[0]"),
+        ({"search": {"vary": ["lambda1", "space"]}, "metric": "cosine"}, "search.vary[1]"),
+        ({"search": {"vary": ["space"]}, "space": "input"}, "search.vary[0]"),
         ({"search": {"trials": 1}}, "search.trials"),
         ({"search": {"seconds": -1.0}}, "search.seconds"),
         ({"validation": {3: "left"}}, "validation.points[0]"),
@@ -154,6 +183,13 @@ def test_a_wrong_search_is_refused(client: Client, moons: tuple[Any, Any], chang
     with pytest.raises(InvalidArgument) as refused:
         client.fit(moons[0], **(asked(moons) | change))
     assert refused.value.violations[0].field == field
+
+
+def test_sparse_points_have_one_space(client: Client, moons: tuple[Any, Any]) -> None:
+    points = csr_array(np.abs(moons[0]))
+    with pytest.raises(InvalidArgument) as refused:
+        client.fit(points, **asked(moons, vary=["space"]))
+    assert refused.value.violations[0].field == "search.vary[0]"
 
 
 def test_a_search_with_too_few_labels_fails_with_a_sentence(client: Client, moons: tuple[Any, Any]) -> None:

@@ -160,6 +160,20 @@ def test_fit_on_a_file_uploads_it_once(run: Run, files: Path) -> None:
     assert labels == [1, 2]
 
 
+def test_spaces_and_warm_starts_are_asked_for_by_their_names(run: Run, files: Path) -> None:
+    run("upload", files / "points.npy")
+    shown = run("fit", "points", "--labels", "few.npy", "--space", "whitened", "--model", "m").out
+    assert "ERR, space=whitened" in shown
+    assert run("predict", "m", "new.npy", "--json").json["labels"] == [0, 1]
+    mapped = run("embed", "points", "--labels", "few.npy", "--space", "principal", "--json").json
+    assert mapped["embedding"]["graph_parameters"] == {"space": "principal"}
+    options = ["--search", "--trials", "6", "--vary", "space,lambda2", "--warm-start"]
+    search = run("fit", "points", "--labels", "few.npy", *options, "--json").json["model"]["search"]
+    assert len({trial["graph_parameters"]["space"] for trial in search["trials"]}) > 1
+    refused = run("fit", "points", "--labels", "few.npy", "--warm-start", code=2)
+    assert "--warm-start and --vary are of a --search" in refused.err
+
+
 def test_a_detached_job_is_watched(run: Run, files: Path) -> None:
     run("upload", files / "points.npy")
     name = run("fit", "points", "--labels", "few.npy", "--detach", "--priority", "5").out.strip()

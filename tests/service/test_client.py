@@ -225,6 +225,8 @@ def test_parameters_come_back_by_the_cores_names() -> None:
         "class_prior": [0.25, 0.75],
     }
     assert to_dict(graph_message(**graph, exponent=None)) == graph
+    for space in ("input", "principal", "whitened"):
+        assert to_dict(graph_message(space=space)) == {"space": space}
     assert to_dict(solver_message(**solver, power=None)) == solver
     assert to_dict(solver_message(class_prior="estimate", power=np.int64(2))) == {"class_prior": "estimate", "power": 2}
     with pytest.raises(ValueError, match=r"metric must be one of 'euclidean', 'cosine'. Got 'manhattan'"):

@@ -45,6 +45,34 @@ METRIC_COSINE: Metric.ValueType  # 2
 """One minus the cosine of the angle."""
 Global___Metric: _TypeAlias = Metric  # noqa: Y015
 
+class _Space:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SpaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Space.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SPACE_UNSPECIFIED: _Space.ValueType  # 0
+    """The default: input."""
+    SPACE_INPUT: _Space.ValueType  # 1
+    """Among the points as they are given."""
+    SPACE_PRINCIPAL: _Space.ValueType  # 2
+    """Along the 50 leading principal directions of the points."""
+    SPACE_WHITENED: _Space.ValueType  # 3
+    """Along all principal directions, each scaled to variance 1: the Mahalanobis distance."""
+
+class Space(_Space, metaclass=_SpaceEnumTypeWrapper):
+    """Where distances between points are measured. All but the input is for dense points and Euclidean distance only."""
+
+SPACE_UNSPECIFIED: Space.ValueType  # 0
+"""The default: input."""
+SPACE_INPUT: Space.ValueType  # 1
+"""Among the points as they are given."""
+SPACE_PRINCIPAL: Space.ValueType  # 2
+"""Along the 50 leading principal directions of the points."""
+SPACE_WHITENED: Space.ValueType  # 3
+"""Along all principal directions, each scaled to variance 1: the Mahalanobis distance."""
+Global___Space: _TypeAlias = Space  # noqa: Y015
+
 class _EdgeWeights:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -193,6 +221,7 @@ class GraphParameters(_message.Message):
     SIGMA_X_FIELD_NUMBER: _builtins.int
     EXPONENT_FIELD_NUMBER: _builtins.int
     SYMMETRIZE_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
     n_neighbors: _builtins.int
     """Neighbours of each point, k; 10 if not given."""
     metric: Global___Metric.ValueType
@@ -205,6 +234,8 @@ class GraphParameters(_message.Message):
     """The exponent of the distance in the weight, 1 or 2; 2 if not given."""
     symmetrize: Global___Symmetrization.ValueType
     """The symmetrisation."""
+    space: Global___Space.ValueType
+    """Where neighbours are searched."""
     def __init__(
         self,
         *,
@@ -214,10 +245,11 @@ class GraphParameters(_message.Message):
         sigma_x: _builtins.float | None = ...,
         exponent: _builtins.int | None = ...,
         symmetrize: Global___Symmetrization.ValueType = ...,
+        space: Global___Space.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "metric", b"metric", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x", "symmetrize", b"symmetrize", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "metric", b"metric", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x", "space", b"space", "symmetrize", b"symmetrize", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exponent: _TypeAlias = _typing.Literal["exponent"]  # noqa: Y015
     _WhichOneofArgType__exponent: _TypeAlias = _typing.Literal["_exponent", b"_exponent"]  # noqa: Y015
@@ -668,19 +700,24 @@ class SearchParameters(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
     VARY_FIELD_NUMBER: _builtins.int
+    WARM_START_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
-    """Settings that are tried at most; if not given, 30 for IRR and 50 for ERR."""
+    """Settings that are tried at most; if not given, 30 for IRR and 54 for ERR."""
     seconds: _builtins.float
     """Seconds from the start of the job after which no more are begun; no limit if not given."""
     seed: _builtins.int
     """Where random choices start; the same seed and the same trials find the same."""
     spread: _builtins.bool
     """Spread the trials over the workers as jobs of their own."""
+    warm_start: _builtins.bool
+    """Start every ERR trial from the solution of the next smaller lambda2 tried with otherwise equal parameters, instead of
+    from IRR's: fewer evaluations, and answers that may differ a little from those of the final fit.
+    """
     @_builtins.property
     def vary(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What to look for: n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then sigma_f, lambda2 and repulsion by
-        ERR, with power (the Laplacian's), which IRR judges where it is the method. None of them may be given. If empty:
-        all but repulsion and power, and but for what is given.
+        """What to look for: space, n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then sigma_f, lambda2 and
+        repulsion by ERR, with power (the Laplacian's), which IRR judges where it is the method. None of them may be given.
+        If empty: all but repulsion and power, and but for what is given; space only for dense points and Euclidean distance.
         """
 
     def __init__(
@@ -691,10 +728,11 @@ class SearchParameters(_message.Message):
         seed: _builtins.int = ...,
         spread: _builtins.bool = ...,
         vary: _abc.Iterable[_builtins.str] | None = ...,
+        warm_start: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "trials", b"trials"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "seed", b"seed", "spread", b"spread", "trials", b"trials", "vary", b"vary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds", b"_seconds", "_trials", b"_trials", "seconds", b"seconds", "seed", b"seed", "spread", b"spread", "trials", b"trials", "vary", b"vary", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
     _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015

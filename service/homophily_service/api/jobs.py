@@ -191,7 +191,7 @@ class Jobs:
         check_two_classes(labels.classes, "labels")
         self._check_compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
         if request.HasField("search"):
-            check_search(request, "search")
+            check_search(request, "search", is_sparse=is_sparse)
             apart("validation", request.validation.points, request.labels.points)
         graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
         solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))

@@ -101,6 +101,12 @@ class GraphOptions:
         int | None, typer.Option(help="Of the distance in the weight, 1 or 2.", metavar="N", rich_help_panel=_GRAPH)
     ] = None
     symmetrize: Annotated[str | None, typer.Option(help="max or mean.", metavar="WORD", rich_help_panel=_GRAPH)] = None
+    space: Annotated[
+        str | None,
+        typer.Option(
+            help="Where neighbours are searched: input, principal or whitened.", metavar="WORD", rich_help_panel=_GRAPH
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ class SearchOptions:
         bool, typer.Option("--search", help="Look for the parameters that are not given.", rich_help_panel=_SEARCH)
     ] = False
     trials: Annotated[
-        int | None, typer.Option(help="Settings to try at most; 50, IRR 30.", metavar="N", rich_help_panel=_SEARCH)
+        int | None, typer.Option(help="Settings to try at most; 54, IRR 30.", metavar="N", rich_help_panel=_SEARCH)
     ] = None
     search_seconds: Annotated[
         float | None, typer.Option(help="No more are begun after so long.", metavar="S", rich_help_panel=_SEARCH)
@@ -177,11 +183,17 @@ class SearchOptions:
     spread: Annotated[
         bool, typer.Option("--spread", help="Spread the trials over all workers.", rich_help_panel=_SEARCH)
     ] = False
+    warm_start: Annotated[
+        bool,
+        typer.Option(
+            "--warm-start", help="Start ERR trials from each other: faster, less exact.", rich_help_panel=_SEARCH
+        ),
+    ] = False
     vary: Annotated[
         str | None,
         typer.Option(
-            help="What to look for, with commas: n_neighbors, weights, sigma_x, lambda1, sigma_f, lambda2, repulsion, "
-            "power. Without it all but the last two.",
+            help="What to look for, with commas: space, n_neighbors, weights, sigma_x, lambda1, sigma_f, lambda2, "
+            "repulsion, power. Without it all but the last two.",
             metavar="NAMES",
             rich_help_panel=_SEARCH,
         ),
@@ -190,11 +202,13 @@ class SearchOptions:
     def argument(self) -> dict[str, Any] | None:
         """What ``Client.fit`` takes."""
         vary = None if self.vary is None else [name.strip() for name in self.vary.split(",")]
-        every = {"trials": self.trials, "seconds": self.search_seconds, "seed": self.seed, "spread": self.spread}
-        given = {name: value for name, value in (every | {"vary": vary}).items() if value}
+        every: dict[str, Any] = {"trials": self.trials, "seconds": self.search_seconds, "seed": self.seed}
+        every |= {"spread": self.spread, "warm_start": self.warm_start, "vary": vary}
+        given = {name: value for name, value in every.items() if value}
         if given and not self.search:
             raise WrongInput(
-                "--trials, --search-seconds, --seed, --spread and --vary are of a --search, which is not asked for."
+                "--trials, --search-seconds, --seed, --spread, --warm-start and --vary are of a --search, which is not "
+                "asked for."
             )
         return given if self.search else None
 

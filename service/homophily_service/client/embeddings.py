@@ -52,6 +52,7 @@ class Embeddings(Jobs):
         sigma_x: float | None = None,
         exponent: int | None = None,
         symmetrize: str | None = None,
+        space: str | None = None,
         data_weight: float | None = None,
         lambda2: float | None = None,
         lambda3: float | None = None,
@@ -85,7 +86,7 @@ class Embeddings(Jobs):
         withdrawn_must, withdrawn_cannot : links of the earlier embedding that do not count any more.
         n_components : dimensions of the map; 2 if not given, and those of an earlier embedding.
         n_clusters : also divide the points into so many clusters; "suggest" has the graph say how many.
-        n_neighbors … symmetrize : see the core's ``KNNGraph``; models and embeddings have their graph already.
+        n_neighbors … space : see the core's ``KNNGraph``; models and embeddings have their graph already.
         data_weight … normalized : see the core's ``ERREmbedding``, which also tells the paper's form. An earlier
             embedding's count where None is given. With ``closure=True`` or "two-class", links that contradict each
             other are refused; by default they are weighed, and a warning of the embedding gives an example.
@@ -115,6 +116,7 @@ class Embeddings(Jobs):
                 sigma_x=sigma_x,
                 exponent=exponent,
                 symmetrize=symmetrize,
+                space=space,
             ),
             solver=embedding_message(
                 data_weight=data_weight,

@@ -47,6 +47,7 @@ class Jobs(Datasets, Models):
         sigma_x: float | None = None,
         exponent: int | None = None,
         symmetrize: str | None = None,
+        space: str | None = None,
         power: int | None = None,
         lambda1: float | None = None,
         lambda2: float | None = None,
@@ -85,9 +86,10 @@ class Jobs(Datasets, Models):
         validation : labels, as y, that are not used, only compared with; a search decides by them.
         test : labels, as y, that are compared with when everything is decided.
         search : look for the hyper-parameters that are not given: True, a number of trials, or a dictionary with
-            ``trials``, ``seconds``, ``seed``, ``spread`` (True: as jobs of their own, over all workers) and ``vary``,
-            the names of those to look for: n_neighbors, weights, sigma_x, lambda1, sigma_f and lambda2, and if asked
-            for power and repulsion.
+            ``trials``, ``seconds``, ``seed``, ``spread`` (True: as jobs of their own, over all workers),
+            ``warm_start`` (True: every ERR trial starts from the solution of the next smaller lambda2; faster, a little
+            less exact) and ``vary``, the names of those to look for: space, n_neighbors, weights, sigma_x, lambda1,
+            sigma_f and lambda2, and if asked for power and repulsion.
         calibrate : so that probabilities can be asked for; takes about five more fits.
         register : register the model under this name with the tracking server, as a new version, which gets
             ``aliases`` such as "champion". It is there seconds after the job has ended.
@@ -106,6 +108,7 @@ class Jobs(Datasets, Models):
                 sigma_x=sigma_x,
                 exponent=exponent,
                 symmetrize=symmetrize,
+                space=space,
             ),
             solver=solver_message(
                 method=method,

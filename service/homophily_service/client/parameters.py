@@ -20,6 +20,7 @@ WEIGHTS = {
     "global": pb.EDGE_WEIGHTS_GLOBAL,
     "fixed": pb.EDGE_WEIGHTS_FIXED,
 }
+SPACES = {"input": pb.SPACE_INPUT, "principal": pb.SPACE_PRINCIPAL, "whitened": pb.SPACE_WHITENED}
 SYMMETRIZATIONS = {"max": pb.SYMMETRIZATION_MAX, "mean": pb.SYMMETRIZATION_MEAN}
 METHODS = {"err": pb.METHOD_ERR, "irr": pb.METHOD_IRR}
 # By the core's names.
@@ -37,6 +38,7 @@ _CHOICES: dict[str, Mapping[Any, int]] = {
     "metric": METRICS,
     "weights": WEIGHTS,
     "symmetrize": SYMMETRIZATIONS,
+    "space": SPACES,
     "method": METHODS,
     "multiclass": MULTICLASS,
     "closure": CLOSURES,

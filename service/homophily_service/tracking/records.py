@@ -219,6 +219,7 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
             "search.seconds": search.seconds if search.HasField("seconds") else None,
             "search.seed": search.seed,
             "search.spread": search.spread,
+            "search.warm_start": search.warm_start,
         }
     if made is None and (searches or not isinstance(request, job_pb2.FitRequest)):
         # What it goes on from has the rest; known for certain when it has ended.

@@ -17,7 +17,7 @@ from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound, Unavailable
 from homophily_service.models import CLASSIFIERS, Classifier, graph_path, save_model
 from homophily_service.names import ModelName
-from homophily_service.parameters import METRICS, MULTICLASS, SYMMETRIZATIONS, WEIGHTS, class_values
+from homophily_service.parameters import METRICS, MULTICLASS, SPACES, SYMMETRIZATIONS, WEIGHTS, class_values
 from homophily_service.store.blob_backends import MANIFEST
 from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
 from homophily_service.tracking.place import connect
@@ -146,6 +146,7 @@ def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None
         graph.sigma_x = of_graph["sigma_x"]
     graph.metric, graph.weights = _number(METRICS, of_graph["metric"]), _number(WEIGHTS, of_graph["weights"])
     graph.symmetrize = _number(SYMMETRIZATIONS, of_graph["symmetrize"])
+    graph.space = _number(SPACES, of_graph["space"])
 
 
 def _number(choices: dict[Any, Any], word: str) -> Any:

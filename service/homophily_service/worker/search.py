@@ -43,6 +43,8 @@ class Question(NamedTuple):
     method: Method
     fixed: dict[str, Any]
     n_classes: int
+    #: Columns of dense points; None for sparse ones.
+    n_features: int | None
 
 
 def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | Waiting:
@@ -60,7 +62,9 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
     work.stage.enter("search")
     work.stage.progress.max_trials = budget["trials"]
     if asked.spread:
-        search = Search(len(question.y), question.n_classes, **budget, fixed=question.fixed)
+        search = Search(
+            len(question.y), question.n_classes, **budget, fixed=question.fixed, n_features=question.n_features
+        )
         search.tell(_outcomes(work))
         for trial in search.trials:
             _count(work, trial)
@@ -77,6 +81,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
             **budget,
             sample_weight=question.weights,
             validation=question.validation,
+            warm_start=asked.warm_start,
             n_jobs=work.threads,
             callback=lambda trial: _count(work, trial),
             **question.fixed,
@@ -102,6 +107,7 @@ def try_group(work: Work) -> bytes:
         validation=question.validation,
         seed=request.search.seed,
         seconds=until - work.stores.queue.parent_seconds(work.task.name),
+        warm_start=request.search.warm_start,
         n_jobs=work.threads,
         callback=lambda trial: _count(work, trial),
     )
@@ -138,7 +144,9 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
         # Only a default, which is the search's to say.
         if name not in given:
             del fixed[name]
-    return Question(y, weights, validation.points if validation.points.size else None, method, fixed, len(classes))
+    judges = validation.points if validation.points.size else None
+    n_features = None if is_sparse else dataset.shape.dense.columns
+    return Question(y, weights, judges, method, fixed, len(classes), n_features)
 
 
 def _points(work: Work, blob: str, dataset: dataset_pb2.Dataset) -> Any:
