@@ -41,8 +41,10 @@ def run(options: Options, report: Report) -> None:
         rows.append(measure(name, solve, graph, data.y, labels))
     report.progress("principal directions")
     principal = KNNGraph(space="principal").fit(data.X)
-    for name in ("IRR p = 2", "ERR p = 2"):
-        rows.append(measure(f"{name}, principal directions", solvers()[name], principal, data.y, labels))
+    rows += [
+        measure(f"{name}, principal directions", solvers()[name], principal, data.y, labels)
+        for name in ("IRR p = 2", "ERR p = 2")
+    ]
     report.table(
         f"{data.name}: {len(data.y):,} points, {{2, 5}} against the rest, {LABELS} labels, {seeds} draws", rows
     )

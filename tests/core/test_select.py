@@ -621,10 +621,12 @@ def test_points_with_many_columns_are_compared_along_principal_directions_or_whi
     assert {group.graph["space"] for group in Search(1000, 2, n_features=10).ask()} == {"input", "whitened"}
 
 
-def test_the_space_of_sparse_points_is_not_searched():
+def test_the_space_of_sparse_points_or_too_many_columns_is_not_searched():
     assert all("space" not in group.graph for group in Search(1000, 2, fixed={"metric": "cosine"}).ask())
-    with pytest.raises(ValueError, match="leave out 'space'"):
-        Search(1000, 2, vary=["space"])
+    for columns in (None, 8193):
+        assert all("space" not in group.graph for group in Search(1000, 2, n_features=columns).ask())
+        with pytest.raises(ValueError, match="leave out 'space'"):
+            Search(1000, 2, vary=["space"], n_features=columns)
 
 
 def test_classes_that_differ_where_points_vary_little_are_found_by_whitening():

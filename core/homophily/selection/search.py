@@ -17,7 +17,7 @@ from homophily.selection.choice import rank, score
 from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
 from homophily.selection.sampler import Dimension, suggest
-from homophily.space import PRINCIPAL_DIRECTIONS
+from homophily.space import MOST_COLUMNS, PRINCIPAL_DIRECTIONS
 
 #: What can be searched. "power" is of the last stage: IRR's if there is no other.
 STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
@@ -304,11 +304,12 @@ class Search:
 
     def _possible_spaces(self, n_features: int | None, vary: Sequence[str] | None) -> tuple[str, ...]:
         """The spaces to choose between, the likelier first; who names them in ``vary`` means all."""
-        if n_features is None or not self.graph or self.fixed.get("metric", "euclidean") != "euclidean":
+        metric = self.fixed.get("metric", "euclidean")
+        if n_features is None or n_features > MOST_COLUMNS or not self.graph or metric != "euclidean":
             if vary is not None and "space" in vary:
                 raise ValueError(
-                    "The 'vary' parameter of Search must leave out 'space' unless points are dense and "
-                    "metric='euclidean'. Got 'space' instead."
+                    "The 'vary' parameter of Search must leave out 'space' unless points are dense, of at most "
+                    f"{MOST_COLUMNS} columns, and metric='euclidean'. Got 'space' instead."
                 )
             return ("input",)
         if vary is not None:
