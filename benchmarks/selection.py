@@ -27,12 +27,16 @@ LABELS = VALIDATION = 50
 # The best case's grid; σ_f in shares of its default, λ2 in shares of λ1. IRR stands for λ2 = 0.
 NEIGHBORS = (6, 8, 10, 20, 40)
 WHITENED_NEIGHBORS = (40, 80)
-WEIGHTS: tuple[dict[str, Any], ...] = ({"weights": "global", "sigma_x": 0.5}, {"weights": "local", "sigma_x": 1.0})
+WEIGHTS: tuple[dict[str, Any], ...] = (
+    {"weights": "global", "sigma_x": 0.5},
+    {"weights": "global", "sigma_x": 0.75},
+    {"weights": "local", "sigma_x": 1.0},
+)
 LAMBDA1 = (0.1, 1.0, 10.0)
 SIGMA_F = (0.67, 1.0)
 LAMBDA2 = (0.03, 0.08, 0.25, 2.0)
 #: So many of IRR's settings with the lowest errors are taken on to ERR.
-STARTS = 8
+STARTS = 16
 
 # What must be reached on real data.
 MOST_SECONDS = 60.0

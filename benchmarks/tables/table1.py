@@ -176,12 +176,25 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
     tried = trial_errors(data, split, [trial for trial in found.trials if trial.method == way])
     return {
         "error": split.error(found.estimator_.transduction_, data.y),
-        "best": min(default, *tried, *getattr(best_cases(data, split, power), way)),
+        "best": min(default, *tried, *getattr(_best_cases(data, split, power), way)),
         "default": default,
         "seconds": seconds,
         "trials": len(found.trials),
         "parameters": {name: value for name, value in found.best.parameters.items() if name not in asked},
     }
+
+
+def _best_cases(data: DataSet, split: Draw, power: int) -> Errors:
+    """:func:`best_cases`, kept for the other cells of a draw."""
+    key = data.name, split.few.tobytes(), power
+    if key not in _best:
+        while len(_best) >= len(POWERS):
+            _best.pop(next(iter(_best)))
+        _best[key] = best_cases(data, split, power)
+    return _best[key]
+
+
+_best: dict[tuple[str, bytes, int], Errors] = {}
 
 
 def best_cases(data: DataSet, split: Draw, power: int) -> Errors:
