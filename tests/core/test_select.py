@@ -621,6 +621,14 @@ def test_points_with_many_columns_are_compared_along_principal_directions_or_whi
     assert {group.graph["space"] for group in Search(1000, 2, n_features=10).ask()} == {"input", "whitened"}
 
 
+@pytest.mark.parametrize(("points", "most"), [(100, 20), (5_000, 80), (60_000, 40), (1_000_000, 10)])
+def test_neighbours_are_searched_as_far_as_points_and_memory_allow(points, most):
+    search = Search(points, 2, method="irr", fixed={"metric": "cosine"}, trials=60)
+    play(search)
+    assert max(trial.parameters["n_neighbors"] for trial in search.trials) <= most
+    assert Search(60_000, 2, n_features=60)._spaces == ("principal",)
+
+
 def test_the_space_of_sparse_points_or_too_many_columns_is_not_searched():
     assert all("space" not in group.graph for group in Search(1000, 2, fixed={"metric": "cosine"}).ask())
     for columns in (None, 8193):

@@ -35,6 +35,10 @@ GRAPHS = 3
 FIRST_BATCH = 18
 #: So many points for each column are needed to know the directions of little variance.
 WHITENED_POINTS = 3
+#: With more points, an index finds few of the neighbours in whitened space, and slowly.
+MOST_WHITENED = 20_000
+#: Entries of L² that a trial may have, about n k²: with many points k is not searched as far up.
+MOST_ENTRIES = 1e8
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
 #: Where a search begins, k and λ1: for Euclidean distances with two classes and more, for cosine and whitened ones.
@@ -315,7 +319,8 @@ class Search:
         if vary is not None:
             return ("input", "principal", "whitened") if "space" in vary else ("input",)
         first = "principal" if n_features > PRINCIPAL_DIRECTIONS else "input"
-        return (first, "whitened") if WHITENED_POINTS * n_features <= self.n_points else (first,)
+        enough = WHITENED_POINTS * n_features <= self.n_points <= MOST_WHITENED
+        return (first, "whitened") if enough else (first,)
 
     def _home(self, stage: Stage, space: str | None = None) -> Parameters:
         """Where a stage begins, and what its choice is drawn to: what does well on many sets with few labels.
@@ -369,7 +374,7 @@ class Search:
 
     @property
     def _most_neighbors(self) -> int:
-        return max(10, min(80, self.n_points // 5))
+        return max(10, min(80, self.n_points // 5, int(math.sqrt(MOST_ENTRIES / self.n_points))))
 
 
 def _lambda1(parameters: Parameters) -> float:
