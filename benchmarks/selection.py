@@ -36,7 +36,7 @@ LAMBDA1 = (0.1, 1.0, 10.0)
 SIGMA_F = (0.67, 1.0)
 LAMBDA2 = (0.03, 0.08, 0.25, 2.0)
 #: So many of IRR's settings with the lowest errors are taken on to ERR.
-STARTS = 16
+STARTS = 4
 
 # What must be reached on real data.
 MOST_SECONDS = 60.0
