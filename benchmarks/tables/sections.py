@@ -108,8 +108,9 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
         "brackets, are not compared with. Real-sim has no data here. The paper has no L² for MNIST («matrix too "
         "dense»). The best case is the lowest error in a fixed grid and among the trials of a draw's search, "
         "then averaged over draws. "
-        "Peers choose their graph (k = 5, 10, 20 or 40; on all of MNIST 10) and LabelSpreading its α by the same "
-        "validation points. A peer that is given the true shares of the classes is told what no other method is: in "
+        "Peers choose their graph (k = 5, 10, 20 or 40, in every space that our search may take; on all of MNIST one "
+        "graph for all, of 10 neighbours along principal directions) and LabelSpreading its α by the same validation "
+        "points. A peer that is given the true shares of the classes is told what no other method is: in "
         "brackets, and not compared."
     )
     return "\n\n".join(parts)
