@@ -177,11 +177,17 @@ class Search:
         ]
 
     def _ranked(self, stage: Stage, before: float = math.inf) -> list[Trial]:
-        """Trials from the best to the worst; those of the last stage by their graphs, too."""
+        """Trials from the best to the worst; those of the last stage by their graphs, too, of which IRR's tell more."""
         tried = {trial.number: trial for trial in self._tried(stage, before)}
         stages: list[Stage] = ["graph", "relationships"] if stage == "relationships" else ["graph"]
         dimensions = {name: each for one in stages for name, each in self._dimensions(one).items()}
         shares = [trial._replace(parameters=self._by_shares(trial.parameters)) for trial in tried.values()]
+        if stage == "relationships" and "lambda2" in dimensions:
+            # IRR is ERR with hardly any λ2. It is not chosen here, so it counts as pruned.
+            least = {**self._home(stage), "lambda2": dimensions["lambda2"].low}
+            shares += [
+                trial._replace(parameters={**least, **trial.parameters}, pruned=True) for trial in self._tried("graph")
+            ]
         homes = [
             {name: value for one in stages for name, value in self._home(one, trial.parameters.get("space")).items()}
             for trial in shares
