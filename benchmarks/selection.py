@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from benchmarks.data import Classes, DataSet, draw_labels, read, usps
 from benchmarks.measure import timed, warm_up
@@ -174,13 +175,14 @@ def grid_errors(graphs: Sequence[KNNGraph], data: DataSet, split: Draw, power: i
     """Of IRR over graphs and λ1, and of ERR over σ_f and λ2 where IRR does best."""
     parallel = joblib.Parallel(n_jobs=-1, prefer="threads")
     lines = list(product(graphs, LAMBDA1))
-    begun = parallel(joblib.delayed(_start)(graph, lambda1, data, split, power) for graph, lambda1 in lines)
-    best = sorted(range(len(lines)), key=lambda line: begun[line][0])[:starts]
-    settings = product(best, SIGMA_F, LAMBDA2)
-    err = parallel(
-        joblib.delayed(_goes_on)(*lines[line], begun[line][1], data, split, power, sigma_f, lambda2)
-        for line, sigma_f, lambda2 in settings
-    )
+    with threadpool_limits(1):
+        begun = parallel(joblib.delayed(_start)(graph, lambda1, data, split, power) for graph, lambda1 in lines)
+        best = sorted(range(len(lines)), key=lambda line: begun[line][0])[:starts]
+        settings = product(best, SIGMA_F, LAMBDA2)
+        err = parallel(
+            joblib.delayed(_goes_on)(*lines[line], begun[line][1], data, split, power, sigma_f, lambda2)
+            for line, sigma_f, lambda2 in settings
+        )
     return Errors([error for error, _ in begun], list(err))
 
 

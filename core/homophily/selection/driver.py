@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.errors import HomophilyWarning
@@ -154,7 +156,9 @@ def find(
         outcome = run_group(group, graph, y, parts, deadline, inner, callback, warm_start)
         return outcome._replace(ended=time.perf_counter() - began)
 
-    with warnings.catch_warnings(), joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
+    # Threads of BLAS beside those of the groups would wait for one another: a search takes three times as long then.
+    one_thread = threadpool_limits(1) if workers > 1 else nullcontext()
+    with warnings.catch_warnings(), one_thread, joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
         # Around all threads at once: the filters are the process's, not a thread's.
         warnings.simplefilter("ignore", HomophilyWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
