@@ -111,7 +111,7 @@ def _answers(
     running: dict[Future[tuple[Result | str, float]], Cell] = {}
 
     def submit(count: int) -> None:
-        with _interrupts_ignored():
+        with _interrupts_held():
             for cell in islice(waiting, count):
                 running[pool.submit(answer, compute, cell, options.data)] = cell
 
@@ -139,16 +139,19 @@ def answer(compute: Compute, cell: Cell, folder: Path | None) -> tuple[Result | 
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Processes that begin meanwhile ignore Ctrl-C, which reaches all of a terminal: one of them is to answer it."""
+def _interrupts_held() -> Iterator[None]:
+    """Processes that begin meanwhile do not see Ctrl-C, which reaches all of a terminal: one of them is to answer it.
+
+    Held back, not ignored, which would lose one that comes just then.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ignore_interrupts() -> None:
