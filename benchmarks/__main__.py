@@ -25,7 +25,6 @@ COMMANDS = (
     "embedding",
     "clustering",
     "scatter",
-    "selection",
     "capacity",
     "partitions",
     "spread",

@@ -2,7 +2,7 @@
 
 Some points are labelled, as many others are for choosing parameters, and errors are of the rest. «Chosen» figures come
 from :func:`homophily.selection.select`, which sees labels and validation points only; «best case» is the lowest error
-of a draw in a fixed grid and among the trials of that search: what a choice by the answers themselves would have found.
+of a draw in a fixed grid, or of the chosen or default setting: what a choice by the answers themselves would find.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from benchmarks.data import Classes, DataSet, mnist, read, usps
 from benchmarks.measure import cpu_timed
 from benchmarks.peers import TRUE_SHARES
-from benchmarks.selection import STARTS, Draw, Errors, draw, grid_errors, grid_graphs, spaces
 from benchmarks.tables.cells import Cell, Records, Result
+from benchmarks.tables.grid import STARTS, Draw, Relationships, draw, grid_errors, grid_graphs, spaces
 from benchmarks.tables.peers import GRAPHS, label_peers
 from benchmarks.tables.run import FAILED, Options
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.selection import Search, Trial, select
+from homophily.selection import Search, select
 
 TABLE = "table1"
 FILES = {
@@ -41,25 +41,27 @@ LARGE_GRAPH: dict[str, Any] = {"n_neighbors": 10, "space": "principal"}
 SUBSET = 2_000
 OURS = ("IRR", "ERR")
 POWERS = (1, 2)
-GRAPH = ("n_neighbors", "weights", "sigma_x", "space")
+#: Fits of two classes on dense points take a twentieth of a second, others ten times as long.
+FAST_STARTS = 24
+FAST_RELATIONSHIPS = Relationships((0.67, 1.0, 1.4), (0.03, 0.1, 0.3), (1.0, 0.65))
 
 
 class Protocol(NamedTuple):
-    """How many points are labelled, how many are to choose by, and how many trials a search has."""
+    """How many points are labelled, how many are to choose by, how many trials a search has, and how many draws."""
 
     labels: int
     validation: int
     per_class: bool = False
-    trials: int = 54
+    trials: int = 60
     quick_trials: int = 15
+    draws: int = 10
 
 
 PROTOCOLS = {name: Protocol(50, 50) for name in FILES} | {
     # A search over 60,000 points has fewer trials: its first ones are those that matter most.
-    "mnist": Protocol(300, 300, trials=15, quick_trials=5),
-    "mnist-multi": Protocol(50, 50, per_class=True),
+    "mnist": Protocol(300, 300, trials=15, quick_trials=5, draws=5),
+    "mnist-multi": Protocol(50, 50, per_class=True, draws=5),
 }
-SEEDS, QUICK_SEEDS = 10, 1
 
 
 def plan(options: Options, records: Records) -> list[Cell]:  # noqa: ARG001
@@ -69,7 +71,7 @@ def plan(options: Options, records: Records) -> list[Cell]:  # noqa: ARG001
     for name, protocol in PROTOCOLS.items():
         if not available(options.data, name):
             continue
-        seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
+        seeds = options.seeds or (1 if options.quick else protocol.draws)
         split = {"labels": protocol.labels, "validation": protocol.validation}
         trials = protocol.quick_trials if options.quick else protocol.trials
         # As many as the first stage of ERR's search has, so that both have the same graph to choose.
@@ -148,14 +150,14 @@ def split_points(y: Classes, name: str, seed: int) -> Draw:
     return Draw(known, few, np.concatenate(chosen))
 
 
-def graph_of(data: DataSet, n_neighbors: int = 10, **weights: Any) -> KNNGraph:
+def graph_of(data: DataSet, n_neighbors: int = 10, **how: Any) -> KNNGraph:
     """A graph, kept while the same data set is worked on."""
     if not _kept or _kept[0][0] is not data.X:
         _kept[:] = [(data.X, {})]
     graphs = _kept[0][1]
-    key = repr((n_neighbors, weights))
+    key = repr((n_neighbors, how))
     if key not in graphs:
-        graphs[key] = KNNGraph(n_neighbors=n_neighbors, metric=data.metric, **weights).fit(data.X)
+        graphs[key] = KNNGraph(n_neighbors=n_neighbors, metric=data.metric, **how).fit(data.X)
     return graphs[key]
 
 
@@ -163,7 +165,7 @@ _kept: list[tuple[Any, dict[str, KNNGraph]]] = []
 
 
 def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> Result:
-    """What automatic choice finds, and the best of what it tried."""
+    """What automatic choice finds, beside the defaults and the best case."""
     large = len(data.y) > LARGE_POINTS
     X = graph_of(data, **LARGE_GRAPH) if large else data.X
     asked: dict[str, Any] = {"power": power} if large else {"power": power, "metric": data.metric}
@@ -173,10 +175,10 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
     )
     by_default = _kind(way)(power=power).fit(graph_of(data, **LARGE_GRAPH) if large else graph_of(data), split.few)
     default = split.error(by_default.transduction_, data.y)
-    tried = trial_errors(data, split, [trial for trial in found.trials if trial.method == way])
+    error = split.error(found.estimator_.transduction_, data.y)
     return {
-        "error": split.error(found.estimator_.transduction_, data.y),
-        "best": min(default, *tried, *getattr(_best_cases(data, split, power), way)),
+        "error": error,
+        "best": min(default, error, best_case(data, split, power, way)),
         "default": default,
         "seconds": seconds,
         "trials": len(found.trials),
@@ -184,48 +186,24 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
     }
 
 
-def _best_cases(data: DataSet, split: Draw, power: int) -> Errors:
-    """:func:`best_cases`, kept for the other cells of a draw."""
-    key = data.name, split.few.tobytes(), power
-    if key not in _best:
-        while len(_best) >= len(POWERS):
-            _best.pop(next(iter(_best)))
-        _best[key] = best_cases(data, split, power)
-    return _best[key]
-
-
-_best: dict[tuple[str, bytes, int], Errors] = {}
-
-
-def best_cases(data: DataSet, split: Draw, power: int) -> Errors:
-    """The errors of the grid; for many points, of the one graph."""
+def best_case(data: DataSet, split: Draw, power: int, way: Literal["irr", "err"]) -> float:
+    """The lowest error of a method in the grid; for many points, on the one graph."""
+    starts, relationships = STARTS, Relationships()
+    graphs = [LARGE_GRAPH]
     if len(data.y) > LARGE_POINTS:
-        return grid_errors([graph_of(data, **LARGE_GRAPH)], data, split, power, starts=1)
-    # Fits of two classes on dense points take a twentieth of a second, others ten times as long.
-    starts = 4 * STARTS if data.metric == "euclidean" and data.y.max() == 1 else STARTS // 2
-    return grid_errors([graph_of(data, **how) for how in grid_graphs(data)], data, split, power, starts)
+        starts = 1
+    else:
+        graphs = grid_graphs(data)
+        if data.metric == "euclidean" and data.y.max() == 1:
+            starts, relationships = FAST_STARTS, FAST_RELATIONSHIPS
+    found = grid_errors(
+        [graph_of(data, **how) for how in graphs], data, split, power, starts if way == "err" else 0, relationships
+    )
+    return min(found.err if way == "err" else found.irr)
 
 
 def _kind(way: Literal["irr", "err"]) -> type[IRRClassifier] | type[ERRClassifier]:
     return IRRClassifier if way == "irr" else ERRClassifier
-
-
-def trial_errors(data: DataSet, split: Draw, trials: list[Trial]) -> list[float]:
-    """The error of every trial's parameters on the points that are asked for."""
-    errors = []
-    # Graphs of searches are many, and no other draw has them: not among those kept.
-    graphs: dict[str, KNNGraph] = {}
-    for trial in trials:
-        if trial.error is None:
-            continue
-        how = {name: trial.parameters[name] for name in GRAPH if name in trial.parameters}
-        if not how:
-            graphs[repr(how)] = graph_of(data, **LARGE_GRAPH)
-        elif repr(how) not in graphs:
-            graphs[repr(how)] = KNNGraph(metric=data.metric, **how).fit(data.X)
-        model = _kind(trial.method)(**trial.parameters)
-        errors.append(split.error(model.fit(graphs[repr(how)], split.few).transduction_, data.y))
-    return errors
 
 
 def peer(data: DataSet, split: Draw, name: str, graphs: Sequence[int]) -> Result:
@@ -233,9 +211,9 @@ def peer(data: DataSet, split: Draw, name: str, graphs: Sequence[int]) -> Result
     found: list[tuple[float, float, float, str]] = []
     failure = ""
     # Graphs of the spaces that ours may choose among; of 60,000 points the one that ours has, too.
-    allowed = (LARGE_GRAPH["space"],) if len(data.y) > LARGE_POINTS else spaces(data)
+    allowed = [{"space": LARGE_GRAPH["space"]}] if len(data.y) > LARGE_POINTS else spaces(data)
     for neighbors, space in product(graphs, allowed):
-        W = graph_of(data, neighbors, space=space).W
+        W = graph_of(data, neighbors, **space).W
         for number, method in enumerate(label_peers()[name]):
             try:
                 seconds, classes = cpu_timed(lambda: method(W, split.few, data.y))  # noqa: B023
@@ -244,8 +222,8 @@ def peer(data: DataSet, split: Draw, name: str, graphs: Sequence[int]) -> Result
                 continue
             wrong = float(np.mean(classes[split.validation] != data.y[split.validation]))
             # Of equals the one nearest to the default comes first.
-            rank = (neighbors != 10) + (number != 0) + (space != "input")
-            choice = f"k = {neighbors}, {space}, {number}"
+            rank = (neighbors != 10) + (number != 0) + (space["space"] != "input")
+            choice = f"k = {neighbors}, {' '.join(map(str, space.values()))}, {number}"
             found.append((wrong + 1e-6 * rank, split.error(classes, data.y), seconds, choice))
     if not found:
         return {FAILED: failure}

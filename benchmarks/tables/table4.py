@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.data import Classes, mnist
 from benchmarks.measure import forget_peak, isolated, peak_memory
-from benchmarks.selection import Draw, draw
 from benchmarks.tables.cells import Cell, Records, Result
+from benchmarks.tables.grid import Draw, draw
 from benchmarks.tables.run import Options
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.selection import select

@@ -69,6 +69,7 @@ class IRRClassifier(GraphClassifier):
         exponent: int = 2,
         symmetrize: str = "mean",
         space: str = "input",
+        n_directions: int | None = None,
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[int, float], object] | None = None,
@@ -86,6 +87,7 @@ class IRRClassifier(GraphClassifier):
         self.exponent = exponent
         self.symmetrize = symmetrize
         self.space = space
+        self.n_directions = n_directions
         self.normalized = normalized
         self.backend = backend
         self.callback = callback
@@ -125,7 +127,7 @@ class ERRClassifier(GraphClassifier):
 
     Parameters
     ----------
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space : see :class:`KNNGraph`.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
     power : p, the power of the Laplacian. None takes 2, which is usually the more accurate, and 1 for the sparse form,
         which has no other. p = 1 costs about an eighth of the time and memory.
     lambda1 : λ1, weight of the smoothness of values.
@@ -217,6 +219,7 @@ class ERRClassifier(GraphClassifier):
         exponent: int = 2,
         symmetrize: str = "mean",
         space: str = "input",
+        n_directions: int | None = None,
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[State | Start], object] | None = None,
@@ -242,6 +245,7 @@ class ERRClassifier(GraphClassifier):
         self.exponent = exponent
         self.symmetrize = symmetrize
         self.space = space
+        self.n_directions = n_directions
         self.normalized = normalized
         self.backend = backend
         self.callback = callback

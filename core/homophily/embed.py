@@ -52,7 +52,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     Parameters
     ----------
     n_components : n, the coordinates of the map.
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space : see :class:`KNNGraph`.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
     data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
         one; it is α that keeps the map together, however long it is optimised.
     lambda2 : λ2, weight of the smoothness of relationships.
@@ -149,6 +149,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         exponent: int = 2,
         symmetrize: str = "max",
         space: str = "input",
+        n_directions: int | None = None,
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[State], object] | None = None,
@@ -177,6 +178,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.exponent = exponent
         self.symmetrize = symmetrize
         self.space = space
+        self.n_directions = n_directions
         self.normalized = normalized
         self.backend = backend
         self.callback = callback

@@ -14,7 +14,7 @@ from homophily.threads import even_rows, run_chunks, thread_count
 Floats = NDArray[np.float64]
 SpaceName = Literal["input", "principal", "whitened"]
 
-#: What noise is spread over, all the rest of the directions, is left out.
+#: How many count when nobody says; what noise is spread over, all the rest of them, is left out.
 PRINCIPAL_DIRECTIONS = 50
 #: The matrix of covariances, and its eigenvectors, take this many columns in seconds.
 MOST_COLUMNS = 8192
@@ -32,8 +32,8 @@ class Space(NamedTuple):
     """(d, m), orthogonal columns; of length 1, or divided by the points' deviation along them."""
 
     @classmethod
-    def learn(cls, X: NDArray[Any], name: SpaceName) -> Self:
-        """The principal directions of the rows of X: the leading ones, or all, whitened."""
+    def learn(cls, X: NDArray[Any], name: SpaceName, count: int | None = None) -> Self:
+        """The leading ``count`` principal directions of the rows of X, whitened or not; None as for graphs."""
         u, d = X.shape
         if d > MOST_COLUMNS:
             raise ValueError(
@@ -48,7 +48,9 @@ class Space(NamedTuple):
                 covariances += centred.T @ centred / u
         if not np.isfinite(covariances).all():
             raise ValueError(f"The 'X' parameter of KNNGraph must have finite variances with space={name!r}.")
-        first = max(0, d - PRINCIPAL_DIRECTIONS) if name == "principal" else 0
+        if count is None:
+            count = PRINCIPAL_DIRECTIONS if name == "principal" else d
+        first = max(0, d - count)
         variances, directions = eigh(covariances, subset_by_index=(first, d - 1))
         kept = variances > LEAST_VARIANCE * variances[-1]
         if name == "whitened":

@@ -275,7 +275,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
     Parameters
     ----------
     n_components : coordinates of the map.
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space : see :class:`KNNGraph`.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
     normalized : use the normalised Laplacian.
     tol : accuracy of the eigenvectors, see :func:`~homophily.spectral.smallest_eigenpairs`.
     backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
@@ -315,6 +315,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         exponent: int = 2,
         symmetrize: str = "mean",
         space: str = "input",
+        n_directions: int | None = None,
         normalized: bool = True,
         tol: float = 1e-6,
         backend: BackendName = "numpy",
@@ -328,6 +329,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         self.exponent = exponent
         self.symmetrize = symmetrize
         self.space = space
+        self.n_directions = n_directions
         self.normalized = normalized
         self.tol = tol
         self.backend = backend

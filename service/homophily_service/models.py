@@ -25,8 +25,9 @@ CLASSIFIERS: dict[str, type[Classifier]] = {"irr": IRRClassifier, "err": ERRClas
 
 def graph_digest(dataset_sha256: bytes, parameters: dict[str, Any]) -> str:
     """The name of a graph: of the points and of the parameters, nothing else."""
-    # Graphs of before there were other spaces keep their names.
-    named = {name: value for name, value in parameters.items() if (name, value) != ("space", "input")}
+    # Graphs of before there were other spaces, and fewer directions of them, keep their names.
+    before = (("space", "input"), ("n_directions", None))
+    named = {name: value for name, value in parameters.items() if (name, value) not in before}
     canonical = json.dumps(named, sort_keys=True).encode()
     return hashlib.sha256(dataset_sha256 + canonical).hexdigest()
 

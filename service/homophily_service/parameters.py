@@ -62,8 +62,8 @@ REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,200}")
 # MLflow keeps the newest version's name and those of all versions for itself, in either case.
 ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[a-z0-9_-]{1,100}", re.IGNORECASE | re.ASCII)
 # What a search may look for.
-SEARCHED = ("space", "n_neighbors", "weights", "sigma_x", "lambda1", "power", "sigma_f", "lambda2", "repulsion")
-SEARCHED_IN_GRAPHS = SEARCHED[:4]
+SEARCHED_IN_GRAPHS = ("space", "n_directions", "n_neighbors", "weights", "sigma_x")
+SEARCHED = (*SEARCHED_IN_GRAPHS, "lambda1", "power", "sigma_f", "lambda2", "repulsion")
 ERR_ONLY = ("lambda2", "sigma_f", "repulsion", "max_iter", "relationship_neighbors")
 
 
@@ -146,11 +146,12 @@ def class_values(classes: NDArray[Any]) -> pb.ClassValues:
 def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str) -> dict[str, Any]:
     """The parameters of :class:`homophily.KNNGraph`."""
     default = pb.METRIC_COSINE if is_sparse else pb.METRIC_EUCLIDEAN
-    parameters = {
+    parameters: dict[str, Any] = {
         "metric": _choice(METRICS, message.metric or default, f"{field}.metric"),
         "weights": _choice(WEIGHTS, message.weights, f"{field}.weights"),
         "symmetrize": _choice(SYMMETRIZATIONS, message.symmetrize, f"{field}.symmetrize"),
         "space": _choice(SPACES, message.space, f"{field}.space"),
+        "n_directions": None,
         "n_neighbors": 10,
         "exponent": 2,
         "sigma_x": None,
@@ -165,6 +166,12 @@ def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str
         raise InvalidRequest(f"{field}.sigma_x", "must be given with fixed weights")
     if parameters["space"] != "input" and (is_sparse or parameters["metric"] != "euclidean"):
         raise InvalidRequest(f"{field}.space", "must be input for sparse points and for the cosine metric")
+    if message.HasField("n_directions"):
+        if parameters["space"] == "input":
+            raise InvalidRequest(f"{field}.n_directions", "must be given only with space principal or whitened")
+        if message.n_directions < 1:
+            raise InvalidRequest(f"{field}.n_directions", f"must be at least 1; got {message.n_directions}")
+        parameters["n_directions"] = message.n_directions
     return parameters
 
 
@@ -239,8 +246,10 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
             wrong = f"{name} must be 1 with relationship_neighbors"
         elif name == "sigma_x" and request.graph.weights == pb.EDGE_WEIGHTS_FIXED:
             wrong = "sigma_x must be given with fixed weights"
-        elif name == "space" and (is_sparse or request.graph.metric == pb.METRIC_COSINE):
+        elif name in ("space", "n_directions") and (is_sparse or request.graph.metric == pb.METRIC_COSINE):
             wrong = "space must be input for sparse points and for the cosine metric"
+        elif name == "n_directions" and "space" not in message.vary and SPACES.get(request.graph.space) == "input":
+            wrong = "space must be searched as well, or be principal or whitened"
         if wrong:
             raise InvalidRequest(f"{field}.vary[{place}]", wrong)
 
@@ -323,7 +332,7 @@ def _class_prior(message: pb.ClassPrior, n_classes: int | None, field: str) -> A
 _SENTENCE = re.compile(r"The '(\w+)' parameter of \w+")
 _FIELDS = {
     **{name: f"graph.{name}" for name in ("n_neighbors", "metric", "weights", "sigma_x", "exponent")},
-    **{name: f"graph.{name}" for name in ("symmetrize", "space")},
+    **{name: f"graph.{name}" for name in ("symmetrize", "space", "n_directions")},
     **{name: f"solver.{name}" for name in ("power", "lambda1", "normalized", "multiclass", "class_prior", *ERR_ONLY)},
     **{name: f"solver.{name}" for name in ("data_weight", "lambda3", "continuation", "closure", "link_edges")},
     **{name: name for name in ("n_components", "n_clusters")},

@@ -40,6 +40,23 @@ def test_whitened_distances_are_mahalanobis_distances():
     assert_allclose(graph.distances_, nearest(cdist(X, X, "mahalanobis", VI=inverse), 7), rtol=1e-7)
 
 
+@pytest.mark.parametrize("space", ["principal", "whitened"])
+def test_fewer_directions_may_count(space):
+    X = stretched()
+    seen = PCA(9, svd_solver="full", whiten=space == "whitened").fit_transform(X)
+    # scikit-learn divides variances by one point less.
+    seen *= np.sqrt(200 / 199) if space == "whitened" else 1.0
+    graph = KNNGraph(n_neighbors=7, space=space, n_directions=9).fit(X)
+    assert_allclose(graph.distances_, nearest(cdist(seen, seen), 7), rtol=1e-8)
+    model = ERRClassifier(space=space, n_directions=9).fit(X, np.where(np.arange(200) < 20, np.arange(200) % 2, -1))
+    assert_array_equal(model.predict(X), model.transduction_)
+
+
+def test_points_as_they_come_have_no_directions():
+    with pytest.raises(ValueError, match="'n_directions' parameter of KNNGraph must be None with space='input'"):
+        KNNGraph(n_directions=9).fit(stretched())
+
+
 def test_few_columns_are_only_turned():
     X = stretched(columns=5)
     assert_allclose(KNNGraph(space="principal").fit(X).distances_, KNNGraph().fit(X).distances_, rtol=1e-9)

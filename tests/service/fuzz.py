@@ -115,7 +115,7 @@ class Fuzzer:
         searched.search.MergeFrom(
             model_pb2.SearchParameters(trials=2, seconds=1.0, seed=3, spread=True, warm_start=True)
         )
-        searched.graph.space = model_pb2.SPACE_PRINCIPAL
+        searched.graph.MergeFrom(model_pb2.GraphParameters(space=model_pb2.SPACE_PRINCIPAL, n_directions=2))
         searched.registration.MergeFrom(model_pb2.Registration(name="digits", aliases=["best"]))
         rich.options.MergeFrom(job_pb2.JobOptions(priority=1, max_attempts=1))
         rich.options.time_limit.seconds = 30

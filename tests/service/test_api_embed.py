@@ -76,7 +76,7 @@ def test_a_map_and_its_clusters_are_those_of_the_core(home: Project) -> None:
 
 def test_every_parameter_reaches_the_core(home: Project) -> None:
     given = {"data_weight": 0.5, "lambda2": 0.1, "lambda3": 3.0, "sigma_f": 0.7, "continuation": 2.0, "repulsion": 0.9}
-    graph = KNNGraph(n_neighbors=4, space="whitened", n_jobs=1).fit(X)
+    graph = KNNGraph(n_neighbors=4, space="whitened", n_directions=2, n_jobs=1).fit(X)
     given |= {"link_edges": 0.1, "lambda2_per_link": True, "max_iter": 7, "normalized": False}
     words = {"closure": "two-class", "link_loss": "squared", "relationship": "cauchy"}
     core = ERREmbedding(**given, **words, tol=1e-3, n_jobs=1)
@@ -88,7 +88,7 @@ def test_every_parameter_reaches_the_core(home: Project) -> None:
         relationship=pb.RELATIONSHIP_CAUCHY,
         tolerance=1e-3,
     )
-    of_graph = model_pb2.GraphParameters(n_neighbors=4, space=model_pb2.SPACE_WHITENED)
+    of_graph = model_pb2.GraphParameters(n_neighbors=4, space=model_pb2.SPACE_WHITENED, n_directions=2)
     found = home.embed(X, MUST, CANNOT, solver=solver, graph=of_graph)
     assert found.solver_parameters == solver
     assert found.graph_parameters == of_graph

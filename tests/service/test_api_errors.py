@@ -195,6 +195,12 @@ def prior(*shares: float) -> pb.ClassPrior:
         ({"graph": pb.GraphParameters(symmetrize=9)}, "graph.symmetrize"),
         ({"graph": pb.GraphParameters(space=9)}, "graph.space"),
         ({"graph": pb.GraphParameters(space=pb.SPACE_WHITENED, metric=pb.METRIC_COSINE)}, "graph.space"),
+        *[
+            ({"graph": pb.GraphParameters(space=pb.SPACE_PRINCIPAL, n_directions=value)}, "graph.n_directions")
+            for value in (0, -1)
+        ],
+        ({"graph": pb.GraphParameters(n_directions=2)}, "graph.n_directions"),
+        ({"graph": pb.GraphParameters(space=pb.SPACE_INPUT, n_directions=2)}, "graph.n_directions"),
         ({"graph": pb.GraphParameters(exponent=3)}, "graph.exponent"),
         ({"graph": pb.GraphParameters(weights=pb.EDGE_WEIGHTS_FIXED)}, "graph.sigma_x"),
         *[({"graph": pb.GraphParameters(sigma_x=value)}, "graph.sigma_x") for value in (0, -1, np.nan, np.inf)],

@@ -112,11 +112,14 @@ def test_a_graph_is_built_once_for_the_same_points_and_parameters(project: Proje
 
 
 @pytest.mark.parametrize("space", [model_pb2.SPACE_UNSPECIFIED, model_pb2.SPACE_INPUT])
-def test_graphs_of_before_there_were_spaces_keep_their_names(space: model_pb2.Space.ValueType) -> None:
+def test_graphs_of_before_there_were_spaces_and_directions_keep_their_names(space: model_pb2.Space.ValueType) -> None:
     parameters = graph_parameters(model_pb2.GraphParameters(space=space), is_sparse=False, field="graph")
     before = "32f8bc030bf35885f74bb16289ca9e4f18a2b5ae2d8e69d26a0edeea75ce9650"
     assert graph_digest(bytes(32), parameters) == before
-    assert graph_digest(bytes(32), parameters | {"space": "whitened"}) != before
+    whitened = parameters | {"space": "whitened"}
+    before = "72d24990478da837e30be7c0ce2d2f9da218fde16f645dc8718e61c537a5f3ff"
+    assert graph_digest(bytes(32), whitened) == before
+    assert graph_digest(bytes(32), whitened | {"n_directions": 5}) != before
 
 
 def test_classes_that_differ_where_points_vary_little_need_whitened_points(project: Project) -> None:

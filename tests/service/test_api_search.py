@@ -13,6 +13,7 @@ from sklearn.datasets import make_moons
 from homophily_service._pb import model_pb2
 from homophily_service.client import Client, InvalidArgument, JobCancelled, Model
 from homophily_service.names import JobName
+from homophily_service.parameters import set_parameters
 
 from .serving import PATIENCE, Service, running
 
@@ -150,6 +151,22 @@ def test_a_search_finds_the_space_that_suits_the_points(client: Client, moons: t
     assert {trial.graph.space for trial in message_of(client, fixed).search.trials} == {model_pb2.SPACE_PRINCIPAL}
 
 
+def test_a_search_finds_how_many_directions_count(client: Client, moons: tuple[Any, Any]) -> None:
+    points = np.column_stack([5 * moons[0], np.random.default_rng(0).normal(size=(U, 30))])
+    given = asked(moons, vary=["n_directions"], spread=True) | {"space": "principal", "method": "irr"}
+    model = client.fit(points, **given).result(PATIENCE)
+    search = message_of(client, model).search
+    assert len({trial.graph.n_directions for trial in search.trials}) > 1
+    found = search.trials[search.best].graph.n_directions
+    assert model.graph_parameters == {"space": "principal", "n_directions": found}
+
+
+def test_a_trial_along_all_directions_gives_no_number_of_them() -> None:
+    graph, solver = model_pb2.GraphParameters(), model_pb2.SolverParameters()
+    set_parameters({"space": "whitened", "n_directions": None, "n_neighbors": 5}, graph, solver)
+    assert graph == model_pb2.GraphParameters(space=model_pb2.SPACE_WHITENED, n_neighbors=5)
+
+
 def test_trials_start_from_each_other_if_asked_for(client: Client, moons: tuple[Any, Any]) -> None:
     cold, warm, spread = (
         message_of(client, client.fit(moons[0], **asked(moons, trials=12, **how), max_iter=2).result(PATIENCE))
@@ -173,6 +190,9 @@ def test_trials_start_from_each_other_if_asked_for(client: Client, moons: tuple[
         ({"search": {"vary": ["sigma_x"]}, "weights": "fixed"}, "search.vary[0]"),
         ({"search": {"vary": ["lambda1", "space"]}, "metric": "cosine"}, "search.vary[1]"),
         ({"search": {"vary": ["space"]}, "space": "input"}, "search.vary[0]"),
+        ({"search": {"vary": ["n_directions"]}, "space": "principal", "n_directions": 2}, "search.vary[0]"),
+        ({"search": {"vary": ["lambda1", "n_directions"]}}, "search.vary[1]"),
+        ({"search": {"vary": ["n_directions"]}, "space": "input"}, "search.vary[0]"),
         ({"search": {"trials": 1}}, "search.trials"),
         ({"search": {"seconds": -1.0}}, "search.seconds"),
         ({"validation": {3: "left"}}, "validation.points[0]"),
@@ -187,9 +207,11 @@ def test_a_wrong_search_is_refused(client: Client, moons: tuple[Any, Any], chang
 
 def test_sparse_points_have_one_space(client: Client, moons: tuple[Any, Any]) -> None:
     points = csr_array(np.abs(moons[0]))
-    with pytest.raises(InvalidArgument) as refused:
-        client.fit(points, **asked(moons, vary=["space"]))
-    assert refused.value.violations[0].field == "search.vary[0]"
+    for name in ("space", "n_directions"):
+        with pytest.raises(InvalidArgument) as refused:
+            client.fit(points, **asked(moons, vary=[name]))
+        assert refused.value.violations[0].field == "search.vary[0]"
+        assert "sparse" in refused.value.violations[0].description
 
 
 def test_a_search_with_too_few_labels_fails_with_a_sentence(client: Client, moons: tuple[Any, Any]) -> None:

@@ -162,8 +162,9 @@ def test_fit_on_a_file_uploads_it_once(run: Run, files: Path) -> None:
 
 def test_spaces_and_warm_starts_are_asked_for_by_their_names(run: Run, files: Path) -> None:
     run("upload", files / "points.npy")
-    shown = run("fit", "points", "--labels", "few.npy", "--space", "whitened", "--model", "m").out
-    assert "ERR, space=whitened" in shown
+    options = ["--space", "whitened", "--n-directions", "2"]
+    shown = run("fit", "points", "--labels", "few.npy", *options, "--model", "m").out
+    assert "ERR, space=whitened, n_directions=2" in shown
     assert run("predict", "m", "new.npy", "--json").json["labels"] == [0, 1]
     mapped = run("embed", "points", "--labels", "few.npy", "--space", "principal", "--json").json
     assert mapped["embedding"]["graph_parameters"] == {"space": "principal"}

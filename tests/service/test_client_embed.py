@@ -115,8 +115,9 @@ def test_labels_make_links_and_clusters_are_suggested(client: Client) -> None:
 
 def test_parameters_have_the_core_s_names_and_words(client: Client) -> None:
     given = {"link_edges": 0.0, "link_loss": "squared", "relationship": "cauchy", "lambda2_per_link": True, **FEW}
-    made = client.embed(X, must_link=[(0, 3)], space="principal", **given).result(120)
-    assert (made.solver_parameters, made.graph_parameters) == (given, {"space": "principal"})
+    graph: dict[str, Any] = {"space": "principal", "n_directions": 2}
+    made = client.embed(X, must_link=[(0, 3)], **graph, **given).result(120)
+    assert (made.solver_parameters, made.graph_parameters) == (given, graph)
 
 
 def test_the_service_names_what_is_wrong(client: Client) -> None:

@@ -125,7 +125,7 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
     parameters = run.data.params
     expected = {"solver.method": "err", "solver.lambda2": "0.01", "solver.max_iter": "50", "solver.power": "2"}
     expected |= {"graph.metric": "euclidean", "graph.symmetrize": "mean", "search.trials": "5", "search.seed": "0"}
-    expected |= {"graph.space": "input", "search.warm_start": "False"}
+    expected |= {"graph.space": "input", "graph.n_directions": "None", "search.warm_start": "False"}
     expected |= {"data.points": "300", "data.dimensions": "5", "data.classes": "3", "device": "cpu"}
     assert expected.items() <= parameters.items()
     assert float(parameters["solver.sigma_f"]) > 0

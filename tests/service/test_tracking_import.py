@@ -73,7 +73,7 @@ def fitted() -> tuple[Any, ERRClassifier]:
     X = (4.0 * rng.normal(size=(2, 3))[place] + rng.normal(size=(120, 3))).astype(np.float32)
     y = np.where(place == 0, "yes", "no").astype(object)
     y[20:] = None
-    classifier = ERRClassifier(n_neighbors=7, space="whitened", lambda2=0.02, class_prior=[0.4, 0.6])
+    classifier = ERRClassifier(n_neighbors=7, space="whitened", n_directions=2, lambda2=0.02, class_prior=[0.4, 0.6])
     return X, classifier.fit(X, y.astype(object))
 
 
@@ -88,7 +88,7 @@ def test_model_of_another_program_is_served_here(worker: Worker) -> None:
         assert list(model.classes.strings.values) == ["no", "yes"]
         assert not model.calibrated
         assert (model.graph_parameters.n_neighbors, model.solver_parameters.lambda2) == (7, 0.02)
-        assert model.graph_parameters.space == model_pb2.SPACE_WHITENED
+        assert (model.graph_parameters.space, model.graph_parameters.n_directions) == (model_pb2.SPACE_WHITENED, 2)
         assert list(model.solver_parameters.class_prior.shares.values) == [0.4, 0.6]
         again = load_model(worker.stores, worker.task(uri).result_path, model.graph.digest, 1)
         found, expected = again.answer(X + 0.1), classifier.answer(X + 0.1)

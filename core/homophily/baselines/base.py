@@ -37,7 +37,7 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         # The systems are compared on graphs of points as they come.
-        **{name: constraint for name, constraint in GRAPH_CONSTRAINTS.items() if name != "space"},
+        **{name: constraint for name, constraint in GRAPH_CONSTRAINTS.items() if name not in ("space", "n_directions")},
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],

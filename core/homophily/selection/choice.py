@@ -22,7 +22,7 @@ LOSS_SHARE = 0.3
 #: Trials share their held-out points and so most of their luck; this share of the variance is their own.
 OWN_VARIANCE = 0.25
 #: What each squared step from there adds, in deviations of the noise.
-PULL = 0.2
+PULL = 0.5
 
 
 def score(trial: Trial) -> float:

@@ -56,9 +56,9 @@ class _SpaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Space.ValueType
     SPACE_INPUT: _Space.ValueType  # 1
     """Among the points as they are given."""
     SPACE_PRINCIPAL: _Space.ValueType  # 2
-    """Along the 50 leading principal directions of the points."""
+    """Along the leading principal directions of the points, n_directions of them."""
     SPACE_WHITENED: _Space.ValueType  # 3
-    """Along all principal directions, each scaled to variance 1: the Mahalanobis distance."""
+    """Along principal directions, all or n_directions of them, each scaled to variance 1: the Mahalanobis distance."""
 
 class Space(_Space, metaclass=_SpaceEnumTypeWrapper):
     """Where distances between points are measured. All but the input is for dense points and Euclidean distance only."""
@@ -68,9 +68,9 @@ SPACE_UNSPECIFIED: Space.ValueType  # 0
 SPACE_INPUT: Space.ValueType  # 1
 """Among the points as they are given."""
 SPACE_PRINCIPAL: Space.ValueType  # 2
-"""Along the 50 leading principal directions of the points."""
+"""Along the leading principal directions of the points, n_directions of them."""
 SPACE_WHITENED: Space.ValueType  # 3
-"""Along all principal directions, each scaled to variance 1: the Mahalanobis distance."""
+"""Along principal directions, all or n_directions of them, each scaled to variance 1: the Mahalanobis distance."""
 Global___Space: _TypeAlias = Space  # noqa: Y015
 
 class _EdgeWeights:
@@ -222,6 +222,7 @@ class GraphParameters(_message.Message):
     EXPONENT_FIELD_NUMBER: _builtins.int
     SYMMETRIZE_FIELD_NUMBER: _builtins.int
     SPACE_FIELD_NUMBER: _builtins.int
+    N_DIRECTIONS_FIELD_NUMBER: _builtins.int
     n_neighbors: _builtins.int
     """Neighbours of each point, k; 10 if not given."""
     metric: Global___Metric.ValueType
@@ -236,6 +237,10 @@ class GraphParameters(_message.Message):
     """The symmetrisation."""
     space: Global___Space.ValueType
     """Where neighbours are searched."""
+    n_directions: _builtins.int
+    """How many principal directions count, only with space principal or whitened; if not given, 50 of principal, all of
+    whitened.
+    """
     def __init__(
         self,
         *,
@@ -246,19 +251,24 @@ class GraphParameters(_message.Message):
         exponent: _builtins.int | None = ...,
         symmetrize: Global___Symmetrization.ValueType = ...,
         space: Global___Space.ValueType = ...,
+        n_directions: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_directions", b"_n_directions", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "n_directions", b"n_directions", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "metric", b"metric", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x", "space", b"space", "symmetrize", b"symmetrize", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_directions", b"_n_directions", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "metric", b"metric", "n_directions", b"n_directions", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x", "space", b"space", "symmetrize", b"symmetrize", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exponent: _TypeAlias = _typing.Literal["exponent"]  # noqa: Y015
     _WhichOneofArgType__exponent: _TypeAlias = _typing.Literal["_exponent", b"_exponent"]  # noqa: Y015
+    _WhichOneofReturnType__n_directions: _TypeAlias = _typing.Literal["n_directions"]  # noqa: Y015
+    _WhichOneofArgType__n_directions: _TypeAlias = _typing.Literal["_n_directions", b"_n_directions"]  # noqa: Y015
     _WhichOneofReturnType__n_neighbors: _TypeAlias = _typing.Literal["n_neighbors"]  # noqa: Y015
     _WhichOneofArgType__n_neighbors: _TypeAlias = _typing.Literal["_n_neighbors", b"_n_neighbors"]  # noqa: Y015
     _WhichOneofReturnType__sigma_x: _TypeAlias = _typing.Literal["sigma_x"]  # noqa: Y015
     _WhichOneofArgType__sigma_x: _TypeAlias = _typing.Literal["_sigma_x", b"_sigma_x"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exponent) -> _WhichOneofReturnType__exponent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__n_directions) -> _WhichOneofReturnType__n_directions | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__n_neighbors) -> _WhichOneofReturnType__n_neighbors | None: ...
     @_typing.overload
@@ -702,7 +712,7 @@ class SearchParameters(_message.Message):
     VARY_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
-    """Settings that are tried at most; if not given, 30 for IRR and 54 for ERR."""
+    """Settings that are tried at most; if not given, 36 for IRR and 60 for ERR."""
     seconds: _builtins.float
     """Seconds from the start of the job after which no more are begun; no limit if not given."""
     seed: _builtins.int
@@ -715,9 +725,10 @@ class SearchParameters(_message.Message):
     """
     @_builtins.property
     def vary(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What to look for: space, n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then sigma_f, lambda2 and
-        repulsion by ERR, with power (the Laplacian's), which IRR judges where it is the method. None of them may be given.
-        If empty: all but repulsion and power, and but for what is given; space only for dense points and Euclidean distance.
+        """What to look for: space, n_directions, n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then sigma_f,
+        lambda2 and repulsion by ERR, with power (the Laplacian's), which IRR judges where it is the method. None of them
+        may be given; with n_directions, space is searched as well, or given as principal or whitened. If empty: all but
+        repulsion and power, and but for what is given; space and n_directions only for dense points and Euclidean distance.
         """
 
     def __init__(

@@ -107,6 +107,10 @@ class GraphOptions:
             help="Where neighbours are searched: input, principal or whitened.", metavar="WORD", rich_help_panel=_GRAPH
         ),
     ] = None
+    n_directions: Annotated[
+        int | None,
+        typer.Option(help="Principal directions that count; 50, whitened all.", metavar="N", rich_help_panel=_GRAPH),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ class SearchOptions:
         bool, typer.Option("--search", help="Look for the parameters that are not given.", rich_help_panel=_SEARCH)
     ] = False
     trials: Annotated[
-        int | None, typer.Option(help="Settings to try at most; 54, IRR 30.", metavar="N", rich_help_panel=_SEARCH)
+        int | None, typer.Option(help="Settings to try at most; 60, IRR 36.", metavar="N", rich_help_panel=_SEARCH)
     ] = None
     search_seconds: Annotated[
         float | None, typer.Option(help="No more are begun after so long.", metavar="S", rich_help_panel=_SEARCH)
@@ -192,8 +196,8 @@ class SearchOptions:
     vary: Annotated[
         str | None,
         typer.Option(
-            help="What to look for, with commas: space, n_neighbors, weights, sigma_x, lambda1, sigma_f, lambda2, "
-            "repulsion, power. Without it all but the last two.",
+            help="What to look for, with commas: space, n_directions, n_neighbors, weights, sigma_x, lambda1, sigma_f, "
+            "lambda2, repulsion, power. Without it all but the last two.",
             metavar="NAMES",
             rich_help_panel=_SEARCH,
         ),

@@ -53,6 +53,7 @@ class Embeddings(Jobs):
         exponent: int | None = None,
         symmetrize: str | None = None,
         space: str | None = None,
+        n_directions: int | None = None,
         data_weight: float | None = None,
         lambda2: float | None = None,
         lambda3: float | None = None,
@@ -86,7 +87,7 @@ class Embeddings(Jobs):
         withdrawn_must, withdrawn_cannot : links of the earlier embedding that do not count any more.
         n_components : dimensions of the map; 2 if not given, and those of an earlier embedding.
         n_clusters : also divide the points into so many clusters; "suggest" has the graph say how many.
-        n_neighbors … space : see the core's ``KNNGraph``; models and embeddings have their graph already.
+        n_neighbors … n_directions : see the core's ``KNNGraph``; models and embeddings have their graph already.
         data_weight … normalized : see the core's ``ERREmbedding``, which also tells the paper's form. An earlier
             embedding's count where None is given. With ``closure=True`` or "two-class", links that contradict each
             other are refused; by default they are weighed, and a warning of the embedding gives an example.
@@ -117,6 +118,7 @@ class Embeddings(Jobs):
                 exponent=exponent,
                 symmetrize=symmetrize,
                 space=space,
+                n_directions=n_directions,
             ),
             solver=embedding_message(
                 data_weight=data_weight,

@@ -48,6 +48,7 @@ class Jobs(Datasets, Models):
         exponent: int | None = None,
         symmetrize: str | None = None,
         space: str | None = None,
+        n_directions: int | None = None,
         power: int | None = None,
         lambda1: float | None = None,
         lambda2: float | None = None,
@@ -88,8 +89,8 @@ class Jobs(Datasets, Models):
         search : look for the hyper-parameters that are not given: True, a number of trials, or a dictionary with
             ``trials``, ``seconds``, ``seed``, ``spread`` (True: as jobs of their own, over all workers),
             ``warm_start`` (True: every ERR trial starts from the solution of the next smaller lambda2; faster, a little
-            less exact) and ``vary``, the names of those to look for: space, n_neighbors, weights, sigma_x, lambda1,
-            sigma_f and lambda2, and if asked for power and repulsion.
+            less exact) and ``vary``, the names of those to look for: space, n_directions, n_neighbors, weights,
+            sigma_x, lambda1, sigma_f and lambda2, and if asked for power and repulsion.
         calibrate : so that probabilities can be asked for; takes about five more fits.
         register : register the model under this name with the tracking server, as a new version, which gets
             ``aliases`` such as "champion". It is there seconds after the job has ended.
@@ -109,6 +110,7 @@ class Jobs(Datasets, Models):
                 exponent=exponent,
                 symmetrize=symmetrize,
                 space=space,
+                n_directions=n_directions,
             ),
             solver=solver_message(
                 method=method,

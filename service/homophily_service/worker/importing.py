@@ -147,6 +147,8 @@ def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None
     graph.metric, graph.weights = _number(METRICS, of_graph["metric"]), _number(WEIGHTS, of_graph["weights"])
     graph.symmetrize = _number(SYMMETRIZATIONS, of_graph["symmetrize"])
     graph.space = _number(SPACES, of_graph["space"])
+    if of_graph["n_directions"] is not None:
+        graph.n_directions = of_graph["n_directions"]
 
 
 def _number(choices: dict[Any, Any], word: str) -> Any:
