@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing import resource_tracker
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -115,6 +116,8 @@ def _answers(
             for cell in islice(waiting, count):
                 running[pool.submit(answer, compute, cell, options.data)] = cell
 
+    # Python 3.11's tracker lets Ctrl-C through again when it is begun, and the first process would begin it.
+    resource_tracker.ensure_running()
     try:
         submit(options.jobs)
         while running:

@@ -143,6 +143,15 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None
     assert any(is_gone(process.pid) for _ in range(200))
 
 
+def test_processes_hold_ctrl_c_back_from_their_beginning(tmp_path: Path) -> None:
+    held = "import signal\ndef slow(*_):\n    return {'held': signal.SIGINT in signal.pthread_sigmask(0, [])}\n"
+    (tmp_path / "slow_cells.py").write_text(held)
+    path = tmp_path / "t.jsonl"
+    script = INTERRUPTED.format(root=str(ROOT), tests=str(tmp_path), path=str(path)).replace("2000", "4")
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert [record.result for record in Store(path).read().values()] == 4 * [{"held": True}]
+
+
 def is_gone(group: int) -> bool:
     """Whether no process of a group is left; else wait a little."""
     try:
