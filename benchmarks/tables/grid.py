@@ -16,17 +16,18 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph
 
 # The best case's grid; σ_f in shares of its default, λ2 in shares of λ1.
 NEIGHBORS = (5, 6, 8, 10)
-#: For cosine and whitened distances, which need many neighbours.
-WIDE = (20, 40, 80)
+#: For cosine distances, which need many neighbours, and for whitened ones, which need more.
+WIDE = (10, 14, 20, 30, 40, 60, 80)
+WIDEST = (20, 40, 80)
 #: Of many classes, whose fits take ten times as long.
 FEW = (10, 20)
-DIRECTIONS = (20, 50)
+DIRECTIONS = (14, 20, 28, 50)
 WHITENED_DIRECTIONS = 80
 WEIGHTS: tuple[dict[str, Any], ...] = (
-    *({"weights": "global", "sigma_x": width} for width in (0.5, 0.6, 0.75)),
+    *({"weights": "global", "sigma_x": width} for width in (0.4, 0.5, 0.6, 0.75)),
     {"weights": "local", "sigma_x": 1.0},
 )
-LAMBDA1 = (0.1, 1.0, 3.0, 10.0, 30.0)
+LAMBDA1 = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0)
 #: So many of IRR's settings with the lowest errors are taken on to ERR.
 STARTS = 4
 
@@ -82,7 +83,7 @@ def grid_graphs(data: DataSet) -> list[dict[str, Any]]:
     return [
         {"n_neighbors": k, **space, **how}
         for space in spaces(data)
-        for k in (WIDE if space["space"] == "whitened" else neighbors)
+        for k in (WIDEST if space["space"] == "whitened" else neighbors)
         for how in WEIGHTS
     ]
 
