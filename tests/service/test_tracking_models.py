@@ -74,8 +74,21 @@ def test_sparse_points_may_come_as_a_matrix_or_a_table(tmp_path: Path) -> None:
     expected = classifier.predict(points[60:]).tolist()
     assert predicted(tmp_path / "model", sparse.csr_matrix(points[60:]))["class"].tolist() == expected
     assert predicted(tmp_path / "model", points[60:].toarray())["class"].tolist() == expected
-    example = json.loads((tmp_path / "model" / "input_example.json").read_text())
-    assert np.shape(example) == (3, 4)
+
+
+@pytest.mark.parametrize(("columns", "examples"), [(4, 3), (11_960, 2), (20_000, 1), (30_001, 0)])
+def test_of_wide_points_fewer_are_examples_and_of_wider_ones_none(tmp_path: Path, columns: int, examples: int) -> None:
+    X, place = clouds("float64")
+    points = sparse.csr_array(np.maximum(X, 0.0))
+    points.resize(len(place), columns)
+    classifier = IRRClassifier(metric="cosine").fit(points, np.where(np.arange(90) < 45, place, -1))
+    save_model(classifier, tmp_path / "model")
+    # As it is shown, and as a request that a server of the model answers.
+    shown, request = (tmp_path / "model" / f"{name}.json" for name in ("input_example", "serving_input_example"))
+    assert shown.exists() == request.exists() == (examples > 0)
+    if examples:
+        assert np.shape(json.loads(shown.read_text())) == (examples, columns)
+        assert np.shape(json.loads(request.read_text())["inputs"]) == (examples, columns)
 
 
 def test_damage_is_noticed_and_strangers_are_refused(tmp_path: Path) -> None:

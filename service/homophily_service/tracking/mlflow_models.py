@@ -140,16 +140,17 @@ def _dtype(parts: Parts) -> np.dtype[Any]:
 
 
 def _example(parts: Parts) -> Any:
-    """A few of the points that the model was fitted on; None where they are too long to be shown."""
+    """A few of the points that the model was fitted on, fewer the longer they are; None where one is too long."""
     columns = int(parts.graph.document["n_features"])
-    if _EXAMPLE_POINTS * columns > _EXAMPLE_NUMBERS:
+    number = min(_EXAMPLE_POINTS, _EXAMPLE_NUMBERS // columns)
+    if number == 0:
         return None
     if parts.is_sparse:
-        rows = parts.graph.arrays["points_indptr"][: _EXAMPLE_POINTS + 1]
+        rows = parts.graph.arrays["points_indptr"][: number + 1]
         filled = [parts.graph.arrays[f"points_{part}"][: rows[-1]] for part in ("data", "indices")]
         points = sparse.csr_array((*filled, rows), shape=(len(rows) - 1, columns + 1)).toarray()
     elif "points" in parts.graph.arrays:
-        points = parts.graph.arrays["points"][:_EXAMPLE_POINTS]
+        points = parts.graph.arrays["points"][:number]
     else:
         return None
     # For the cosine, a column more says which rows are zero.
