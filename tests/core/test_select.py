@@ -365,7 +365,7 @@ class Spoilt:
     def __init__(self, good):
         self.good = good
 
-    def __call__(self, _method, graph, y, parts, _n_jobs, _warm_start):
+    def __call__(self, _method, graph, y, parts, _n_jobs, _warm_start, _starts):
         self.graph, self.y, self.parts = graph, y, parts
         self.asked = []
         return self.fit
@@ -631,6 +631,23 @@ def test_a_warm_start_goes_along_rising_lambda2(monkeypatch):
         assert [init is irr[2] for _, init, _ in fits] == [True, not warm, not warm]
         if warm:
             assert all(later[1] is earlier[2] for earlier, later in pairwise(fits))
+
+
+def test_trials_of_one_graph_solve_irr_once_for_each_lambda1(monkeypatch):
+    X, y = moons(200, labels=60)
+    solved = []
+    fit = ERRClassifier.fit
+
+    def noted(self, *arguments, **more):
+        if self.max_iter == 0:
+            solved.append(self.lambda1)
+        return fit(self, *arguments, **more)
+
+    monkeypatch.setattr(ERRClassifier, "fit", noted)
+    found = select(KNNGraph().fit(X), y, validation=np.arange(30, 60), trials=20, n_jobs=2)
+    tried = [trial.parameters for trial in found.trials if trial.stage == "relationships"]
+    assert len({parameters["sigma_f"] for parameters in tried}) > 1
+    assert sorted(solved) == sorted({parameters["lambda1"] for parameters in tried})
 
 
 def test_with_cosine_distances_relationships_must_be_clearly_better():

@@ -67,7 +67,7 @@ def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[An
     assert message.solver_parameters.lambda2 == best.solver.lambda2
     assert message.graph_parameters.n_neighbors == best.graph.n_neighbors
     assert best.held_out == 28
-    assert any(event.phase == "search" for event in events)
+    assert_told(events, best)
     assert message.test.points == U - 40
     assert message.test.error_rate < 0.2
     assert sum(message.test.confusion) == U - 40
@@ -77,6 +77,13 @@ def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[An
     assert list(message.trace.iterations) == sorted(message.trace.iterations)
     assert message.peak_memory_bytes > 50 << 20
     assert "numpy" in message.software
+
+
+def assert_told(events: list[Any], best: model_pb2.Trial) -> None:
+    """Every trial is counted in the end, and the lowest error so far is told."""
+    searching = [event for event in events if event.phase == "search"]
+    assert searching[-1].trials == searching[-1].max_trials == 8
+    assert searching[-1].best_error_rate <= best.error_rate
 
 
 def compared(message: model_pb2.Model) -> list[Any]:
@@ -89,9 +96,10 @@ def compared(message: model_pb2.Model) -> list[Any]:
 def test_a_spread_search_finds_the_same(client: Client, moons: tuple[Any, Any]) -> None:
     alone = message_of(client, client.fit(moons[0], **asked(moons)).result(PATIENCE))
     job = client.fit(moons[0], **asked(moons, spread=True))
-    states = {str(event.state) for event in job.watch()}
-    assert "waiting" in states
+    events = list(job.watch())
+    assert "waiting" in {str(event.state) for event in events}
     spread = message_of(client, job.result(PATIENCE))
+    assert_told(events, spread.search.trials[spread.search.best])
     assert compared(spread) == compared(alone)
     assert spread.search.best == alone.search.best
     assert spread.solver_parameters == alone.solver_parameters

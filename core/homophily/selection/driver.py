@@ -20,7 +20,7 @@ from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.errors import HomophilyWarning
 from homophily.graph import KNNGraph
 from homophily.labels import encode_labels
-from homophily.selection.evaluation import build_graph, hold_out, run_group
+from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
 from homophily.selection.search import Search
 from homophily.threads import thread_count
@@ -149,11 +149,12 @@ def find(
         n_features=dense_columns(X),
     )
     graphs: dict[str, KNNGraph] = {}
+    starts: dict[str, Starts] = {}
 
     def run(group: Group) -> Outcome:
-        graph = graphs.get(_key(group.graph), X)
+        key = _key(group.graph)
         deadline = began + search.seconds_until(group.stage)
-        outcome = run_group(group, graph, y, parts, deadline, inner, callback, warm_start)
+        outcome = run_group(group, graphs.get(key, X), y, parts, deadline, inner, callback, warm_start, starts.get(key))
         return outcome._replace(ended=time.perf_counter() - began)
 
     # Threads of BLAS beside those of the groups would wait for one another: a search takes three times as long then.
@@ -166,6 +167,7 @@ def find(
             wanted = {_key(group.graph): group.graph for group in groups}
             # Graphs of large data are large: those of a batch are kept for the next, no others.
             graphs = {key: graph for key, graph in graphs.items() if key in wanted}
+            starts = {key: starts.get(key) or Starts() for key in wanted}
             for key, parameters in wanted.items():
                 if key not in graphs and time.perf_counter() < began + search.seconds_until(groups[0].stage):
                     graphs[key] = build_graph(parameters, X, n_jobs)

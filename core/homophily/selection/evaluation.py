@@ -7,9 +7,11 @@ else, when there are many, one part of them.
 from __future__ import annotations
 
 import math
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,8 +152,12 @@ def run_group(
     n_jobs: int | None,
     callback: Callable[[Trial], object] | None,
     warm_start: bool = False,
+    starts: Starts | None = None,
 ) -> Outcome:
-    """:func:`evaluate` with its labels read and ``deadline`` by the clock ``time.perf_counter``."""
+    """:func:`evaluate` with its labels read and ``deadline`` by the clock ``time.perf_counter``.
+
+    ``starts`` are the IRR solutions on this graph and these parts that other groups have found, and may use.
+    """
     started = time.perf_counter()
     left_out = Result(None, None, 0, 0.0, pruned=True)
     results: list[Result] = []
@@ -167,7 +173,7 @@ def run_group(
         return Outcome(group, tuple(results), 0.0, late=True)
     graph = build_graph(group.graph, X, n_jobs)
     check_consistent_length(graph.W, parts[0].confidence)
-    fits = _Fits(group.method, graph, y, parts, n_jobs, warm_start)
+    fits = _Fits(group.method, graph, y, parts, n_jobs, warm_start, starts or Starts())
     answers = sum(len(part.held_out) for part in parts)
     lines: dict[Any, list[Result]] = {}
     late = False
@@ -213,8 +219,26 @@ def _rises(line: list[Result]) -> bool:
     return errors[-1] > lowest + 2.0 * math.sqrt(likely * (1.0 - likely) / held_out)
 
 
+class Starts:
+    """Solutions that several threads want, each found once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Floats] = {}
+        self._asked: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.Lock()
+
+    def __call__(self, key: Hashable, solve: Callable[[], Floats]) -> Floats:
+        """What ``solve`` gives for a key, asked of it once; others that ask meanwhile wait."""
+        with self._lock:
+            asked = self._asked[key]
+        with asked:
+            if key not in self._found:
+                self._found[key] = solve()
+            return self._found[key]
+
+
 class _Fits:
-    """The fits of a group, which start from the IRR solutions they share, or from one another."""
+    """The fits of a group, which start from the IRR solutions of their graph, or from one another."""
 
     def __init__(
         self,
@@ -224,23 +248,22 @@ class _Fits:
         parts: list[Part],
         n_jobs: int | None,
         warm_start: bool,
+        starts: Starts,
     ) -> None:
         self.method, self.graph, self.y, self.parts, self.n_jobs = method, graph, y, parts, n_jobs
-        self.warm_start = warm_start
-        self._starts: dict[Any, Floats] = {}
+        self.warm_start, self.starts = warm_start, starts
         self._lines: dict[Any, Floats] = {}
 
     def __call__(self, parameters: Parameters, number: int) -> GraphClassifier:
         """A fit on the labels that a part shows."""
         if self.method == "irr":
             return self._fit(IRRClassifier(**parameters, n_jobs=self.n_jobs), number, None)
+        irr = ERRClassifier(**{**parameters, "max_iter": 0}, n_jobs=self.n_jobs)
         key = number, parameters.get("lambda1"), parameters.get("power")
-        if key not in self._starts:
-            irr = ERRClassifier(**{**parameters, "max_iter": 0}, n_jobs=self.n_jobs)
-            self._starts[key] = self._fit(irr, number, None).solution_
+        start = self.starts(key, lambda: self._fit(irr, number, None).solution_)
         # Trials of a group come in lines of rising λ2.
         line = number, line_of(parameters)
-        start = self._lines.get(line, self._starts[key])
+        start = self._lines.get(line, start)
         found = self._fit(ERRClassifier(**parameters, n_jobs=self.n_jobs), number, start)
         if self.warm_start:
             self._lines[line] = found.solution_

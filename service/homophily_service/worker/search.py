@@ -68,6 +68,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
         search.tell(_outcomes(work))
         for trial in search.trials:
             _count(work, trial)
+        work.stage.report()
         if groups := search.ask():
             until = search.seconds_until(groups[0].stage)
             children = [
@@ -86,6 +87,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
             callback=lambda trial: _count(work, trial),
             **question.fixed,
         ).search
+        work.stage.report()
     best = search.best
     set_parameters(best.parameters, request.graph, request.solver)
     return model_pb2.SearchSummary(trials=map(_message, search.trials), best=best.trial)

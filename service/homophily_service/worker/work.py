@@ -53,7 +53,7 @@ class Stage:
         """Begin a phase, which ends the one before."""
         self.leave()
         self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase])
-        self._tell()
+        self.report()
 
     def leave(self) -> None:
         """End the phase that is running."""
@@ -86,9 +86,10 @@ class Stage:
     def now_and_then(self) -> None:
         """Tell how far it is, if the last time was a while ago."""
         if time.monotonic() - self._told >= SECONDS_BETWEEN_REPORTS:
-            self._tell()
+            self.report()
 
-    def _tell(self) -> None:
+    def report(self) -> None:
+        """Tell how far it is, now."""
         self._told = time.monotonic()
         self.tell(self.progress)
 
