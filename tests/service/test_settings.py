@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import make_url
 
+from homophily_service.cli.serving import show_config
 from homophily_service.settings import Settings, load_settings
 from homophily_service.store.database import Database
 
@@ -100,6 +102,35 @@ def test_secrets_are_not_shown_in_errors(file: Path, key: str) -> None:
     with pytest.raises(ValidationError, match=key) as caught:
         load_settings(file)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["port=7", "tracking=false", "traces_ratio=1e-7", 'tracking_experiment=a "b" \\ 💥'],
+        ['project_limits={"team-a": {"max_jobs_per_day": 3}}', f"database_url={URL}"],
+    ],
+    ids=["defaults", "values", "secrets"],
+)
+def test_the_settings_that_are_printed_are_a_file_to_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    show_config(assignments=given)
+    printed = capsys.readouterr().out
+    file = tmp_path / "homophily.toml"
+    file.write_text(printed)
+    values = tomllib.loads(printed)
+    lines = printed.splitlines()
+    for name, field in Settings.model_fields.items():
+        value = next(line for line in lines if line.removeprefix("# ").startswith(f"{name} ="))
+        assert value.startswith("#") != (name in values)
+        assert lines[lines.index(value) - 1] == f"# {field.description}"
+    settings = load_settings(**dict(one.split("=", 1) for one in given))
+    # A secret is not printed, nor anything in its place: it is given once more.
+    assert "hunter2" not in printed
+    assert load_settings(file).database_url is None
+    assert load_settings(file, database_url=settings.database_url).model_dump() == settings.model_dump()
 
 
 def test_children_get_all_settings_and_the_secret(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,9 @@ def ui(
 def show_config(
     config: ConfigFile = None, data_dir: DataDir = None, assignments: Set = None, as_json: AsJson = False
 ) -> None:
-    """Print every setting with its value and meaning, as a file for --config."""
+    """Print every setting with its value and meaning, as a file for --config; secrets are left out."""
+    from pydantic import SecretStr
+
     from homophily_service.settings import Settings
 
     settings = settings_from(config, assignments, data_dir=data_dir)
@@ -147,15 +149,21 @@ def show_config(
         return
     lines = ["# Settings of Homophily. Flags come first, then HOMOPHILY_<NAME> in the environment, then this file."]
     for name, field in Settings.model_fields.items():
-        value = f"# {name} =" if values[name] is None else f"{name} = {_toml(values[name])}"
+        if values[name] is None:
+            value = f"# {name} ="
+        elif isinstance(getattr(settings, name), SecretStr):
+            # The stars that stand for it would be taken for its value.
+            value = f"# {name} =  # given, but not shown: it is secret"
+        else:
+            value = f"{name} = {_toml(values[name])}"
         lines += ["", f"# {field.description}", value]
     typer.echo("\n".join(lines))
 
 
 def _toml(value: Any) -> str:
-    """A value in TOML; JSON's strings and numbers are the same there."""
+    """A value in TOML; JSON's strings and numbers are the same there, but for characters escaped in two halves."""
     if not isinstance(value, dict):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)
     return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one is not None) + "}"
 
 
