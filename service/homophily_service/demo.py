@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -88,8 +90,13 @@ def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
     tell("")
     _print_rows(rows)
     tell(f"\n{seconds:.0f} s in all." + (f" The picture is in {picture}." if is_drawn else ""))
-    tell("Go on with your own data: `make serve` runs the service; then, in another terminal,")
-    tell("  homophily fit points.csv --label-column label")
+    tell(f"Go on with your own data: `{command()} serve` runs the service; then, in another terminal,")
+    tell(f"  {command()} fit points.csv --label-column label")
+
+
+def command() -> str:
+    """The program as it can be typed here: an environment that `make` has made need not be active."""
+    return "homophily" if shutil.which("homophily") else shlex.quote(str(Path(sys.executable).with_name("homophily")))
 
 
 def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Digits]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The codes, as the package's docstring lists them.
+# The codes, as the end of `homophily --help` lists them.
 FAILED, WRONG_USAGE, UNREACHABLE, NOT_FOUND, NOT_ALLOWED, INTERRUPTED = 1, 2, 3, 4, 5, 130
 
 

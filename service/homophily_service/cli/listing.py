@@ -25,10 +25,12 @@ def jobs(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="WORD", help="Only queued, running, succeeded, failed or cancelled ones. May be repeated."
+            metavar="WORD", help="Only queued, running, waiting, succeeded, failed or cancelled ones. May be repeated."
         ),
     ] = None,
-    kind: Annotated[str | None, typer.Option(metavar="WORD", help="Only fit, transduce or embed.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="WORD", help="Only fit, transduce, embed, trial or import.")
+    ] = None,
     limit: Limit = 20,
     service: Service,
     as_json: AsJson = False,

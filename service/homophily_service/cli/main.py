@@ -13,6 +13,8 @@ from homophily_service.cli.screen import say
 
 app = typer.Typer(
     help="Label and map data of which only a little is labelled.",
+    epilog="Exit codes: 0 done · 1 the job or the service failed · 2 wrong usage or a wrong field · "
+    "3 the service cannot be reached · 4 not found · 5 not allowed · 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     # A mistake of ours has its plain traceback, without the values of variables, which may be secret.

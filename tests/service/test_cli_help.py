@@ -1,0 +1,42 @@
+"""What the command line tells of itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from homophily_service.api.messages import KINDS, STATES
+from homophily_service.cli import failures
+from homophily_service.cli.main import app
+from homophily_service.demo import command
+
+
+def shown(*arguments: str) -> str:
+    """The words of a help, without frames and breaks of lines."""
+    ended = CliRunner().invoke(app, [*arguments, "--help"])
+    assert ended.exit_code == 0
+    return " ".join(ended.output.replace("│", " ").split())
+
+
+def test_the_help_ends_with_the_exit_codes() -> None:
+    codes = shown().partition("Exit codes: ")[2]
+    expected = [value for name, value in vars(failures).items() if name.isupper()]
+    assert [int(word) for word in codes.split() if word.isdecimal()] == [0, *expected]
+
+
+def test_every_state_and_kind_of_job_can_be_asked_for() -> None:
+    told = shown("jobs")
+    assert all(word in told for word in (*STATES, *KINDS))
+
+
+@pytest.mark.parametrize("path", ["", os.environ["PATH"]], ids=["elsewhere", "as usual"])
+def test_what_the_demonstration_says_to_type_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
+) -> None:
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["/bin/sh", "-c", f"{command()} --help"], check=True, stdout=subprocess.DEVNULL)
