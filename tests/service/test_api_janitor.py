@@ -1,4 +1,4 @@
-"""What the server forgets: only what is old and nothing refers to."""
+"""What the server forgets, on every database and store of arrays: only what is old and nothing refers to."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ AT_ONCE = dict.fromkeys(("keep_jobs_days", "keep_uploads_hours", "keep_orphans_h
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return load_settings(data_dir=tmp_path, tracking=False)
+def settings(tmp_path: Path, database_url: str, blobs_url: str) -> Settings:
+    return load_settings(data_dir=tmp_path, database_url=database_url, blobs_url=blobs_url, tracking=False)
 
 
 @pytest.fixture
 def stores(settings: Settings) -> Iterator[Stores]:
     stores = Stores.open(settings)
-    stores.database.migrate()
     yield stores
     stores.close()
 
