@@ -111,8 +111,8 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
         "dense»). The best case is the lowest error of a draw in a fixed grid (`tables/grid.py`), averaged over draws; "
         "ERR's holds IRR's, which is ERR with λ2 = 0, and its chosen setting. Peers choose their graph (k = 5, 10, 20 "
         "or 40, of points as they come, along 14 to 50 principal directions, or whitened; on all of MNIST one graph "
-        "for all, of 10 neighbours along principal directions) and LabelSpreading its α by the same validation points. A "
-        "peer that is given the true shares of "
+        "for all, of 10 neighbours along principal directions) and LabelSpreading its α by the same validation points. "
+        "A peer that is given the true shares of "
         "the classes is told what no other method is: in brackets, and not compared."
     )
     return "\n\n".join(parts)
