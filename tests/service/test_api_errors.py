@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from scipy.sparse import csr_array
 
-from homophily_service._pb import dataset_pb2, job_pb2, points_pb2
+from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, points_pb2
 from homophily_service._pb import model_pb2 as pb
 
 from .fuzz import Calls
@@ -102,21 +102,6 @@ def test_points_that_are_none_name_their_field(project: Project, points: points_
     assert answer.message.startswith("inline" + field)
 
 
-def test_bad_points_are_refused_at_once(project: Project, long: bool) -> None:
-    if not long:
-        pytest.skip("measures time: a part of make chaos")
-    large = np.zeros((1000, 1000), np.float32)
-    large[-1, -1] = np.nan
-    for points, _ in [*POINTS, (inline(large), "")]:
-        request = job_pb2.FitRequest(parent=project.name, inline=points, labels=labels_of(LABELS))
-        seconds = []
-        for _ in range(9):
-            began = time.perf_counter()
-            refusal(project.stub.Fit, request)
-            seconds.append(time.perf_counter() - began)
-        assert np.median(seconds) < 0.05, (seconds, points.ByteSize())
-
-
 def labels(points: list[int], **classes: list[Any]) -> pb.Labels:
     message = pb.Labels(points=points)
     if "strings" in classes:
@@ -126,29 +111,29 @@ def labels(points: list[int], **classes: list[Any]) -> pb.Labels:
     return message
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        (pb.Labels(), "labels"),
-        (labels([], strings=[]), "labels"),
-        (labels([0, 1], strings=["a", "a"]), "labels"),
-        (labels([0], integers=[1]), "labels"),
-        (labels([0, 1]), "labels.classes"),
-        (labels([0, 1], strings=["a"]), "labels.classes"),
-        (labels([], strings=["a", "b"]), "labels.classes"),
-        (labels([0, 30], strings=["a", "b"]), "labels.points[1]"),
-        (labels([-1, 1], strings=["a", "b"]), "labels.points[0]"),
-        (labels([0, 2**63 - 1], strings=["a", "b"]), "labels.points[1]"),
-        (labels([5, 1, 5], strings=["a", "b", "c"]), "labels.points[2]"),
-        (labels([0, 1], strings=["a", ""]), "labels.classes.strings.values[1]"),
-        (labels([0, 1], strings=["a", "b\0"]), "labels.classes.strings.values[1]"),
-        (labels([0, 1], strings=["a", "b" * 257]), "labels.classes.strings.values[1]"),
-        (labels_of({0: 1, 1: 2}, weights=[1.0]), "labels.weights"),
-        (labels_of({0: 1, 1: 2}, weights=[1.0, 0.0]), "labels.weights[1]"),
-        (labels_of({0: 1, 1: 2}, weights=[np.nan, 1.0]), "labels.weights[0]"),
-        (labels_of({0: 1, 1: 2}, weights=[np.inf, 1.0]), "labels.weights[0]"),
-    ],
-)
+WRONG_LABELS: list[tuple[pb.Labels, str]] = [
+    (pb.Labels(), "labels"),
+    (labels([], strings=[]), "labels"),
+    (labels([0, 1], strings=["a", "a"]), "labels"),
+    (labels([0], integers=[1]), "labels"),
+    (labels([0, 1]), "labels.classes"),
+    (labels([0, 1], strings=["a"]), "labels.classes"),
+    (labels([], strings=["a", "b"]), "labels.classes"),
+    (labels([0, 30], strings=["a", "b"]), "labels.points[1]"),
+    (labels([-1, 1], strings=["a", "b"]), "labels.points[0]"),
+    (labels([0, 2**63 - 1], strings=["a", "b"]), "labels.points[1]"),
+    (labels([5, 1, 5], strings=["a", "b", "c"]), "labels.points[2]"),
+    (labels([0, 1], strings=["a", ""]), "labels.classes.strings.values[1]"),
+    (labels([0, 1], strings=["a", "b\0"]), "labels.classes.strings.values[1]"),
+    (labels([0, 1], strings=["a", "b" * 257]), "labels.classes.strings.values[1]"),
+    (labels_of({0: 1, 1: 2}, weights=[1.0]), "labels.weights"),
+    (labels_of({0: 1, 1: 2}, weights=[1.0, 0.0]), "labels.weights[1]"),
+    (labels_of({0: 1, 1: 2}, weights=[np.nan, 1.0]), "labels.weights[0]"),
+    (labels_of({0: 1, 1: 2}, weights=[np.inf, 1.0]), "labels.weights[0]"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "field"), WRONG_LABELS)
 def test_labels_that_teach_nothing_name_their_field(project: Project, wrong: pb.Labels, field: str) -> None:
     answer = refusal(project.stub.Fit, project.fit_request(X, wrong))
     assert (answer.code, answer.fields) == (INVALID, [field])
@@ -186,67 +171,95 @@ def prior(*shares: float) -> pb.ClassPrior:
     return pb.ClassPrior(shares=pb.ClassShares(values=shares))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        *[({"graph": pb.GraphParameters(n_neighbors=value)}, "graph.n_neighbors") for value in (0, -1, 10_001)],
-        ({"graph": pb.GraphParameters(metric=9)}, "graph.metric"),
-        ({"graph": pb.GraphParameters(weights=9)}, "graph.weights"),
-        ({"graph": pb.GraphParameters(symmetrize=9)}, "graph.symmetrize"),
-        ({"graph": pb.GraphParameters(space=9)}, "graph.space"),
-        ({"graph": pb.GraphParameters(space=pb.SPACE_WHITENED, metric=pb.METRIC_COSINE)}, "graph.space"),
-        *[
-            ({"graph": pb.GraphParameters(space=pb.SPACE_PRINCIPAL, n_directions=value)}, "graph.n_directions")
-            for value in (0, -1)
-        ],
-        ({"graph": pb.GraphParameters(n_directions=2)}, "graph.n_directions"),
-        ({"graph": pb.GraphParameters(space=pb.SPACE_INPUT, n_directions=2)}, "graph.n_directions"),
-        ({"graph": pb.GraphParameters(exponent=3)}, "graph.exponent"),
-        ({"graph": pb.GraphParameters(weights=pb.EDGE_WEIGHTS_FIXED)}, "graph.sigma_x"),
-        *[({"graph": pb.GraphParameters(sigma_x=value)}, "graph.sigma_x") for value in (0, -1, np.nan, np.inf)],
-        ({"solver": pb.SolverParameters(method=9)}, "solver.method"),
-        ({"solver": pb.SolverParameters(multiclass=9)}, "solver.multiclass"),
-        *[({"solver": pb.SolverParameters(power=value)}, "solver.power") for value in (0, 9)],
-        *[({"solver": pb.SolverParameters(lambda1=value)}, "solver.lambda1") for value in (0, -1, np.nan, 1e300)],
-        *[({"solver": pb.SolverParameters(lambda2=value)}, "solver.lambda2") for value in (-1, np.nan, np.inf)],
-        *[({"solver": pb.SolverParameters(sigma_f=value)}, "solver.sigma_f") for value in (0, np.nan, 1e-300)],
-        *[({"solver": pb.SolverParameters(repulsion=value)}, "solver.repulsion") for value in (-1, np.nan)],
-        *[({"solver": pb.SolverParameters(tolerance=value)}, "solver.tolerance") for value in (-1, np.nan)],
-        *[({"solver": pb.SolverParameters(max_iter=value)}, "solver.max_iter") for value in (-1, 100_001)],
-        ({"solver": pb.SolverParameters(relationship_neighbors=0)}, "solver.relationship_neighbors"),
-        ({"solver": pb.SolverParameters(relationship_neighbors=5, power=2)}, "solver.power"),
-        ({"solver": pb.SolverParameters(relationship_neighbors=5, repulsion=0.5)}, "solver.repulsion"),
-        ({"solver": pb.SolverParameters(method=pb.METHOD_IRR, lambda2=1)}, "solver.lambda2"),
-        ({"solver": pb.SolverParameters(method=pb.METHOD_IRR, tolerance=0)}, "solver.tolerance"),
-        *[
-            ({"solver": pb.SolverParameters(class_prior=prior(*shares))}, "solver.class_prior.shares.values")
-            for shares in ((), (0.5, 0.5), (0.5, 0.5, 0.0), (1, 1, -1), (0.2, 0.2, 0.2), (np.nan, 0.5, 0.5))
-        ],
-        ({"model_id": "../m"}, "model_id"),
-        ({"model_id": "M"}, "model_id"),
-        ({"options": job_pb2.JobOptions(priority=101)}, "options.priority"),
-        ({"options": job_pb2.JobOptions(max_attempts=0)}, "options.max_attempts"),
-        ({"options": job_pb2.JobOptions(request_id="x" * 129)}, "options.request_id"),
-        ({"options": job_pb2.JobOptions(request_id="a\nb")}, "options.request_id"),
-        ({"options": job_pb2.JobOptions(request_id="ä")}, "options.request_id"),
-        ({"options": job_pb2.JobOptions(wait=Duration(seconds=-1))}, "options.wait"),
-        ({"options": job_pb2.JobOptions(wait=Duration(nanos=2_000_000_000))}, "options.wait"),
-        ({"options": job_pb2.JobOptions(time_limit=Duration())}, "options.time_limit"),
-        ({"options": job_pb2.JobOptions(time_limit=Duration(seconds=2**62))}, "options.time_limit"),
-        ({"options": job_pb2.JobOptions(time_limit=Duration(seconds=90_000))}, "options.time_limit"),
-        ({"parent": "projects/A"}, "parent"),
-        ({"parent": ""}, "parent"),
+WRONG_PARAMETERS: list[tuple[dict[str, Any], str]] = [
+    *[({"graph": pb.GraphParameters(n_neighbors=value)}, "graph.n_neighbors") for value in (0, -1, 10_001)],
+    ({"graph": pb.GraphParameters(metric=9)}, "graph.metric"),
+    ({"graph": pb.GraphParameters(weights=9)}, "graph.weights"),
+    ({"graph": pb.GraphParameters(symmetrize=9)}, "graph.symmetrize"),
+    ({"graph": pb.GraphParameters(space=9)}, "graph.space"),
+    ({"graph": pb.GraphParameters(space=pb.SPACE_WHITENED, metric=pb.METRIC_COSINE)}, "graph.space"),
+    *[
+        ({"graph": pb.GraphParameters(space=pb.SPACE_PRINCIPAL, n_directions=value)}, "graph.n_directions")
+        for value in (0, -1)
     ],
-)
-def test_parameters_out_of_range_name_their_field(project: Project, wrong: dict[str, Any], field: str) -> None:
+    ({"graph": pb.GraphParameters(n_directions=2)}, "graph.n_directions"),
+    ({"graph": pb.GraphParameters(space=pb.SPACE_INPUT, n_directions=2)}, "graph.n_directions"),
+    ({"graph": pb.GraphParameters(exponent=3)}, "graph.exponent"),
+    ({"graph": pb.GraphParameters(weights=pb.EDGE_WEIGHTS_FIXED)}, "graph.sigma_x"),
+    *[({"graph": pb.GraphParameters(sigma_x=value)}, "graph.sigma_x") for value in (0, -1, np.nan, np.inf)],
+    ({"solver": pb.SolverParameters(method=9)}, "solver.method"),
+    ({"solver": pb.SolverParameters(multiclass=9)}, "solver.multiclass"),
+    *[({"solver": pb.SolverParameters(power=value)}, "solver.power") for value in (0, 9)],
+    *[({"solver": pb.SolverParameters(lambda1=value)}, "solver.lambda1") for value in (0, -1, np.nan, 1e300)],
+    *[({"solver": pb.SolverParameters(lambda2=value)}, "solver.lambda2") for value in (-1, np.nan, np.inf)],
+    *[({"solver": pb.SolverParameters(sigma_f=value)}, "solver.sigma_f") for value in (0, np.nan, 1e-300)],
+    *[({"solver": pb.SolverParameters(repulsion=value)}, "solver.repulsion") for value in (-1, np.nan)],
+    *[({"solver": pb.SolverParameters(tolerance=value)}, "solver.tolerance") for value in (-1, np.nan)],
+    *[({"solver": pb.SolverParameters(max_iter=value)}, "solver.max_iter") for value in (-1, 100_001)],
+    ({"solver": pb.SolverParameters(relationship_neighbors=0)}, "solver.relationship_neighbors"),
+    ({"solver": pb.SolverParameters(relationship_neighbors=5, power=2)}, "solver.power"),
+    ({"solver": pb.SolverParameters(relationship_neighbors=5, repulsion=0.5)}, "solver.repulsion"),
+    ({"solver": pb.SolverParameters(method=pb.METHOD_IRR, lambda2=1)}, "solver.lambda2"),
+    ({"solver": pb.SolverParameters(method=pb.METHOD_IRR, tolerance=0)}, "solver.tolerance"),
+    *[
+        ({"solver": pb.SolverParameters(class_prior=prior(*shares))}, "solver.class_prior.shares.values")
+        for shares in ((), (0.5, 0.5), (0.5, 0.5, 0.0), (1, 1, -1), (0.2, 0.2, 0.2), (np.nan, 0.5, 0.5))
+    ],
+    ({"model_id": "../m"}, "model_id"),
+    ({"model_id": "M"}, "model_id"),
+    ({"options": job_pb2.JobOptions(priority=101)}, "options.priority"),
+    ({"options": job_pb2.JobOptions(max_attempts=0)}, "options.max_attempts"),
+    ({"options": job_pb2.JobOptions(request_id="x" * 129)}, "options.request_id"),
+    ({"options": job_pb2.JobOptions(request_id="a\nb")}, "options.request_id"),
+    ({"options": job_pb2.JobOptions(request_id="ä")}, "options.request_id"),
+    ({"options": job_pb2.JobOptions(wait=Duration(seconds=-1))}, "options.wait"),
+    ({"options": job_pb2.JobOptions(wait=Duration(nanos=2_000_000_000))}, "options.wait"),
+    ({"options": job_pb2.JobOptions(time_limit=Duration())}, "options.time_limit"),
+    ({"options": job_pb2.JobOptions(time_limit=Duration(seconds=2**62))}, "options.time_limit"),
+    ({"options": job_pb2.JobOptions(time_limit=Duration(seconds=90_000))}, "options.time_limit"),
+    ({"parent": "projects/A"}, "parent"),
+    ({"parent": ""}, "parent"),
+]
+
+
+def fit_with(project: Project, wrong: dict[str, Any]) -> job_pb2.FitRequest:
     request = project.fit_request(X, LABELS)
     for name, value in wrong.items():
         if isinstance(value, str):
             setattr(request, name, value)
         else:
             getattr(request, name).CopyFrom(value)
-    answer = refusal(project.stub.Fit, request)
+    return request
+
+
+@pytest.mark.parametrize(("wrong", "field"), WRONG_PARAMETERS)
+def test_parameters_out_of_range_name_their_field(project: Project, wrong: dict[str, Any], field: str) -> None:
+    answer = refusal(project.stub.Fit, fit_with(project, wrong))
     assert (answer.code, answer.fields) == (INVALID, [field])
+
+
+def test_what_is_wrong_is_refused_at_once(project: Project, long: bool) -> None:
+    if not long:
+        pytest.skip("measures time: a part of make chaos")
+    large = np.zeros((1000, 1000), np.float32)
+    large[-1, -1] = np.nan
+    chain = [(point, point + 1) for point in range(len(X) - 1)]
+    transitive = embedding_pb2.EmbeddingParameters(closure=embedding_pb2.LINK_CLOSURE_TRANSITIVE)
+    for call, request in (
+        *((project.stub.Fit, fit_with(project, {"inline": points})) for points, _ in POINTS),
+        (project.stub.Fit, fit_with(project, {"inline": inline(large)})),
+        *((project.stub.Fit, project.fit_request(X, wrong)) for wrong, _ in WRONG_LABELS),
+        *((project.stub.Fit, fit_with(project, wrong)) for wrong, _ in WRONG_PARAMETERS),
+        # The ends of a chain of must-links belong apart.
+        (project.stub.Embed, project.embed_request(X, chain, [(0, len(X) - 1)], solver=transitive)),
+    ):
+        seconds = []
+        for _ in range(9):
+            began = time.perf_counter()
+            answer = refusal(call, request)
+            seconds.append(time.perf_counter() - began)
+        assert answer.code is INVALID
+        assert np.median(seconds) < 0.05, (seconds, answer.fields)
 
 
 def test_sparse_points_have_no_principal_directions(project: Project) -> None:
