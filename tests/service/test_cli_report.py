@@ -55,6 +55,30 @@ def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path)
         assert (digits / file).read_bytes() == (folder / Path(file).name).read_bytes()
 
 
+def test_a_report_on_a_model_that_was_searched_shows_the_trials_and_the_chosen_one(run: Run, digits: Path) -> None:
+    run("fit", "points.npy", "--labels", "few.csv", "--search", "--trials", "16", "--model", "tuned")
+    run("report", "tuned")
+    folder = digits / "tuned-report"
+    surfaces = {"search-graph.png", "search-relationships.png"}
+    assert surfaces <= {file.name for file in folder.iterdir()}
+    assert all((folder / name).read_bytes().startswith(PNG) for name in surfaces)
+    page = (folder / "report.html").read_text()
+    search = run("model", "tuned", "--json").json["search"]
+    assert f"Best of {len(search['trials'])} trials of the search" in page
+    assert page.count(f'<tr class="best"><td class="number">{search["best"]}</td>') == 1
+
+
+def test_a_search_whose_time_was_over_is_reported_on_without_a_chosen_trial(run: Run, digits: Path) -> None:
+    searched = ["--search", "--search-seconds", "0.000001", "--model", "hasty"]
+    run("fit", "points.npy", "--labels", "few.csv", *searched)
+    assert run("model", "hasty", "--json").json["search"]["best"] is None
+    assert "the best with" not in run("model", "hasty").out
+    run("report", "hasty")
+    page = (digits / "hasty-report" / "report.html").read_text()
+    assert "trials of the search" not in page
+    assert 'class="best"' not in page
+
+
 def test_a_map_is_reported_on_by_the_same_command(run: Run, digits: Path) -> None:
     run("embed", "points.npy", "--must-link", "0,10", "--n-clusters", "4", "--max-iter", "5", "--name", "map")
     run("report", "map", "-o", "out")

@@ -176,13 +176,15 @@ def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: st
 
 
 def _trials(model: Model) -> list[Table]:
-    """The best settings that were tried, the chosen one first."""
+    """The best settings that were tried, the chosen one first if there is one."""
     from homophily_service.cli.screen import percent
     from homophily_service.pictures.report import Table
 
     if model.search is None:
         return []
     judged = [trial for trial in model.search.trials if trial.error_rate is not None]
+    if not judged:
+        return []
     best = model.search.best
     # By stage too: what the first one finds is where the second one begins.
     judged.sort(key=lambda one: (one.number != best, -one.stage, one.error_rate, one.score or 0.0, one.number))
@@ -195,7 +197,7 @@ def _trials(model: Model) -> list[Table]:
         for trial, values in zip(listed, given, strict=True)
     ]
     heading = f"Best of {len(model.search.trials):,} trials of the search"
-    marked = 0 if listed and listed[0].number == best else None
+    marked = 0 if listed[0].number == best else None
     return [Table(heading, ["trial", "wrong", "log-loss", *columns, "seconds"], rows, marked)]
 
 

@@ -108,12 +108,13 @@ class Search:
     """The search that found a model's parameters."""
 
     trials: tuple[Trial, ...]
-    #: The number of the trial whose parameters were taken.
-    best: int
+    #: The number of the trial whose parameters were taken; None if the time was over before it came to that.
+    best: int | None
 
     @classmethod
     def from_message(cls, message: model_pb2.SearchSummary) -> Search | None:
         """Read a message; None for an empty one."""
         if not message.trials:
             return None
-        return cls(tuple(Trial.from_message(one) for one in message.trials), message.best)
+        best = message.best if message.HasField("best") else None
+        return cls(tuple(Trial.from_message(one) for one in message.trials), best)

@@ -136,12 +136,11 @@ def error_surface(search: Search, stage: int, about: str) -> bytes | None:
     given_up = np.array([trial.pruned for trial in judged])
     if given_up.any():
         axis.scatter(*spots[given_up].T, marker="x", s=26, c=INK, linewidths=0.8, zorder=4, label="given up")
-    # The search's choice is of its last stage; before that, what was best here.
-    numbers = [trial.number for trial in judged]
-    is_chosen = search.best in numbers
-    best = numbers.index(search.best) if is_chosen else min(range(len(judged)), key=lambda one: _order(judged[one]))
+    # The search's choice is of its last stage, if it came to one; elsewhere, what was best here.
+    chosen = [place for place, trial in enumerate(judged) if trial.number == search.best]
+    best = chosen[0] if chosen else min(range(len(judged)), key=lambda one: _order(judged[one]))
     values = ", ".join(f"{one.symbol} = {value:.3g}" for one, value in zip(varied, places[best], strict=True))
-    label = f"{'chosen' if is_chosen else 'lowest error here'}: {values}, {percent(errors[best] / 100)} wrong"
+    label = f"{'chosen' if chosen else 'lowest error here'}: {values}, {percent(errors[best] / 100)} wrong"
     axis.plot(*spots[best], "*", markersize=17, color=MARK, markeredgecolor="white", label=label, zorder=5)
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, fontsize=8, frameon=False, labelcolor=FAINT)
     tidy(axis)
