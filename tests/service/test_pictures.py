@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -146,6 +147,47 @@ def test_without_matplotlib_the_error_names_what_to_install(monkeypatch: pytest.
         embedding_pictures(embedding_pb2.Embedding(), np.zeros((3, 2)))
 
 
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Those that were made into pictures."""
+    drawn: list[Figure] = []
+    plain = Figure.savefig
+
+    def savefig(figure: Figure, *arguments: Any, **options: Any) -> None:
+        drawn.append(figure)
+        plain(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return drawn
+
+
+@pytest.mark.parametrize("points", [10, 100_000])
+@pytest.mark.parametrize("classes", [2, 10, 30])
+def test_nothing_is_cut_off_at_the_edges_and_headings_are_above_all_else(
+    figures: list[Figure], points: int, classes: int
+) -> None:
+    name = "a-model-of-a-thirty-two-long-nam"
+    model = full_model(points, [f"class {one}" for one in range(classes)])
+    model.name = f"projects/default/models/{name}"
+    # Wide, so that the picture is flat and the list of classes is not.
+    flat = np.random.default_rng(3).normal(size=(points, 3)) * (1.0, 0.2, 1.0)
+    found = model_pictures(model, *solved(points, classes), coordinates=flat, mapped_by=f"on the map {name}")
+    mapped = embedded(points)
+    mapped.name = f"projects/default/embeddings/{name * 2}"[:-1]
+    found |= {f"2-{file}": one for file, one in embedding_pictures(mapped, flat, np.arange(points) % classes).items()}
+    assert len(figures) == sum(file.endswith(".png") for file in found) == 11
+    for figure in figures:
+        heading, below = figure.texts
+        # All that is drawn, in inches.
+        drawn = figure.get_tightbbox()
+        width, height = figure.get_size_inches()
+        assert min(drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1) > 0, heading.get_text()
+        top, lower = heading.get_window_extent(), below.get_window_extent()
+        assert top.y0 > lower.y1
+        assert all(axis.get_tightbbox().y1 < lower.y0 for axis in figure.axes)
+        assert top.x0 == pytest.approx(lower.x0, abs=2)
+
+
 def test_drawing_leaves_no_figure_behind() -> None:
     from matplotlib import pyplot
 
@@ -227,19 +269,29 @@ def test_the_surface_is_drawn_for_trials_on_a_grid_on_a_line_and_with_others_mis
         picture(error_surface(Search((*tried, trial(20, None, sigma_f=1.0)), 1), 2, "about"))
 
 
-def test_the_chosen_trial_is_marked_where_it_was_tried() -> None:
+def test_the_chosen_trial_is_marked_where_it_was_tried_and_else_the_lowest_error() -> None:
     tried = tuple(
-        trial(number, 0.1 + 0.01 * number, sigma_f=0.1 * 10 ** (number / 11), lambda2=10.0 ** -(number % 4))
+        trial(number, 0.3 - 0.01 * number, sigma_f=0.1 * 10 ** (number / 11), lambda2=10.0 ** -(number % 4))
         for number in range(12)
     )
 
-    def column_of_star(best: int) -> float:
+    def column_of_star(best: int | None) -> float:
         found = picture(error_surface(Search(tried, best), 2, "about")).astype(int)
         # Above the legend, which has a star too.
         red = np.argwhere((found[:, :, 0] > 200) & (found[:, :, 1] < 30) & (found[:, :, 2] < 60))
         return float(red[red[:, 0] < 0.9 * len(found), 1].mean())
 
     assert column_of_star(0) < column_of_star(11) - 400
+    assert column_of_star(None) == column_of_star(11)
+
+
+def test_a_search_whose_time_was_over_has_chosen_no_trial() -> None:
+    message = searched()
+    assert (found := Search.from_message(message)) is not None
+    assert found.best == 8
+    message.ClearField("best")
+    assert (found := Search.from_message(message)) is not None
+    assert found.best is None
 
 
 # -- maps and reports --------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ def _rows(margins: Floats, answers: NDArray[Any], classes: Sequence[str], about:
     """One thin row a class, darker where more of its points are."""
     number = len(classes)
     size = float(np.clip(300 / number, 4.2, 8))
-    figure = new_figure(7.5, float(np.clip(1.4 + 0.085 * number, 4.4, 10.5)))
+    figure = new_figure(7.5, float(np.clip(1.4 + 0.085 * number, 5.2, 10.5)))
     axis = figure.add_subplot()
     edges = _edges(np.append(margins, 0.0))
     counts = _counts(margins, answers, edges, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+import re
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,8 @@ _PALETTE = (
 )
 GREY, INK, FAINT, MARK = "#9a9a9a", "#2f3b47", "#5a6673", "#e0001b"
 _DPI = 120
+# Points from the edge of a picture to its heading, and letters of a heading that every picture has room for.
+_EDGE, _LONGEST_HEADING = 7, 48
 _MOST_BYTES = 180_000
 
 
@@ -64,9 +67,25 @@ def tidy(axis: Any, *, grid: str | None = "both") -> None:
 
 
 def headline(figure: Any, heading: str, below: str) -> None:
-    """What is seen, and of what it is."""
-    figure.suptitle(words(heading), x=0.012, ha="left", fontsize=12, fontweight="bold", color=INK)
-    figure.axes[0].set_title(words(below), loc="left", fontsize=9, color=FAINT)
+    """What is seen, and of what it is: at the left edge, in as many lines as it takes, above all else."""
+    width, height = figure.bbox.size
+    edge = _EDGE * figure.dpi / 72
+    place = {"x": edge / width, "ha": "left", "va": "top"}
+    top = figure.text(
+        y=1 - edge / height, s=words(heading, _LONGEST_HEADING), fontsize=12, fontweight="bold", color=INK, **place
+    )
+    under = (top.get_window_extent().y0 - edge / 2) / height
+    told = figure.text(y=under, s="", fontsize=9, color=FAINT, linespacing=1.4, **place)
+    lines: list[str] = []
+    for part in re.split("(?<=[·,]) ", words(below)):
+        longer = f"{lines[-1]} {part}" if lines else part
+        told.set_text(longer)
+        if lines and told.get_window_extent().x1 > width - edge:
+            lines.append(part)
+        else:
+            lines[-1:] = [longer]
+    told.set_text("\n".join(lines))
+    figure.get_layout_engine().set(rect=(0, 0, 1, (told.get_window_extent().y0 - edge / 2) / height))
 
 
 def to_png(figure: Any) -> bytes:

@@ -98,7 +98,7 @@ def embedding_pictures(
     name = found.name.rpartition("/")[2]
     pictures = {}
     if found.trace is not None:
-        pictures["energy.png"] = energy_curve(found.trace, f"{name} · {counted(found.points, 'point')}")
+        pictures["energy.png"] = energy_curve(found.trace, f"{words(name, 32)} · {counted(found.points, 'point')}")
     arrays = Map(
         coordinates=np.asarray(coordinates, dtype=np.float64),
         clusters=None if clusters is None else np.asarray(clusters, dtype=np.int32),

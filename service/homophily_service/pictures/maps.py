@@ -159,7 +159,10 @@ def map_picture(drawing: Drawing) -> bytes:
     axis.set_yticks([])
     axis.set_aspect("equal", adjustable="datalim")
     if handles:
-        figure.legend(handles=handles, loc="outside right upper", fontsize="small", frameon=False)
+        # A legend may be higher than a flat map.
+        figure.set_figheight(max(figure.get_figheight(), 0.8 + 0.19 * len(handles)))
+        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        axis.legend(handles=handles, **beside, borderaxespad=0.2, fontsize="small", frameon=False)
     note = f" · {drawing.note}" if drawing.note else ""
     headline(figure, drawing.title, f"{counted(count, 'point')}{note}")
     return to_png(figure)
