@@ -58,24 +58,33 @@ class Scene:
         assert lease is not None
         return lease
 
+    def compute(self, lease: queue.Lease) -> Any:
+        """What a worker's child answers."""
+        return compute(task_of(lease), self.stores, self.tracker.settings, 1, lambda _: None)
+
     def end(self, lease: queue.Lease) -> model_pb2.Model:
-        task = Task(lease.name, lease.kind, lease.request, lease.token)
-        result = compute(task, self.stores, self.tracker.settings, 1, lambda _: None)
+        result = self.compute(lease)
         assert isinstance(result, bytes)
         model = job_pb2.FitResult.FromString(result).model
         name, add = ModelName.parse(model.name, "name"), self.stores.catalog.add
+        path = task_of(lease).result_path
         self.stores.queue.finish(
             lease,
             result,
-            lambda connection: add(
-                connection, name, model.SerializeToString(), task.result_path, graph=model.graph.digest
-            ),
+            lambda connection: add(connection, name, model.SerializeToString(), path, graph=model.graph.digest),
         )
         return model
 
     def runs(self, lease: queue.Lease) -> list[Any]:
+        return self.found(f"tags.`homophily.job` = '{lease.name}'")
+
+    def found(self, which: str) -> list[Any]:
         experiments = [one.experiment_id for one in self.client.search_experiments()]
-        return list(self.client.search_runs(experiments, f"tags.`homophily.job` = '{lease.name}'"))
+        return list(self.client.search_runs(experiments, which))
+
+
+def task_of(lease: queue.Lease) -> Task:
+    return Task(lease.name, lease.kind, lease.request, lease.token)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +119,26 @@ def test_trials_that_nobody_gave_a_number_for_are_told_as_the_core_has_them(scen
     assert run.data.params["search.trials"] == str(default_trials("irr"))
     scene.stores.queue.fail(lease, b"", "")
     scene.tracker.round()
+
+
+def test_trials_that_had_ended_when_their_search_was_cancelled_are_told(scene: Scene) -> None:
+    jobs = scene.stores.queue
+    lease = scene.begin(search=model_pb2.SearchParameters(spread=True))
+    waiting = scene.compute(lease)
+    assert len(waiting.children) > 1
+    jobs.wait_for(lease, [NewJob(JobName("default", one.id), "trial", one.request) for one in waiting.children], "")
+    first = jobs.claim("worker", ["trial"], 600.0, b"")
+    assert first is not None
+    result = scene.compute(first)
+    jobs.finish(first, result)
+    jobs.cancel(lease.name)
+    assert scene.tracker.round() == 1
+    (run,) = scene.runs(lease)
+    assert run.info.status == "KILLED"
+    below = scene.found(f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+    told = {one.data.tags["homophily.trial"]: one.data.metrics["validation_error"] for one in below}
+    assert told == {str(one.number): one.error_rate for one in job_pb2.TrialResult.FromString(result).trials}
+    assert {(one.info.status, one.data.tags["homophily.best"]) for one in below} == {("FINISHED", "false")}
 
 
 def test_of_several_runs_of_a_job_one_stays(scene: Scene) -> None:

@@ -32,7 +32,7 @@ from sqlalchemy import Row
 
 from homophily import HomophilyWarning
 from homophily_service import queue
-from homophily_service._pb import embedding_pb2, model_pb2
+from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.embeddings import (
     CANNOT_LINKS,
     CLUSTERS,
@@ -228,10 +228,10 @@ class Sender:
                 self.client.delete_run(other.info.run_id)
         if record.made is not None:
             self._log_pictures(name, record.made)
-        if isinstance(record.made, model_pb2.Model):
-            self._log_trials(run, job, record.made)
-            if record.registration is not None or self.settings.tracking_models == "all":
-                self._try_to_log_model(run, record)
+        self._log_trials(run, job, self._search(record))
+        is_wanted = record.registration is not None or self.settings.tracking_models == "all"
+        if is_wanted and isinstance(record.made, model_pb2.Model):
+            self._try_to_log_model(run, record)
         self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
 
@@ -293,17 +293,25 @@ class Sender:
             _log.warning("%s has no map", model.name, exc_info=True)
             return None, ""
 
-    def _log_trials(self, run: Run, job: Row[Any], model: model_pb2.Model) -> None:
+    def _search(self, record: Record) -> model_pb2.SearchSummary:
+        """The model's; where there is no model, the trials that were jobs of their own and came to their end."""
+        if isinstance(record.made, model_pb2.Model):
+            return record.made.search
+        ended = [one for one in self.stores.queue.children(record.job) if one.state == queue.SUCCEEDED]
+        results = [job_pb2.TrialResult.FromString(one.outcome) for one in ended]
+        return model_pb2.SearchSummary(trials=[trial for result in results for trial in result.trials])
+
+    def _log_trials(self, run: Run, job: Row[Any], search: model_pb2.SearchSummary) -> None:
         """A run for each trial, below the job's."""
-        if not model.search.trials:
+        if not search.trials:
             return
         parent, experiment = run.info.run_id, run.info.experiment_id
         below = f"tags.`mlflow.parentRunId` = '{parent}'"
         found = self.client.search_runs([experiment], below, ViewType.ALL, max_results=10_000)
         there = {one.data.tags.get("homophily.trial"): one for one in found}
         time = _milliseconds(job.finished)
-        best = model.search.best if model.search.HasField("best") else None
-        for trial in model.search.trials:
+        best = search.best if search.HasField("best") else None
+        for trial in search.trials:
             number = str(trial.number)
             child = there.get(number)
             if child is None:
