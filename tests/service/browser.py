@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,17 +15,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
+import pytest
 
 T = TypeVar("T")
 PATIENCE = 120.0
 
 
-def chromium() -> str | None:
+def need_chromium() -> None:
+    """Skip a test where there is no browser; where all tests have to run, fail."""
+    if _chromium() is None:
+        reason = f"there is no Chromium here: {_why_no_chromium()}"
+        assert "CI" not in os.environ, f"{reason}; continuous integration has to look at the pages"
+        pytest.skip(reason)
+
+
+def _chromium() -> str | None:
     """The program, if it is there."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def why_no_chromium() -> str:
+def _why_no_chromium() -> str:
     """What apt said last when `make test` wanted to install it."""
     said = Path(sys.prefix) / "chromium.log"
     lines = said.read_text().splitlines() if said.is_file() else []
@@ -72,9 +82,11 @@ class Page:
 
 def browse(folder: Path, look: Callable[[Page], Awaitable[T]], size: tuple[int, int] = (1400, 1000)) -> T:
     """Start a browser, have a look, and end it."""
-    program = chromium()
+    program = _chromium()
     assert program is not None
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    # It speaks to MLflow and to nobody else.
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
     options += [f"--user-data-dir={folder}", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}"]
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
         process = subprocess.Popen([program, *options, "about:blank"], stdout=log, stderr=log)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from homophily_service._pb import job_pb2, model_pb2
 
-from .browser import Page, browse, chromium, why_no_chromium
+from .browser import Page, browse, need_chromium
 from .commands import Run
 from .mlflow_proxy import Fate, MlflowProxy
 from .mlflow_server import MlflowServer
@@ -110,8 +110,8 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
         known(y, range(20)),
         validation=labels_of(known(y, range(20, 60))),
         test=labels_of(known(y, range(60, 300))),
-        solver=model_pb2.SolverParameters(lambda2=0.01),
-        search=model_pb2.SearchParameters(trials=5),
+        solver=model_pb2.SolverParameters(lambda1=0.02),
+        search=model_pb2.SearchParameters(trials=14, vary=["n_neighbors", "sigma_f", "lambda2"]),
         calibrate=True,
     )
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job.error
@@ -123,8 +123,9 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
     assert tags["homophily.project"] == project.id
     assert tags["homophily.attempt"] == "1"
     parameters = run.data.params
-    expected = {"solver.method": "err", "solver.lambda2": "0.01", "solver.max_iter": "50", "solver.power": "2"}
-    expected |= {"graph.metric": "euclidean", "graph.symmetrize": "mean", "search.trials": "5", "search.seed": "0"}
+    expected = {"solver.method": "err", "solver.lambda1": "0.02", "solver.max_iter": "50", "solver.power": "2"}
+    expected |= {"graph.metric": "euclidean", "graph.symmetrize": "mean", "search.trials": "14", "search.seed": "0"}
+    expected |= {"search.vary": "n_neighbors, sigma_f, lambda2", "search.spread": "False"}
     expected |= {"graph.space": "input", "graph.n_directions": "None", "search.warm_start": "False"}
     expected |= {"data.points": "300", "data.dimensions": "5", "data.classes": "3", "device": "cpu"}
     assert expected.items() <= parameters.items()
@@ -152,8 +153,9 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
     assert json.loads(points.dataset.source)["sha256"].startswith(points.dataset.digest)
 
     pictures = {one.path for one in tracked.mlflow.client.list_artifacts(run.info.run_id, "pictures")}
-    drawn = ("energy.png", "confusion-test.png", "scores.png", "map.png", "map.html")
-    assert {f"pictures/{name}" for name in drawn} <= pictures
+    drawn = {"energy.png", "scores.png", "map.png", "map.html", "search-graph.png", "search-relationships.png"}
+    drawn |= {f"{what}-{labels}.png" for what in ("confusion", "reliability") for labels in ("validation", "test")}
+    assert pictures == {f"pictures/{name}" for name in drawn}
     # Not registered, so not logged whole either.
     assert not run.outputs.model_outputs
 
@@ -350,10 +352,10 @@ def served(model: Path, points: NDArray[np.float32]) -> Any:
         server.stop()
 
 
-@pytest.mark.skipif(chromium() is None, reason=f"there is no Chromium here: {why_no_chromium()}")
 def test_people_find_the_metric_and_the_picture_in_mlflows_pages(
     tracked: Tracked, project: Project, tmp_path: Path
 ) -> None:
+    need_chromium()
     X, y = three_clouds()
     validation = labels_of(known(y, range(30, 130)))
     job = project.fit(X, known(y, range(30)), validation=validation, model_id="looked-at")

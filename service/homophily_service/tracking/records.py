@@ -219,6 +219,8 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
             "search.seconds": search.seconds if search.HasField("seconds") else None,
             "search.seed": search.seed,
             "search.spread": search.spread,
+            # None stands for the core's choice, as in the core.
+            "search.vary": list(search.vary) or None,
             "search.warm_start": search.warm_start,
         }
     if made is None and (searches or not isinstance(request, job_pb2.FitRequest)):
