@@ -57,7 +57,7 @@ class KNNGraph(BaseEstimator):
         many columns; "whitened", principal directions scaled to variance 1 (Mahalanobis's distance), where what tells
         classes apart varies little. The last needs several times more points than directions.
     n_directions : how many of the principal directions count, at most the columns; None means 50 of "principal" and
-        all of "whitened". Fewer leave out more noise: of 1,500 scrambled digits 20 are best.
+        all of "whitened". Fewer leave out more noise.
     backend : "numpy", or "cupy" to search among dense points on a GPU, all pairs of them; "auto": if there is one.
     n_jobs : threads; None means every core this process may use.
 
