@@ -203,3 +203,8 @@ def check_runs(cluster: Cluster, mlflow: MlflowServer, names: list[str]) -> None
         job = cluster.job(name)
         assert run.info.run_id == job.tracking_run
         assert run.info.status == {queue.SUCCEEDED: "FINISHED", queue.CANCELLED: "KILLED"}[job.state]
+        if job.kind == "fit" and job.state == queue.SUCCEEDED:
+            tried = job_pb2.FitResult.FromString(job.outcome).model.search.trials
+            below = mlflow.runs(f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+            told = sorted(int(one.data.tags["homophily.trial"]) for one in below)
+            assert told == sorted(trial.number for trial in tried)
