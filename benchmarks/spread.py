@@ -28,7 +28,8 @@ QUICK_POINTS, QUICK_TRIALS = 1_000, 6
 
 def run(options: Options, report: Report) -> None:
     points, trials = (QUICK_POINTS, QUICK_TRIALS) if options.quick else (POINTS, TRIALS)
-    rows, found = [], []
+    rows: list[dict[str, Any]] = []
+    found = []
     for workers in WORKERS:
         seconds, search = searched(workers, points, trials, report)
         found.append(outcome(search))
