@@ -77,6 +77,7 @@ class Lease(NamedTuple):
     kind: str
     request: bytes
     attempt: int
+    max_attempts: int
     time_limit: float
     token: str
     origin: str = ""
@@ -300,7 +301,8 @@ class Queue:
             )
         name = JobName(job.project, job.id)
         came = job.origin or "", job.trace or ""
-        return Lease(name, job.number, job.kind, job.request, job.attempt + 1, job.time_limit, token, *came)
+        attempts = job.attempt + 1, job.max_attempts
+        return Lease(name, job.number, job.kind, job.request, *attempts, job.time_limit, token, *came)
 
     def renew(self, lease: Lease, lease_seconds: float) -> bool:
         """Hold the lease on; True if the job is to be cancelled."""

@@ -286,6 +286,14 @@ def test_a_disk_that_fails_anywhere_in_a_save_costs_an_attempt_or_the_job_and_no
         assert cluster.ended(client.submit("Fit", request)).state == queue.SUCCEEDED
 
         assert (stored.solution(), stored.prediction()) == (solution, prediction)
+
+    # It does not pass: the last attempt tells why.
+    disk.fail(errno.EIO, 0)
+    request = fit_request(next(seeds))
+    request.options.max_attempts = 1
+    job = cluster.ended(client.submit("Fit", request))
+    assert (job.state, job.attempt) == (queue.FAILED, 1)
+    assert "Input/output error" in job_pb2.JobError.FromString(job.outcome).message
     assert cluster.exceptions() == []
 
 

@@ -171,7 +171,7 @@ class Worker:
                         return lambda: self._wait(lease, Waiting.decode(body))
                     if kind == ERROR:
                         error = job_pb2.JobError.FromString(body)
-                        if error.code == Unavailable.code.value[0]:
+                        if error.code == Unavailable.code.value[0] and lease.attempt < lease.max_attempts:
                             return lambda: self._try_later(lease, error.message)
                         return lambda: queue.fail(lease, body, error.message)
                     self._unless_outage(lambda: queue.report(lease, body))  # noqa: B023
