@@ -9,6 +9,8 @@ from benchmarks.peers import TRUE_SHARES
 from benchmarks.tables import paper
 from benchmarks.tables.paper import Classified
 from benchmarks.tables.summary import TITLES, Entry, Figure, Group, Shortfall, above, markdown, of, pick, seconds
+from benchmarks.tables.table1 import GRID, OURS
+from benchmarks.tables.table4 import METHODS
 
 PICTURES = Path(__file__).parents[1] / "pictures"
 
@@ -26,15 +28,15 @@ MOST_SEARCH_SECONDS = 60.0
 
 
 def classified(found: list[Group], data: str, row: Classified) -> Figure | None:
-    """Our figure in a row of Table 1; both best cases are of one grid, kept with ERR."""
+    """Our figure in a row of Table 1."""
     if row.best_case:
-        return of(pick(found, data, "ERR", power=row.power), "best" if row.method == "ERR" else "best_irr")
+        return of(pick(found, data, GRID, power=row.power), row.method)
     return of(pick(found, data, row.method, power=row.power), "error")
 
 
 def peer_names(found: list[Group], *, told_more: bool) -> list[str]:
     """Peers with records, those that are told the true shares of the classes or the others."""
-    names = dict.fromkeys(group.method for group in found if group.method not in ("IRR", "ERR"))
+    names = dict.fromkeys(group.method for group in found if group.method not in (*OURS, GRID))
     return [name for name in names if name.endswith(TRUE_SHARES) == told_more]
 
 
@@ -86,7 +88,7 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
             [_own_entry(of(pick(found, data, method, power=power), "default"), data) for data in paper.CLASS_SETS],
         )
         for power in LAPLACIANS
-        for method in ("IRR", "ERR")
+        for method in OURS
     ]
     parts += ["**Our defaults, nothing chosen**", markdown("error, %", columns, rows)]
     rows = [
@@ -95,7 +97,7 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
             [seconds(pick(found, d, method, power=power)) for d in paper.CLASS_SETS],
         )
         for power in LAPLACIANS
-        for method in ("IRR", "ERR")
+        for method in OURS
     ]
     rows += [
         (name, [seconds(pick(found, data, name)) for data in paper.CLASS_SETS])
@@ -109,7 +111,7 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
         "ᵒ Other data than the paper's (an uncertain version of Pcmac, subsets of CCAT and GCAT): its figures, in "
         "brackets, are not compared with. Real-sim has no data here. The paper has no L² for MNIST («matrix too "
         "dense»). The best case is the lowest error of a draw in a fixed grid (`tables/grid.py`), averaged over draws; "
-        "ERR's holds IRR's, which is ERR with λ2 = 0, and its chosen setting. Peers choose their graph (k = 5, 10, 20 "
+        "ERR's holds IRR's, which is ERR with λ2 = 0. Peers choose their graph (k = 5, 10, 20 "
         "or 40, of points as they come, along 14 to 50 principal directions, or whitened; on all of MNIST one graph "
         "for all, of 10 neighbours along principal directions) and LabelSpreading its α by the same validation points. "
         "A peer that is given the true shares of "
@@ -139,8 +141,6 @@ def _own_entry(figure: Figure | None, data: str, *, compared: bool = True) -> En
 
 def table4_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
     """Error, CPU seconds and memory by sparsity."""
-    from benchmarks.tables.table4 import METHODS
-
     parts = [
         "## Table 4: sparsity",
         "MNIST, digits {2, 5} against the rest, G = L; |N_K| relationships of each point, or all. 2,000 points with "

@@ -270,10 +270,11 @@ def test_a_bar_is_met_when_enough_of_it_holds() -> None:
 @pytest.mark.parametrize(("errors", "seconds", "verdicts"), [(10.0, 59.0, "met"), (20.0, 61.0, "not met")])
 def test_automatic_choice_is_held_against_irr_the_best_case_and_the_clock(errors, seconds, verdicts) -> None:
     power = {"power": 2, "trials": 40}
-    records = records_of("table1", [(data, method, power, [0.0]) for data in SEARCHED for method in ("IRR", "ERR")])
+    methods = ("IRR", "ERR", table1.GRID)
+    records = records_of("table1", [(data, method, power, [0.0]) for data in SEARCHED for method in methods])
     for record in records.values():
         found = 12.0 if record.cell.method == "IRR" else errors
-        record.result.update(error=found, best=9.0, seconds=seconds)
+        record.result.update(error=found, ERR=9.0, seconds=seconds)
     lines = [
         line for line in page.text({"table1": records}).splitlines() if "utomatic choice" in line or "longest" in line
     ]
@@ -366,6 +367,14 @@ def test_validation_points_are_seen_by_no_fit_and_counted_by_no_error() -> None:
     wrong = y.copy()
     wrong[split.validation] = -5
     assert split.error(wrong, y) == 0.0
+
+
+def test_the_best_case_of_err_is_no_worse_than_that_of_irr(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = table1._data(None, "usps", 0)
+    monkeypatch.setattr(table1, "grid_graphs", lambda _: [{"n_neighbors": 6}, {"n_neighbors": 10}])
+    monkeypatch.setattr(table1, "FAST_STARTS", 1)
+    result = table1.best_cases(data, table1.split_points(data.y, "usps", 0), 2)
+    assert 0.0 <= result["ERR"] <= result["IRR"] < 50.0
 
 
 def test_a_peer_is_given_the_graph_that_does_best_on_the_validation_points() -> None:
