@@ -154,7 +154,8 @@ def _edge_pass(
             gap[e] = j - k
             middle[e] = 0.5 * (j + k)
         for e in range(size):
-            y = max(-to_binary * gap[e] * gap[e], -1000.0)
+            # 2^-200 is nothing beside rounding; products of much less are subnormal, which processors take long for.
+            y = max(-to_binary * gap[e] * gap[e], -200.0)
             shifted[e] = y + magic
             r = (y - (shifted[e] - magic)) * 0.6931471805599453
             s = 1 / 362880 + r * (1 / 3628800 + r * (1 / 39916800 + r / 479001600))
