@@ -44,7 +44,7 @@ $(VENV)/.chromium: $(VENV)/.dev
 	then touch $@; fi
 
 test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --durations 15
 
 # The files of the core suite whose subject takes a backend; what in them is of the CPU alone is told in tests/conftest.py.
 ON_GPU = answers calibration classify_graph classify_input classify_labels cluster graph relationship repulsion spectral
