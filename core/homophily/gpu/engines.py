@@ -20,7 +20,7 @@ from homophily.backend import CupyBackend
 from homophily.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.gpu.matrix import DeviceMatrix, dot
 from homophily.relationship import LOW_RANK_ERROR, EngineName
-from homophily.relationship.nystrom import choose_landmarks
+from homophily.relationship.nystrom import SHIFT, choose_landmarks
 from homophily.relationship.tiles import Relationship
 
 Floats = NDArray[np.float64]
@@ -190,8 +190,7 @@ class NystromEngine:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
         self.diagonal = _on_device(matrix, diagonal)
         squares = np.sum((landmarks[:, None] - landmarks) ** 2, axis=2)
-        # Landmarks may coincide: a shift of K's own rounding error keeps the factor finite.
-        K_ZZ = np.exp(-squares / sigma_f**2) + 1e-12 * np.eye(len(landmarks))
+        K_ZZ = np.exp(-squares / sigma_f**2) + SHIFT * np.eye(len(landmarks))
         whitening = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
         self.landmarks, self.whitening = self.backend.to_device(landmarks), self.backend.to_device(whitening)
         fitting = self.backend.planned_memory() // (4 * 8 * len(landmarks))

@@ -19,6 +19,9 @@ from homophily.relationship.tiles import exp_negative
 from homophily.threads import balanced_rows, run_chunks, single_threaded_blas, thread_count
 
 CANDIDATES = 4096
+# Landmarks may coincide: added to the diagonal of K_ZZ, it keeps the factor finite, and its inverse so moderate that the
+# order of sums does not count.
+SHIFT = 1e-10
 # Rows of the gradient worked on at once: temporaries of BLOCK × m instead of u × m.
 BLOCK = 1024
 
@@ -75,8 +78,7 @@ class NystromEngine:
         self.bounds = balanced_rows(self.L.indptr, self.chunks)
         K_ZZ = np.empty((len(landmarks), len(landmarks)))
         _kernel_rows(0, len(landmarks), landmarks, np.ascontiguousarray(landmarks.T), sigma_f**-2, K_ZZ)
-        # Landmarks may coincide: a shift of K's own rounding error keeps the factor finite.
-        K_ZZ[np.diag_indices_from(K_ZZ)] += 1e-12
+        K_ZZ[np.diag_indices_from(K_ZZ)] += SHIFT
         # K_ZZ = LLᵀ, and CA Cᵀ = ΦΦᵀ for Φ = CL^{-T}.
         self.whitening = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
 
