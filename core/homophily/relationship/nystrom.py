@@ -19,8 +19,8 @@ from homophily.relationship.tiles import exp_negative
 from homophily.threads import balanced_rows, run_chunks, single_threaded_blas, thread_count
 
 CANDIDATES = 4096
-# Landmarks may coincide: added to the diagonal of K_ZZ, it keeps the factor finite, and its inverse so moderate that the
-# order of sums does not count.
+# Landmarks may coincide: added to the diagonal of K_ZZ, it keeps the factor finite, and its inverse so moderate that
+# the order of sums does not count.
 SHIFT = 1e-10
 # Rows of the gradient worked on at once: temporaries of BLOCK × m instead of u × m.
 BLOCK = 1024
