@@ -86,11 +86,18 @@ def plan(options: Options, records: Records) -> list[Cell]:  # noqa: ARG001
                 for method in OURS
                 for power in POWERS
             ]
-            cells += [Cell(TABLE, name, GRID, seed, {**split, "power": power}) for power in POWERS]
+            cells += [Cell(TABLE, name, GRID, seed, {**split, "power": power}) for power in _grids(options, protocol)]
             cells += [
                 Cell(TABLE, name, peer, seed, {**split, "neighbors": _graphs(options, name, peer)}) for peer in peers
             ]
     return cells
+
+
+def _grids(options: Options, protocol: Protocol) -> tuple[int, ...]:
+    """The powers that a best case is looked for with; the grid of many classes takes minutes."""
+    if options.quick:
+        return () if protocol.per_class else POWERS[-1:]
+    return POWERS
 
 
 def _graphs(options: Options, name: str, peer: str) -> list[int]:
