@@ -15,13 +15,13 @@ from tests.core.small_sets import moons
 
 
 def pretend(group, valley=None, answers=50):
-    """An outcome without a fit: the error grows with the distance from a valley of parameters."""
+    """An outcome without a fit: the error grows with the distance from a valley, and is larger for IRR."""
     valley = valley or {"n_neighbors": 20, "sigma_f": 0.8, "lambda2": 1.5}
     results = []
     for solver in group.trials:
         parameters = {**group.graph, **solver}
         steps = [np.log(parameters[name] / best) for name, best in valley.items() if name in parameters]
-        error = min(0.5, 0.1 + 0.02 * float(np.sum(np.square(steps))))
+        error = min(0.5, (0.2 if group.method == "irr" else 0.1) + 0.02 * float(np.sum(np.square(steps))))
         results.append(Result(error, 2 * error, answers, 0.1))
     return Outcome(group, tuple(results), 0.1 * len(results))
 
@@ -259,17 +259,22 @@ except ImportError as error:
     assert "pip install homophily[search]" in run.stdout
 
 
-def test_with_cosine_distances_relationships_must_be_clearly_better():
-    def told(gain):
-        search = Search(1000, 2, fixed={"metric": "cosine"}, trials=20)
-        while groups := search.ask():
-            error = 0.3 if groups[0].method == "irr" else 0.3 - gain
-            search.tell(
-                Outcome(group, (Result(error, 2 * error, 50, 0.1),) * len(group.trials), 0.1) for group in groups
-            )
-        return search
+def told_gain(gain, metric):
+    """A search in which relationships lower the error by ``gain`` everywhere."""
+    search = Search(1000, 2, fixed={"metric": metric}, trials=20)
+    while groups := search.ask():
+        error = 0.3 if groups[0].method == "irr" else 0.3 - gain
+        search.tell(Outcome(group, (Result(error, 2 * error, 50, 0.1),) * len(group.trials), 0.1) for group in groups)
+    return search
 
-    doubtful, clear = told(0.02), told(0.2)
+
+@pytest.mark.parametrize(("gain", "taken"), [(0.02, True), (-0.02, True), (-0.2, False)])
+def test_relationships_that_are_clearly_worse_than_none_are_not_chosen(gain, taken):
+    assert (told_gain(gain, "euclidean").best.parameters["lambda2"] > 0.0) is taken
+
+
+def test_with_cosine_distances_relationships_must_be_clearly_better():
+    doubtful, clear = told_gain(0.02, "cosine"), told_gain(0.2, "cosine")
     irr = next(trial for trial in doubtful.trials if trial.number == doubtful.best.trial)
     assert (irr.method, doubtful.best.method) == ("irr", "err")
     assert doubtful.best.parameters["lambda2"] == 0.0

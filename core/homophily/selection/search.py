@@ -127,14 +127,17 @@ class Search:
         return self._best({**base, **self._absolute(self.ranges.home(stage), base)}, None)
 
     def _without_relationships(self, trial: Trial) -> Best | None:
-        """IRR's best, as ERR with λ2 = 0, where relationships are doubtful and this trial is not clearly better.
+        """IRR's best, as ERR with λ2 = 0, where it is clearly better than this trial.
 
-        With cosine distances they help on few sets: on the others a choice among them is one of luck.
+        With cosine distances relationships help on few sets, and a choice among them is one of luck on the others:
+        there it is enough that the trial is not clearly better.
         """
-        if self.fixed.get("metric") != "cosine" or "lambda2" not in self.ranges.vary:
+        if "lambda2" not in self.ranges.vary:
             return None
         for irr in self._ranked("graph")[:1]:
-            if score(trial) > score(irr) - CLEARLY * math.sqrt(noise_variance([trial, irr])):
+            clearly = CLEARLY * math.sqrt(noise_variance([trial, irr]))
+            doubtful = self.fixed.get("metric") == "cosine"
+            if score(trial) > score(irr) + (-clearly if doubtful else clearly):
                 base = {"repulsion": REPULSION, **self.fixed, **irr.parameters}
                 return self._best({**base, **self.ranges.home("relationships"), "lambda2": 0.0}, irr)
         return None
