@@ -44,7 +44,7 @@ GRID = "best case"
 """Of both, found in one grid."""
 POWERS = (1, 2)
 FIRST_DRAW = 50
-"""Draws before it were looked at while searches and defaults were made; those reported were not."""
+"""Draws before it were looked at while searches and defaults were made."""
 #: Fits of two classes on dense points take a twentieth of a second, others ten times as long.
 FAST_STARTS = 40
 FAST_RELATIONSHIPS = Relationships((0.67, 1.0, 1.4), (0.03, 0.1, 0.3), (1.0, 0.65))
