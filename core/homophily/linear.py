@@ -5,7 +5,8 @@ Here live the threaded product of a sparse matrix with a block of columns and th
 
 Two methods, because their weaknesses do not meet. Conjugate gradients need about (diameter of the graph)^p iterations:
 few on graphs of high-dimensional data, where a factorisation fills up; many on chains and surfaces, where the
-factorisation stays sparse. :func:`choose_method` reads both costs off one breadth-first search.
+factorisation stays sparse. :func:`choose_method` reads both costs off one breadth-first search; what it cannot see, the
+spread of the weights, shows while they iterate.
 
 Sums over points are taken in blocks of fixed size, so the thread count changes no bit of any result.
 """
@@ -291,18 +292,25 @@ def _descend(order: Any, parent: Any, level: Any) -> None:
         level[i] = level[parent[i]] + 1
 
 
-def choose_method(laplacian: csr_array, power: int, columns: int) -> Method:
-    """The method that is expected to be faster, by rules fitted to timings on graphs of 2, 3 and 784 dimensions.
+def _expectations(laplacian: csr_array, power: int, columns: int) -> tuple[float, float]:
+    """The iterations that conjugate gradients may need, and those that take as long as a factorisation.
 
-    Iterations grow as the graph's depth d (8d for p = 1, 3d² for p = 2); the factors' rows as its width w (w/6 for
-    p = 1, 3.5 times that for p = 2). Factors of more than 10⁸ numbers are never asked for.
+    By rules fitted to timings on graphs of 2, 3 and 784 dimensions: iterations grow as the graph's depth d (8d for
+    p = 1, 3d² for p = 2); the factors' rows as its width w (w/6 for p = 1, 3.5 times that for p = 2). Factors of more
+    than 10⁸ numbers are never asked for.
     """
     rows, levels = laplacian.shape[0], _levels(laplacian)
-    iterations = min(8.0 * (len(levels) / 2.5) ** (power - 1) * len(levels), MAX_ITER)
+    needed = min(8.0 * (len(levels) / 2.5) ** (power - 1) * len(levels), MAX_ITER)
     fill = min(levels.max() * power**1.8 / 6 + laplacian.nnz / rows, rows / 2)
-    iterate = iterations * (power * (laplacian.nnz * columns + 5_000) + 10 * rows * columns)
+    one = power * (laplacian.nnz * columns + 5_000) + 10 * rows * columns
     factorise = rows * (fill**2 + 4 * fill * (columns + 10))
-    return "direct" if factorise < iterate and rows * fill < 1e8 else "cg"
+    return needed, factorise / one if rows * fill < 1e8 else np.inf
+
+
+def choose_method(laplacian: csr_array, power: int, columns: int) -> Method:
+    """The method that is expected to be faster."""
+    needed, break_even = _expectations(laplacian, power, columns)
+    return "direct" if break_even < needed else "cg"
 
 
 def solve_irr(
@@ -325,8 +333,9 @@ def solve_irr(
     products with L are cheaper. ``confidence`` is h ≥ 0 with shape (u,), ``targets`` T with shape (u, n).
     In a component without any confidence the energy does not tell values apart, and F is 0 there.
 
-    ``method=None`` takes what :func:`choose_method` expects to be faster. ``initial`` is where conjugate gradients
-    start; ``callback(iteration, residual)`` may raise to cancel them (a direct solution calls it once, at its end).
+    ``method=None`` takes what :func:`choose_method` expects to be faster, and factorises when conjugate gradients have
+    taken as long as that would: narrow weights need far more of them than a graph's shape tells. They start from
+    ``initial``; ``callback(iteration, residual)`` may raise to cancel them (a factorisation calls it once, at its end).
     They stop when a Jacobi step would change F by less than ``tolerance``, relative to F; the error itself is larger by
     the graph's condition (10 to 1,000 times). A ``ConvergenceWarning`` tells that ``max_iter`` came first.
     """
@@ -340,15 +349,28 @@ def solve_irr(
     L = laplacian if rows.size == len(h) else csr_array(laplacian[rows][:, rows])
     system = _System(L, power, h[rows], float(lambda1), T.shape[1], n_jobs)
     b = system.confidence[:, None] * T[rows]
-    method = method or choose_method(L, power, T.shape[1])
+    patience: float = max_iter
+    if method is None:
+        needed, patience = _expectations(L, power, T.shape[1])
+        method = "direct" if patience < needed else "cg"
+    iterations = 0
+    if method == "cg":
+        x = np.zeros_like(b) if initial is None else np.array(np.reshape(initial, T.shape)[rows], dtype=np.float64)
+        iterations, residual = _iterate(system, x, b, tolerance, int(min(patience, max_iter)), callback)
+        if residual > tolerance and patience < max_iter:
+            method = "direct"
+        elif residual > tolerance:
+            warnings.warn(
+                f"The IRR solution stopped at a residual of {residual:.1e} after {iterations} iterations, tolerance "
+                f"{tolerance:.1e}: raise max_iter, the tolerance or lambda1.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
     if method == "direct":
-        x, iterations = _solve_directly(system, b), 0
+        x = _solve_directly(system, b)
         _, residual = system.residual(x, b)
         if callback is not None:
             callback(iterations, residual)
-    else:
-        x = np.zeros_like(b) if initial is None else np.array(np.reshape(initial, T.shape)[rows], dtype=np.float64)
-        iterations, residual = _iterate(system, x, b, tolerance, max_iter, callback)
     F[rows] = x
     return IRRSolution(F, iterations, residual, method)
 
@@ -375,13 +397,6 @@ def _iterate(
         r, residual = system.residual(x, b)
         if residual > before / 2:
             break
-    if residual > tolerance:
-        warnings.warn(
-            f"The IRR solution stopped at a residual of {residual:.1e} after {iterations} iterations, tolerance "
-            f"{tolerance:.1e}: raise max_iter, the tolerance or lambda1.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
     return iterations, residual
 
 

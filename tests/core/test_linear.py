@@ -213,6 +213,19 @@ def test_too_few_iterations_warn_with_the_residual():
     assert result.residual > 1e-12
 
 
+def test_a_system_that_iterates_too_long_is_factorised_instead():
+    """Weights over many powers of ten: the graph's shape promises few iterations."""
+    W = weights(600)
+    spread = 10.0 ** np.random.default_rng(1).uniform(-8, 0, W.shape)
+    L = laplacian(W * spread * spread.T)
+    h, T = problem(600, 2, labels=10)
+    assert choose_method(L, 2, 2) == "cg"
+    result = solve_irr(L, h, T, 1.0, power=2)
+    assert result.method == "direct"
+    assert result.iterations > 0
+    assert result.residual < 1e-12
+
+
 def test_the_callback_sees_every_iteration_and_can_cancel():
     L, h, T = big_problem()
     seen = []
