@@ -52,10 +52,11 @@ class KNNGraph(BaseEstimator):
         that they find, 1 if None.
     exponent : q, 2 (the field's habit) or 1 (as the paper prints it).
     symmetrize : "mean", (W + Wᵀ)/2, where a one-sided neighbour counts half; or "max".
-    space : the coordinates in which near points are looked for, of dense points with the Euclidean metric: "input", as
-        they come; "principal", the principal directions of largest variance, which leaves out noise that is spread over
-        many columns; "whitened", principal directions scaled to variance 1 (Mahalanobis's distance), where what tells
-        classes apart varies little. The last needs several times more points than directions.
+    space : the coordinates in which near points are looked for, of dense points: "input", as they come; "principal",
+        the principal directions of largest variance, which leaves out noise that is spread over many columns;
+        "whitened", principal directions scaled to variance 1 (Mahalanobis's distance), where what tells classes apart
+        varies little. The last needs several times more points than directions. Both begin at the mean of the points,
+        and the cosine is of angles seen from there.
     n_directions : how many of the principal directions count, at most the columns; None means 50 of "principal" and
         all of "whitened". Fewer leave out more noise.
     backend : "numpy", or "cupy" to search among dense points on a GPU, all pairs of them; "auto": if there is one.
@@ -128,9 +129,9 @@ class KNNGraph(BaseEstimator):
                 f"The 'X' parameter of KNNGraph must be square with metric={self.metric!r}. Got {X.shape} instead."
             )
         self._check_entries(X)
-        if self.space != "input" and (self.metric != "euclidean" or not isinstance(X, np.ndarray)):
+        if self.space != "input" and (self.metric not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
             raise ValueError(
-                "The 'space' parameter of KNNGraph must be 'input' unless X is dense and metric='euclidean'. "
+                "The 'space' parameter of KNNGraph must be 'input' unless X is dense and metric='euclidean' or 'cosine'. "
                 f"Got {self.space!r} instead."
             )
         if self.space == "input" and self.n_directions is not None:

@@ -143,12 +143,13 @@ def restore_graph(state: State) -> KNNGraph:
     elif kind == "listed-sparse":
         graph._listed = sparse.csr_array(reader.csr("listed", u, u, _FLOATS), shape=(u, u))
     elif kind != "none":
-        # A row of zeros has a direction of its own, one column more, for the cosine.
-        columns = int(graph.n_features_in_) + (graph.metric == "cosine")
+        columns = int(graph.n_features_in_)
         if graph.space != "input":
             origin = reader.array("space_origin", (columns,))
             graph._space = Space(origin, reader.array("space_directions", (columns, None)))
             columns = graph._space.directions.shape[1]
+        # A row of zeros has a direction of its own, one column more, for the cosine.
+        columns += graph.metric == "cosine"
         index = _restored_index(reader, search, kind, u, columns)
         index.metric, index.n_jobs, index.recall = graph.metric, graph.n_jobs, graph.recall_
         graph.index_ = index

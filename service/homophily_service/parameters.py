@@ -164,8 +164,8 @@ def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str
         parameters["sigma_x"] = _positive(message.sigma_x, f"{field}.sigma_x")
     elif parameters["weights"] == "fixed":
         raise InvalidRequest(f"{field}.sigma_x", "must be given with fixed weights")
-    if parameters["space"] != "input" and (is_sparse or parameters["metric"] != "euclidean"):
-        raise InvalidRequest(f"{field}.space", "must be input for sparse points and for the cosine metric")
+    if parameters["space"] != "input" and is_sparse:
+        raise InvalidRequest(f"{field}.space", "must be input for sparse points")
     if message.HasField("n_directions"):
         if parameters["space"] == "input":
             raise InvalidRequest(f"{field}.n_directions", "must be given only with space principal or whitened")
@@ -247,7 +247,7 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
         elif name == "sigma_x" and request.graph.weights == pb.EDGE_WEIGHTS_FIXED:
             wrong = "sigma_x must be given with fixed weights"
         elif name in ("space", "n_directions") and (is_sparse or request.graph.metric == pb.METRIC_COSINE):
-            wrong = "space must be input for sparse points and for the cosine metric"
+            wrong = "it is searched only for dense points with the Euclidean metric"
         elif name == "n_directions" and "space" not in message.vary and SPACES.get(request.graph.space) == "input":
             wrong = "space must be searched as well, or be principal or whitened"
         if wrong:

@@ -102,12 +102,20 @@ def test_classes_hidden_in_a_direction_of_little_variance_are_found():
     assert error("whitened") < 0.1 < 0.3 < error("input")
 
 
+@pytest.mark.parametrize("space", ["principal", "whitened"])
+def test_angles_are_seen_from_the_mean_of_the_points(space):
+    X = stretched(columns=12)
+    seen = PCA(5, svd_solver="full", whiten=space == "whitened").fit_transform(X)
+    graph = KNNGraph(n_neighbors=7, metric="cosine", space=space, n_directions=5).fit(X)
+    assert_allclose(graph.distances_, nearest(cdist(seen, seen, "cosine"), 7), rtol=1e-6, atol=1e-12)
+    assert_array_equal(graph.attach(X)[1][:, 0], 0.0)
+
+
 def test_sparse_points_and_other_metrics_are_refused():
     X = stretched(20, 3)
-    for wrong in (csr_array(X), X), (X, X):
-        metric = "euclidean" if wrong[0] is not X else "cosine"
+    for metric, wrong in ("euclidean", csr_array(X)), ("precomputed", cdist(X, X)):
         with pytest.raises(ValueError, match="'space' parameter of KNNGraph must be 'input' unless"):
-            KNNGraph(n_neighbors=2, metric=metric, space="principal").fit(wrong[0])
+            KNNGraph(n_neighbors=2, metric=metric, space="principal").fit(wrong)
 
 
 def test_variances_and_columns_beyond_what_can_be_computed_are_refused():
@@ -117,12 +125,13 @@ def test_variances_and_columns_beyond_what_can_be_computed_are_refused():
         Space.learn(np.zeros((2, MOST_COLUMNS + 1), dtype=np.float32), "whitened")
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 @pytest.mark.parametrize("space", ["principal", "whitened"])
-def test_stored_graphs_and_models_answer_the_same(space):
+def test_stored_graphs_and_models_answer_the_same(space, metric):
     X = stretched()
     y = (X[:, 0] > 100.0).astype(int)
     few = np.where(np.arange(len(y)) < 30, y, -1)
-    model = ERRClassifier(space=space).fit(X, few)
+    model = ERRClassifier(space=space, metric=metric).fit(X, few)
     arrays, document = graph_state(model.graph_)
     restored = restore_classifier(classifier_state(model), restore_graph(State(arrays, document)))
     new = X + 0.01

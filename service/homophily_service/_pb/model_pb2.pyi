@@ -61,7 +61,7 @@ class _SpaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Space.ValueType
     """Along principal directions, all or n_directions of them, each scaled to variance 1: the Mahalanobis distance."""
 
 class Space(_Space, metaclass=_SpaceEnumTypeWrapper):
-    """Where distances between points are measured. All but the input is for dense points and Euclidean distance only."""
+    """Where distances, or angles, between points are measured. All but the input is for dense points only."""
 
 SPACE_UNSPECIFIED: Space.ValueType  # 0
 """The default: input."""
