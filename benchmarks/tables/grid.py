@@ -22,13 +22,15 @@ WIDEST = (20, 40, 80)
 #: Of many classes, whose fits take ten times as long.
 FEW = (10, 20)
 DIRECTIONS = (14, 20, 28, 50)
+#: For angles seen from the mean.
+ANGLE_DIRECTIONS = (20, 28)
 WHITENED_DIRECTIONS = 80
 WEIGHTS: tuple[dict[str, Any], ...] = (
     *({"weights": "global", "sigma_x": width} for width in (0.4, 0.5, 0.6, 0.75)),
     {"weights": "local", "sigma_x": 1.0},
 )
 LAMBDA1 = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0)
-#: So many of IRR's settings with the lowest errors are taken on to ERR.
+#: So many of IRR's settings with the lowest errors of a space are taken on to ERR.
 STARTS = 4
 
 
@@ -71,6 +73,9 @@ def spaces(data: DataSet) -> list[dict[str, Any]]:
         return found
     columns = data.X.shape[1]
     found += [{"space": "principal", "n_directions": count} for count in DIRECTIONS if count < columns]
+    # By the squared length of the chord, that is by q = 1.
+    angles = {"metric": "cosine", "exponent": 1, "space": "principal"}
+    found += [{**angles, "n_directions": count} for count in ANGLE_DIRECTIONS if count < columns]
     # Directions of little variance need points enough to be known.
     if 3 * min(columns, WHITENED_DIRECTIONS) <= len(data.y):
         found.append({"space": "whitened", "n_directions": min(columns, WHITENED_DIRECTIONS)})
@@ -103,17 +108,24 @@ def grid_errors(
     starts: int = STARTS,
     relationships: Relationships = Relationships(),  # noqa: B008
 ) -> Errors:
-    """Of IRR over graphs and λ1, and of ERR over relationships where IRR does best."""
+    """Of IRR over graphs and λ1, and of ERR over relationships where IRR does best in each space."""
     parallel = joblib.Parallel(n_jobs=-1, prefer="threads")
     lines = list(product(graphs, LAMBDA1))
     with threadpool_limits(1):
         begun = parallel(joblib.delayed(_start)(graph, lambda1, data, split, power) for graph, lambda1 in lines)
-        best = sorted(range(len(lines)), key=lambda line: begun[line][0])[:starts]
+        best: list[int] = []
+        for space in dict.fromkeys(map(_space, graphs)):
+            inside = [number for number, (graph, _) in enumerate(lines) if _space(graph) == space]
+            best += sorted(inside, key=lambda line: begun[line][0])[:starts]
         err = parallel(
             joblib.delayed(_goes_on)(*lines[line], begun[line][1], data, split, power, *setting)
             for line, *setting in product(best, *relationships)
         )
     return Errors([error for error, _ in begun], list(err))
+
+
+def _space(graph: KNNGraph) -> tuple[Any, ...]:
+    return graph.metric, graph.space, graph.n_directions
 
 
 def _start(graph: KNNGraph, lambda1: float, data: DataSet, split: Draw, power: int) -> tuple[float, Any]:
