@@ -69,7 +69,7 @@ def _reported(
         Cell(TABLE, name, method, seed, {"links": count, "reading": reading, "form": form, "parameters": parameters})
         for count in _counts(options, name, method)
         for reading in readings
-        for seed in range(_seeds(options, name, method))
+        for seed in range(_seeds(options, name, method, reading))
     ]
 
 
@@ -86,10 +86,10 @@ def _counts(options: Options, name: str, method: str) -> tuple[int, ...]:
     return links.counts(options)
 
 
-def _seeds(options: Options, name: str, method: str) -> int:
+def _seeds(options: Options, name: str, method: str, reading: str) -> int:
     most = 1 if name == links.WHOLE_MNIST else 100
     if name in LARGE:
-        most = 1 if method in ("COSC", "PCKMeans") else 3
+        most = 1 if method in ("COSC", "PCKMeans") or reading == "in all" else 3
     if method == "MPCKMeans":
         most = 1 if options.quick else 3
     return min(links.seeds(options, name), most)
