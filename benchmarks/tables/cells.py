@@ -1,6 +1,6 @@
 """What a table is made of: cells, each computed on its own and kept in a line of a file as soon as it is done.
 
-The key of a cell holds everything that its figures depend on, the parameters of the protocol included. So a run that
+The key of a cell holds everything of the protocol that its figures depend on, and nothing of the code. So a run that
 was interrupted goes on where it stopped, and a run with more seeds or other parameters computes what is new only.
 """
 

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("name", choices=(*TABLES, "page", "download"))
     parser.add_argument("sets", nargs="*", help="download: which sets; all of them if none is named")
     parser.add_argument("--data", type=Path, help="folder of the data sets; stand-ins of a few of them without it")
-    parser.add_argument("--seeds", type=int, help="draws of labels or links")
+    parser.add_argument("--seeds", type=int, help="draws of labels or links; slow methods on large sets have fewer")
     parser.add_argument("--jobs", type=int, default=1, help="cells at once, each in a process of its own")
     parser.add_argument("--quick", action="store_true", help="fewer draws, trials and sets: ten minutes on two cores")
     parser.add_argument("--mlflow", metavar="URI", help="also keep every cell as a run of this MLflow")
@@ -53,6 +53,7 @@ def run_table(name: str, options: Options) -> int:
     module, store = TABLES[name], options.store(name)
     with Tracker(options.mlflow, name) as tracker:
         outcome = run_cells(partial(module.plan, options), module.compute, store, options, tracker.log)
+        tracker.stopped = outcome.stopped
     if outcome.stopped:
         return 130
     if name == "figures":

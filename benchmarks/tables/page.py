@@ -1,4 +1,4 @@
-"""RESULTS.md from the records: our figures, the paper's and the peers' side by side. Nothing on it is typed by hand."""
+"""RESULTS.md from the records: our figures, the paper's and the peers' side by side; with causes from causes.toml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.tables.cells import Records, Store
 from benchmarks.tables.link_sections import table2_section, table3_section
-from benchmarks.tables.run import Options
+from benchmarks.tables.run import STAND_IN, Options
 from benchmarks.tables.sections import bars, figures_section, table1_section, table4_section
 from benchmarks.tables.summary import Group, Shortfall, groups
 
@@ -17,29 +17,37 @@ TABLES = ("table1", "table2", "table3", "table4")
 
 HEAD = """# The paper's tables
 
-Our figures, the paper's, and those of other packages on the same data, graphs and labels. This page is written by
+Our figures, the paper's, and those of other systems on the same data, graphs and labels. This page is written by
 `python -m benchmarks page` from the records in `results/`; `make table1 DATA=folder` (`table2` …) computes what is
 missing of a table and writes the page anew. All errors are in percent, the mean over draws of labels or links ± the
 standard error of that mean; without ± there was one draw. Bold is the lowest of a column. Seconds are CPU
 seconds, of all threads together: the machine is shared, and the clock would tell of other work too.
 """
 
+STAND_IN_NOTE = (
+    "**These are figures of stand-ins**, other data under the names of the paper's sets: to see that everything runs, "
+    "and to compare with nothing."
+)
+
 
 def write(folder: Path) -> int:
     """The page of a folder's records: of the real ones in its place, of others beside them."""
-    target = PAGE if folder == Options().results else folder / PAGE.name
+    real = folder.resolve() == Options().results.resolve()
+    target = PAGE if real else folder / PAGE.name
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text({name: Store(folder / f"{name}.jsonl").read() for name in TABLES}))
+    records = {name: Store(folder / f"{name}.jsonl").read() for name in TABLES}
+    target.write_text(text(records, note="" if folder.name != STAND_IN else STAND_IN_NOTE))
     print(f"Written: {target}")
     return 0
 
 
-def text(records: dict[str, Records]) -> str:
-    """The whole page."""
+def text(records: dict[str, Records], note: str = "") -> str:
+    """The whole page, with a note below its head."""
     found: dict[str, list[Group]] = {name: groups(records.get(name, {})) for name in TABLES}
     shortfalls: list[Shortfall] = []
     sections = [
         HEAD,
+        note,
         measured(records),
         bars(found),
         table1_section(found["table1"], shortfalls),

@@ -18,17 +18,6 @@ def _series(names: tuple[str, ...], *values: float | None) -> Series:
 # -- Table 1: classification -------------------------------------------------------------------------------------------
 
 CLASS_SETS = ("usps", "text", "bci", "pcmac", "real-sim", "ccat", "gcat", "mnist", "mnist-multi")
-POINTS = {
-    "usps": 1500,
-    "text": 1500,
-    "bci": 400,
-    "pcmac": 1946,
-    "real-sim": 72309,
-    "ccat": 23149,
-    "gcat": 23149,
-    "mnist": 60000,
-    "mnist-multi": 2000,
-}
 
 
 class Classified(NamedTuple):
@@ -112,7 +101,6 @@ TRIPTYCH = (28.30, 27.53, 0.63)
 
 # -- Table 4: sparsity -------------------------------------------------------------------------------------------------
 
-SPARSITY_LABELS = 100
 SPARSITY_COLUMNS = ("25", "50", "100", "200", "full", "IRR")
 TABLE4_ERROR = _series(SPARSITY_COLUMNS, 9.76, 9.08, 8.64, 8.02, 7.82, 10.10)
 TABLE4_SECONDS = _series(SPARSITY_COLUMNS, 3.0, 10.0, 21.0, 38.0, 35.0, 1.0)

@@ -1,7 +1,7 @@
 """Other packages' methods for labels and for links, each from its own package; those not installed are left out.
 
-Everything a peer may choose is chosen for it on the same terms as for us: by the same validation points for labels
-(:data:`GRAPHS` and the variants here), by the same tuning draws for links.
+What a peer may choose (:data:`GRAPHS` and the variants here) is chosen for it as for us: by the same validation points
+for labels, by the same tuning draws for links.
 """
 
 from __future__ import annotations

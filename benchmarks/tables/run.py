@@ -24,6 +24,9 @@ from benchmarks.tables.cells import Cell, Plan, Record, Records, Result, Store, 
 Compute = Callable[[Cell, Path | None], Result]
 """A cell's figures, from the cell and the folder of the data sets: a function of a module, for other processes."""
 
+STAND_IN = "stand-in"
+"""The folder of records that are of no real data."""
+
 FAILED = "failed"
 """In a result instead of an error: why another package's method gave none."""
 
@@ -42,7 +45,7 @@ class Options:
     @property
     def folder(self) -> Path:
         """Where records are kept; those of stand-ins are apart."""
-        return self.results if self.data is not None else self.results / "stand-in"
+        return self.results if self.data is not None else self.results / STAND_IN
 
     def store(self, table: str) -> Store:
         """The records of a table."""
@@ -105,7 +108,8 @@ def _answers(
     from joblib.externals.loky import ProcessPoolExecutor
 
     threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)
+    counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
+    limits = dict.fromkeys(counts, threads)
     pool = ProcessPoolExecutor(options.jobs, env=limits, initializer=_ignore_interrupts)
     # No more are handed over than are computed at once, so that a stop finds nothing on its way.
     waiting = iter(cells)
@@ -165,7 +169,8 @@ def _ignore_interrupts() -> None:
 def _summary(result: Result) -> str:
     if FAILED in result:
         return f"{FAILED}: {result[FAILED]}"
-    return ", ".join(f"{name} {result[name]:.2f}" for name in ("error", "best") if result.get(name) is not None)
+    named = ("error", "best", "IRR", "ERR")
+    return ", ".join(f"{name} {result[name]:.2f}" for name in named if result.get(name) is not None)
 
 
 class Progress:

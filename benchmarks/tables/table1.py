@@ -36,8 +36,9 @@ FILES = {
     "gcat": "gcat",
 }
 LARGE_POINTS = 20_000
-"""Above it there is one graph for all, of :data:`LARGE_GRAPH`, and nothing of it is searched."""
+"""Above it there is one graph for all, of :func:`large_graph`, and nothing of it is searched."""
 LARGE_GRAPH: dict[str, Any] = {"n_neighbors": 10, "space": "principal"}
+LARGE_SPARSE_GRAPH: dict[str, Any] = {"n_neighbors": 10, "space": "input"}
 SUBSET = 2_000
 OURS = ("IRR", "ERR")
 GRID = "best case"
@@ -179,16 +180,21 @@ def graph_of(data: DataSet, n_neighbors: int = 10, **how: Any) -> KNNGraph:
 _kept: list[tuple[Any, dict[str, KNNGraph]]] = []
 
 
+def large_graph(data: DataSet) -> dict[str, Any]:
+    """The one graph of many points, as parameters of :class:`KNNGraph`."""
+    return LARGE_SPARSE_GRAPH if data.metric == "cosine" else LARGE_GRAPH
+
+
 def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> Result:
     """What automatic choice finds, beside the defaults."""
     large = len(data.y) > LARGE_POINTS
-    X = graph_of(data, **LARGE_GRAPH) if large else data.X
+    X = graph_of(data, **large_graph(data)) if large else data.X
     asked: dict[str, Any] = {"power": power} if large else {"power": power, "metric": data.metric}
     way: Literal["irr", "err"] = "irr" if method == "IRR" else "err"
     seconds, found = cpu_timed(
         lambda: select(X, split.known, validation=split.validation, method=way, trials=trials, **asked)
     )
-    by_default = _kind(way)(power=power).fit(graph_of(data, **LARGE_GRAPH) if large else graph_of(data), split.few)
+    by_default = _kind(way)(power=power).fit(graph_of(data, **(large_graph(data) if large else {})), split.few)
     default = split.error(by_default.transduction_, data.y)
     error = split.error(found.estimator_.transduction_, data.y)
     return {
@@ -203,7 +209,7 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
 def best_cases(data: DataSet, split: Draw, power: int) -> Result:
     """The lowest errors of IRR and ERR in the grid; for many points, on the one graph."""
     starts, relationships = STARTS, Relationships()
-    graphs = [LARGE_GRAPH]
+    graphs = [large_graph(data)]
     if len(data.y) > LARGE_POINTS:
         starts = SLOW_STARTS
     else:
@@ -224,8 +230,8 @@ def peer(data: DataSet, split: Draw, name: str, graphs: Sequence[int]) -> Result
     """A peer's error with the graph and variant that do best on the validation points, and its best case."""
     found: list[tuple[float, float, float, str]] = []
     failure = ""
-    # Graphs of the spaces that ours may choose among; of 60,000 points the one that ours has, too.
-    allowed = [{"space": LARGE_GRAPH["space"]}] if len(data.y) > LARGE_POINTS else spaces(data)
+    # Of many points the graph that ours has, too.
+    allowed = [{"space": large_graph(data)["space"]}] if len(data.y) > LARGE_POINTS else spaces(data)
     for neighbors, space in product(graphs, allowed):
         W = graph_of(data, neighbors, **space).W
         for number, method in enumerate(label_peers()[name]):

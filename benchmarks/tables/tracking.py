@@ -13,6 +13,7 @@ class Tracker:
 
     def __init__(self, uri: str | None, table: str) -> None:
         self.uri, self.table = uri, table
+        self.stopped = False
         self._mlflow: Any = None
 
     def __enter__(self) -> Self:
@@ -27,7 +28,7 @@ class Tracker:
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         if self._mlflow is not None:
-            self._mlflow.end_run("FINISHED" if kind is None else "KILLED")
+            self._mlflow.end_run("KILLED" if self.stopped or kind is not None else "FINISHED")
 
     def log(self, record: Record) -> None:
         """One cell: what it is as parameters, its figures as metrics."""

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from benchmarks.data import draw_labels
+from benchmarks.data import DataSet, draw_labels
 from benchmarks.tables import figures, links, page, paper, peers, table1, table2, table3, table4
 from benchmarks.tables.cells import Cell, Record, Records, Store, missing
 from benchmarks.tables.command import main
@@ -369,6 +370,19 @@ def test_validation_points_are_seen_by_no_fit_and_counted_by_no_error() -> None:
     wrong = y.copy()
     wrong[split.validation] = -5
     assert split.error(wrong, y) == 0.0
+
+
+def test_many_sparse_points_have_a_graph_of_points_as_they_come() -> None:
+    X = csr_array(np.random.default_rng(0).random((30, 8)) * (np.arange(8) % 2))
+    data = DataSet("texts", X, np.arange(30) % 2)
+    graph = table1.graph_of(data, **table1.large_graph(data))
+    assert (graph.metric, graph.space) == ("cosine", "input")
+
+
+def test_the_page_of_stand_ins_says_so(tmp_path: Path) -> None:
+    for folder, said in ((tmp_path / "stand-in", True), (tmp_path / "mine", False)):
+        page.write(folder)
+        assert ("These are figures of stand-ins" in (folder / "RESULTS.md").read_text()) == said
 
 
 def test_the_best_case_of_err_is_no_worse_than_that_of_irr(monkeypatch: pytest.MonkeyPatch) -> None:
