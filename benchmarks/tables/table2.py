@@ -80,6 +80,8 @@ def _readings(options: Options, name: str, method: str) -> list[str]:
 
 
 def _counts(options: Options, name: str, method: str) -> tuple[int, ...]:
+    if name == links.WHOLE_MNIST:
+        return links.QUICK_COUNTS
     if links.is_large(name) and (options.quick or method in ("COSC", "PCKMeans")):
         # COSC divides again and again, PCKMeans loops over points in Python: minutes for ten thousand points.
         return () if options.quick and method in ("COSC", "PCKMeans") else (500,)
