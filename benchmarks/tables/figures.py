@@ -71,7 +71,7 @@ def draw(options: Options) -> None:
 
     matplotlib.use("Agg")
     records = list(options.store(TABLE).read().values())
-    folder = PICTURES if options.folder == Options().results else options.folder
+    folder = PICTURES if options.folder.resolve() == Options().results.resolve() else options.folder
     folder.mkdir(parents=True, exist_ok=True)
     surface = [record for record in records if record.cell.method == "surface"]
     if surface:
