@@ -20,9 +20,6 @@ from homophily.links import Links
 GRAPHS = (5, 10, 20, 40)
 """Numbers of neighbours that a peer may choose among."""
 
-#: MPCK-Means compares all pairs of points in Python, again and again.
-MPCK_POINTS = 800
-
 
 class PeerError(Exception):
     """A peer gave no answer."""
@@ -38,11 +35,9 @@ def label_peers() -> dict[str, list[Method]]:
     return {**found, "scikit-learn LabelSpreading": list(spreading)}
 
 
-def cluster_peers(points: int) -> list[str]:
-    """Methods that cluster with links, as far as they are installed and as so many points allow."""
-    if find_spec("active_semi_clustering") is None:
-        return []
-    return ["PCKMeans", *(["MPCKMeans"] if points <= MPCK_POINTS else [])]
+def cluster_peers() -> list[str]:
+    """Methods that cluster with links, as far as they are installed."""
+    return ["PCKMeans", "MPCKMeans"] if find_spec("active_semi_clustering") is not None else []
 
 
 def map_peers() -> list[str]:

@@ -38,8 +38,8 @@ def plan(options: Options, records: Records) -> list[Cell]:
     for name in links.sets(options):
         cells.append(Cell(TABLE, name, "Original", 0, {"links": 0}))
         methods = ["ERR", "SL", "CCSR", *(["CSP"] if name in links.TWO_CLASSES else []), "COSC"]
-        # Peers take the points in Python's own loops: what they can do is seen from the small sets.
-        methods += cluster_peers(768 if name in SMALL else 10_000)
+        # They take the points in Python's own loops: what they can do is seen from the small sets.
+        methods += cluster_peers() if name in SMALL else []
         for method in methods:
             cells += _reported(options, name, method, "default", {})
         for method, grids in GRIDS.items():
@@ -82,16 +82,16 @@ def _readings(options: Options, name: str, method: str) -> list[str]:
 def _counts(options: Options, name: str, method: str) -> tuple[int, ...]:
     if name == links.WHOLE_MNIST:
         return links.QUICK_COUNTS
-    if links.is_large(name) and (options.quick or method in ("COSC", "PCKMeans")):
-        # COSC divides again and again, PCKMeans loops over points in Python: minutes for ten thousand points.
-        return () if options.quick and method in ("COSC", "PCKMeans") else (500,)
+    if links.is_large(name) and (options.quick or method == "COSC"):
+        # COSC divides again and again: minutes for ten thousand points.
+        return () if options.quick and method == "COSC" else (500,)
     return links.counts(options)
 
 
 def _seeds(options: Options, name: str, method: str, reading: str) -> int:
     most = 1 if name == links.WHOLE_MNIST else 100
     if name in LARGE:
-        most = 1 if method in ("COSC", "PCKMeans") or reading == "in all" else 3
+        most = 1 if method == "COSC" or reading == "in all" else 3
     if method == "MPCKMeans":
         most = 1 if options.quick else 3
     return min(links.seeds(options, name), most)

@@ -422,7 +422,7 @@ def test_maps_and_surface_are_drawn_from_records(tmp_path: Path) -> None:
     assert {path.name for path in options.folder.glob("*.png")} == {"figure3.png", "triptych.png"}
 
 
-@pytest.mark.skipif(not peers.cluster_peers(1), reason="active-semi-supervised-clustering is not installed")
+@pytest.mark.skipif(not peers.cluster_peers(), reason="active-semi-supervised-clustering is not installed")
 def test_links_peers_leave_numpys_error_state_and_generator_as_they_were() -> None:
     # Not importorskip, which would import it with what that does to the process.
     rng = np.random.default_rng(0)
