@@ -109,8 +109,8 @@ def table2_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
     parts.append(
         f"{OWN_SYSTEMS} CSP is for two classes. PCKMeans and MPCKMeans are those of active-semi-supervised-clustering "
         "0.0.1, on the points as they are. A dash is what was not run: both of these on large sets, as they loop over "
-        "points in Python; COSC there but at 500 links, and MNIST-60k but at 100 and 500, which take minutes; on large "
-        "sets the tuned form, and systems beside ERR, in the second reading."
+        "points in Python; MNIST-60k but at 100 and 500 links, which takes minutes; on large sets the tuned form, and "
+        "systems beside ERR, in the second reading."
     )
     return "\n\n".join(parts)
 
