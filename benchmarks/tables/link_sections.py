@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.tables import paper
 from benchmarks.tables.links import WHOLE_MNIST
-from benchmarks.tables.summary import TITLES, Entry, Figure, Group, Shortfall, above, markdown, of, pick
+from benchmarks.tables.summary import TITLES, Entry, Figure, Group, Shortfall, above, markdown, of, pick, seconds_text
 
 Find = Callable[[str, str, int, str], Group | None]
 """A group by data set, method, number of links and form."""
@@ -72,7 +72,7 @@ def _link_seconds(found: list[Group], columns: Sequence[str]) -> str:
                 if group.data == data and group.method == method and group.setting.get("form") != "tuning"
             ]
             seconds = [float(result["seconds"]) for group in groups for result in group.results if "seconds" in result]
-            entries.append(f"{sum(seconds) / len(seconds):.2f}" if seconds else None)
+            entries.append(seconds_text(sum(seconds) / len(seconds)) if seconds else None)
         rows.append((method, entries))
     return markdown("seconds", [TITLES[name] for name in columns], rows, bold=False)
 

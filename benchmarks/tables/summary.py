@@ -143,7 +143,12 @@ def of(group: Group | None, name: str) -> Figure | None:
 
 def seconds(group: Group | None) -> Entry:
     figure = of(group, "seconds")
-    return None if figure is None else f"{figure.mean:.2f}" if figure.mean < 10 else f"{figure.mean:.0f}"
+    return None if figure is None else seconds_text(figure.mean)
+
+
+def seconds_text(value: float) -> str:
+    """Two digits or more of the seconds."""
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 class Shortfall(NamedTuple):

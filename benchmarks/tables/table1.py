@@ -66,7 +66,7 @@ class Protocol(NamedTuple):
 PROTOCOLS = {name: Protocol(50, 50) for name in FILES} | {
     # A search over 60,000 points has fewer trials: its first ones are those that matter most.
     "mnist": Protocol(300, 300, trials=15, quick_trials=5, draws=5),
-    "mnist-multi": Protocol(50, 50, per_class=True, draws=3),
+    "mnist-multi": Protocol(50, 50, per_class=True, draws=5),
 }
 
 
