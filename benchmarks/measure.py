@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -13,6 +11,7 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
+from joblib.externals.loky import ProcessPoolExecutor
 
 from homophily import ERRClassifier, IRRClassifier
 from homophily.classify import Start
@@ -70,8 +69,10 @@ def highest_memory() -> float:
 
 def isolated(function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
     """Call a module's function in a fresh process, whose memory is its own."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *args, **kwargs).result()
+    # Python's own does not start from a process that loky began, as those of the tables are.
+    with ProcessPoolExecutor(1) as pool:
+        result: Result = pool.submit(function, *args, **kwargs).result()
+        return result
 
 
 class Moment(NamedTuple):

@@ -17,6 +17,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from benchmarks.data import DataSet, draw_labels
+from benchmarks.measure import isolated
 from benchmarks.tables import figures, links, page, paper, peers, table1, table2, table3, table4
 from benchmarks.tables.cells import Cell, Record, Records, Store, missing
 from benchmarks.tables.command import main
@@ -30,6 +31,10 @@ from homophily.links import draw_links
 
 ROOT = Path(__file__).parents[2]
 CELLS = [Cell("t", "a", "m", seed, {"k": 1}) for seed in range(6)]
+
+
+def alone(cell: Cell, _: Path | None) -> dict[str, Any]:
+    return {"error": float(isolated(abs, -cell.seed))}
 
 
 def squared(cell: Cell, _: Path | None) -> dict[str, Any]:
@@ -392,6 +397,12 @@ def test_the_best_case_of_err_is_no_worse_than_that_of_irr(monkeypatch: pytest.M
     monkeypatch.setattr(table1, "FAST_STARTS", 1)
     result = table1.best_cases(data, table1.split_points(data.y, "usps", 0), 2)
     assert 0.0 <= result["ERR"] <= result["IRR"] < 50.0
+
+
+def test_a_cell_of_several_at_once_may_have_a_process_of_its_own(tmp_path: Path) -> None:
+    options = Options(jobs=2, results=tmp_path)
+    assert run_cells(lambda _: CELLS[:3], alone, options.store("t"), options) == (3, 0, False)
+    assert sorted(record.result["error"] for record in options.store("t").read().values()) == [0.0, 1.0, 2.0]
 
 
 def test_a_peer_is_given_the_graph_that_does_best_on_the_validation_points() -> None:
