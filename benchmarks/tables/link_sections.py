@@ -16,8 +16,8 @@ Rows = list[tuple[str, Sequence[Entry]]]
 
 DEFAULTS = "nothing is tuned for a set, but they were chosen on these sets together"
 OWN_SYSTEMS = (
-    "Original, SL, CCSR, CSP and COSC are our own implementations (`homophily.baselines`), tuned as ERR is; the paper "
-    "tunes them for every number of links."
+    "Original, SL, CCSR, CSP and COSC are our own implementations (`homophily.baselines`); where there is a tuned row, "
+    "parameters are fixed as ERR's are, while the paper tunes them for every number of links."
 )
 
 
