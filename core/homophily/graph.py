@@ -131,8 +131,8 @@ class KNNGraph(BaseEstimator):
         self._check_entries(X)
         if self.space != "input" and (self.metric not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
             raise ValueError(
-                "The 'space' parameter of KNNGraph must be 'input' unless X is dense and metric='euclidean' or 'cosine'. "
-                f"Got {self.space!r} instead."
+                "The 'space' parameter of KNNGraph must be 'input' unless X is dense and metric is 'euclidean' or "
+                f"'cosine'. Got {self.space!r} instead."
             )
         if self.space == "input" and self.n_directions is not None:
             raise ValueError(
