@@ -247,7 +247,7 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
         elif name == "sigma_x" and request.graph.weights == pb.EDGE_WEIGHTS_FIXED:
             wrong = "sigma_x must be given with fixed weights"
         elif name in ("space", "n_directions") and (is_sparse or request.graph.metric == pb.METRIC_COSINE):
-            wrong = "it is searched only for dense points with the Euclidean metric"
+            wrong = f"{name} is searched neither for sparse points nor for the cosine metric"
         elif name == "n_directions" and "space" not in message.vary and SPACES.get(request.graph.space) == "input":
             wrong = "space must be searched as well, or be principal or whitened"
         if wrong:

@@ -177,7 +177,6 @@ WRONG_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"graph": pb.GraphParameters(weights=9)}, "graph.weights"),
     ({"graph": pb.GraphParameters(symmetrize=9)}, "graph.symmetrize"),
     ({"graph": pb.GraphParameters(space=9)}, "graph.space"),
-    ({"graph": pb.GraphParameters(space=pb.SPACE_WHITENED, metric=pb.METRIC_COSINE)}, "graph.space"),
     *[
         ({"graph": pb.GraphParameters(space=pb.SPACE_PRINCIPAL, n_directions=value)}, "graph.n_directions")
         for value in (0, -1)
