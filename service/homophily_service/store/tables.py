@@ -62,6 +62,12 @@ jobs = Table(
     # The call that asked for it: its x-request-id, and its place in a trace as a W3C traceparent.
     Column("origin", String(128)),
     Column("trace", String(64)),
+    # When it may start, in seconds since 1970; of jobs of one priority, the earliest goes first.
+    Column("not_before", Float(53), nullable=False, server_default=text("0")),
+    # Digest of the dataset, model or embedding that it was submitted for.
+    Column("source_digest", String(64)),
+    # How often sending its tracking run was begun since the last success.
+    Column("tracking_attempts", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("project", "id"),
     UniqueConstraint("project", "request_id"),
     Index("jobs_by_parent", "parent", "state"),
@@ -71,8 +77,8 @@ jobs = Table(
     sqlite_autoincrement=True,
 )
 
-# What is next: the first entry of this index whose kind is known.
-Index("jobs_by_turn", jobs.c.state, jobs.c.priority.desc(), jobs.c.number, jobs.c.kind)
+# A project's next job is the first entry of this index whose kind is known.
+Index("jobs_by_turn", jobs.c.state, jobs.c.project, jobs.c.priority.desc(), jobs.c.not_before, jobs.c.number)
 Index(
     "jobs_untracked",
     jobs.c.number,
@@ -115,7 +121,7 @@ resources = Table(
     sqlite_autoincrement=True,
 )
 
-# Graphs are shared between models, also of different projects: the digest is of the points and parameters.
+# Graphs are shared between the models of a project: the digest is of the project, the points and the parameters.
 graphs = Table(
     "graphs",
     metadata,
@@ -125,6 +131,9 @@ graphs = Table(
     Column("last_used", Float(53), nullable=False),
     # 0 for those that were built before it was noted.
     Column("bytes", BigInteger, nullable=False, server_default=text("0")),
+    # None for older graphs that several projects share.
+    Column("project", _ID),
+    Index("graphs_by_project", "project"),
 )
 
 tokens = Table(
@@ -147,4 +156,30 @@ usage = Table(
     Column("project", _ID, primary_key=True),
     Column("day", Integer, primary_key=True),
     Column("jobs", Integer, nullable=False),
+)
+
+# When a job of each project was last started: projects take turns.
+turns = Table(
+    "turns",
+    metadata,
+    Column("project", _ID, primary_key=True),
+    Column("last_started", Float(53), nullable=False),
+)
+
+# Unfinished uploads and the bytes that each has promised, which count towards the project's quota.
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("project", _ID, primary_key=True),
+    Column("id", _ID, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("last_used", Float(53), nullable=False),
+)
+
+# One row: the identity of the store, which the blobs hold as well. The generation rises with every sweep.
+store = Table(
+    "store",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("generation", BigInteger, nullable=False),
 )
