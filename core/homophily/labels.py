@@ -43,10 +43,7 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means unlabelled.
     ``sample_weight`` ≥ 0 is the confidence in each label; 0 is as good as no label.
     """
-    values = np.asarray(y)
-    if values.dtype.kind in "US" and not isinstance(y, np.ndarray):
-        # A list of strings with −1 or NaN among them would turn those into strings.
-        values = np.asarray(y, dtype=object)
+    values = class_array(y)
     if values.ndim == 2 and values.shape[1] > 1:
         classes, shares = _read_shares(values)
     else:
@@ -67,6 +64,14 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     targets = shares[:, 1:] - shares[:, :1] if len(classes) == 2 else shares
     index = np.where(labelled, shares.argmax(axis=1), -1)
     return Labels(classes, np.ascontiguousarray(targets), confidence, index, counts)
+
+
+def class_array(y: ArrayLike) -> NDArray[Any]:
+    """The entries of ``y`` in a type that can be sorted; −1, NaN and None beside strings stay what they are."""
+    values = np.asarray(y)
+    is_mixed = values.dtype.kind in "US" and not isinstance(y, np.ndarray)
+    # NumPy's sort of its StringDType (kind T) crashes the process for some orders.
+    return np.asarray(y, dtype=object) if is_mixed or values.dtype.kind == "T" else values
 
 
 def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:

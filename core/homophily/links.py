@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from sklearn.utils import column_or_1d
 
 from homophily.errors import ContradictingLinksError, ContradictingLinksWarning
-from homophily.labels import _read_classes
+from homophily.labels import _read_classes, class_array
 
 Pairs = NDArray[np.int64]
 
@@ -153,11 +153,7 @@ def links_from_labels(y: ArrayLike) -> Links:
 
 def _class_positions(y: ArrayLike) -> NDArray[np.int64]:
     """The class of each point, counted from 0; −1 for points without label."""
-    values = np.asarray(y)
-    if values.dtype.kind in "US" and not isinstance(y, np.ndarray):
-        # A list of strings with −1 or None among them would turn those into strings.
-        values = np.asarray(y, dtype=object)
-    _, shares = _read_classes(column_or_1d(values))
+    _, shares = _read_classes(column_or_1d(class_array(y)))
     return np.where(shares.any(axis=1), shares.argmax(axis=1) if shares.shape[1] else -1, -1).astype(np.int64)
 
 

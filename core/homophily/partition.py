@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
+from homophily.labels import class_array
 from homophily.threads import single_threaded_blas
 
 
@@ -23,7 +24,7 @@ def normalized_cut(W: csr_array, labels: ArrayLike) -> float:
     1.3333333333333333
     """
     check_consistent_length(W, labels)
-    _, cluster = np.unique(np.asarray(labels), return_inverse=True)
+    _, cluster = np.unique(class_array(labels), return_inverse=True)
     rows = np.repeat(cluster, np.diff(W.indptr))
     count = int(cluster.max()) + 1
     volume = np.bincount(rows, weights=W.data, minlength=count)
@@ -85,8 +86,8 @@ def dominant_label_error(labels: ArrayLike, truth: ArrayLike) -> float:
     0.25
     """
     check_consistent_length(labels, truth)
-    _, cluster = np.unique(column_or_1d(labels), return_inverse=True)
-    _, true = np.unique(column_or_1d(truth), return_inverse=True)
+    _, cluster = np.unique(column_or_1d(class_array(labels)), return_inverse=True)
+    _, true = np.unique(column_or_1d(class_array(truth)), return_inverse=True)
     counts = np.zeros((cluster.max() + 1, true.max() + 1), dtype=np.int64)
     np.add.at(counts, (cluster, true), 1)
     return float(1.0 - counts.max(axis=1).sum() / counts.sum())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from homophily_service.errors import DataLoss
 from homophily_service.links import Links
+from homophily_service.parameters import TEXT
 from homophily_service.store.blobs import Blobs
 
 COORDINATES, CLUSTERS = "coordinates", "clusters"
@@ -69,5 +70,5 @@ def load_embedding(blobs: Blobs, path: str) -> tuple[NDArray[np.float64], Given]
         raise DataLoss(f"{path} is no embedding that this version of the service can read")
     coordinates, must, cannot, points, positions = (stored.arrays[name] for name in names)
     values = stored.document["classes"]
-    dtype = np.dtypes.StringDType() if values and isinstance(values[0], str) else np.int64
+    dtype = TEXT if values and isinstance(values[0], str) else np.int64
     return coordinates, Given(Links(must, cannot), points, np.array(values, dtype=dtype)[positions])

@@ -52,8 +52,9 @@ CLOSURES: dict[int, bool | str] = {
 }
 LINK_LOSSES = {embedding_pb2.LINK_LOSS_LOG: "log", embedding_pb2.LINK_LOSS_SQUARED: "squared"}
 RELATIONSHIPS = {embedding_pb2.RELATIONSHIP_GAUSSIAN: "gaussian", embedding_pb2.RELATIONSHIP_CAUCHY: "cauchy"}
-# Each string takes its own length: in an array of one width, a long class would make thousands of short ones as long.
-TEXT = np.dtypes.StringDType()
+# Python's own strings. In an array of one width, a long class would make thousands of short ones as long; and NumPy's
+# sort of its StringDType crashes the process for some orders.
+TEXT = np.dtype(object)
 # Beyond it one term of the energy is no more than the rounding of another, and the systems to solve are singular.
 LARGEST = 1e12
 MOST_COMPONENTS = 100

@@ -120,7 +120,7 @@ def read_parts(folder: Path) -> Parts:
         classes = about.document["classes"]
         dtype, values = classes["dtype"], classes["values"]
         named: NDArray[Any] = np.array(values, dtype=TEXT if dtype == "str" else dtype)
-        if named.ndim != 1 or named.tolist() != values:
+        if named.ndim != 1 or named.tolist() != values or (dtype == "str" and not all(map(_is_text, values))):
             raise ValueError(f"classes are not {dtype}")
         described = None
         if about.document["model"] is not None:
@@ -137,4 +137,8 @@ def _named(model: State, classes: NDArray[Any]) -> State:
 
 
 def _dtype(classes: NDArray[Any]) -> str:
-    return "str" if classes.dtype.kind in "UT" else classes.dtype.name
+    return "str" if classes.dtype.kind in "OU" else classes.dtype.name
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -171,8 +171,8 @@ class ServedModel:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._classifier = parts, parts.classifier(by_position=True)
         # MLflow makes columns of Python's own strings.
-        text = parts.classes.dtype.kind in "UT"
-        self._classes = np.array(parts.classes.tolist(), dtype=object) if text else parts.classes
+        text = parts.classes.dtype.kind in "OU"
+        self._classes = parts.classes.astype(object) if text else parts.classes
 
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Answers for an array, a sparse matrix, or a table."""

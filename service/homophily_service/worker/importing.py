@@ -78,7 +78,7 @@ def _read(path: Path, uri: str) -> Parts:
         raise FailedPrecondition(f"{uri}: {error.message}", reason=error.reason) from error
     except DataLoss as error:
         raise DataLoss(f"{uri}: {error.message}") from error
-    if parts.classes.dtype.kind not in "iuUT":
+    if parts.classes.dtype.kind not in "iuO":
         raise FailedPrecondition(f"{uri} has classes of {parts.classes.dtype}; they must be strings or whole numbers")
     return parts
 

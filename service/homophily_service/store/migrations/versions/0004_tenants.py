@@ -1,4 +1,4 @@
-"""What keeps tenants apart and stored arrays safe: fair turns, pinned sources, graphs of projects, a store's identity."""
+"""What keeps tenants apart and stored arrays safe: fair turns, pinned sources, graphs by project, a store's id."""
 
 from collections.abc import Sequence
 
