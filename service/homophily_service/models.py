@@ -1,6 +1,7 @@
 """Graphs and models as stored objects: where they lie, how they are written, how they come back.
 
-A graph is known by the SHA-256 of its points and parameters, and shared; a model keeps only what is its own.
+A graph is known by the SHA-256 of its project, points and parameters, and shared within the project, so that nobody can
+tell what others have computed. A model keeps only what is its own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
+from homophily_service._pb import dataset_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition
 from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES
+from homophily_service.sources import dataset_digest
 from homophily_service.store.blobs import Blobs
 from homophily_service.stores import Stores
 
@@ -23,13 +26,10 @@ Classifier = IRRClassifier | ERRClassifier
 CLASSIFIERS: dict[str, type[Classifier]] = {"irr": IRRClassifier, "err": ERRClassifier}
 
 
-def graph_digest(dataset_sha256: bytes, parameters: dict[str, Any]) -> str:
-    """The name of a graph: of the points and of the parameters, nothing else."""
-    # Graphs of before there were other spaces, and fewer directions of them, keep their names.
-    before = (("space", "input"), ("n_directions", None))
-    named = {name: value for name, value in parameters.items() if (name, value) not in before}
-    canonical = json.dumps(named, sort_keys=True).encode()
-    return hashlib.sha256(dataset_sha256 + canonical).hexdigest()
+def graph_digest(project: str, dataset: dataset_pb2.Dataset, parameters: dict[str, Any]) -> str:
+    """The name of a graph: of its project, its points and its parameters, nothing else."""
+    named = {"project": project, "points": dataset_digest(dataset), "parameters": parameters}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 def graph_path(digest: str, token: str) -> str:

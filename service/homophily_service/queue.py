@@ -1,11 +1,15 @@
 """The queue: jobs with leases in SQL.
 
-A worker claims a job and gets a token; it writes only while the job still has that token. A lease that was not renewed
-in time is taken over by whoever claims next, under a new token. So completion is exactly once, computing is not.
+A worker claims a job and gets a token; it writes only while the job still has that token. A job whose lease was not
+renewed in time is queued again, behind others of its priority, and claimed under a new token. So completion is exactly
+once, computing is not.
+
+Projects take turns: the next job is one of the project with the fewest running jobs; of several such projects, of the
+one whose last turn was longest ago. Priorities order the jobs within a project.
 
     QUEUED ──claim──▶ RUNNING ──finish──▶ SUCCEEDED
        ▲                 │  ├──fail─────▶ FAILED
-       ├──release────────┤  └──cancelled▶ CANCELLED         (a queued job is cancelled at once)
+       ├──release, lost──┤  └──cancelled▶ CANCELLED         (a queued job is cancelled at once)
        └─────WAITING◀────┘  wait_for: until the jobs that it has queued itself have ended
 """
 
@@ -26,17 +30,18 @@ from sqlalchemy import (
     exists,
     func,
     insert,
-    or_,
     select,
+    text,
     tuple_,
     update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
 from homophily_service.quotas import count_alone, count_job
 from homophily_service.store.database import Database, now
-from homophily_service.store.tables import events, jobs
+from homophily_service.store.tables import events, jobs, turns
 
 QUEUED, RUNNING, WAITING = "queued", "running", "waiting"
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
@@ -48,6 +53,14 @@ _NO_LEASE: dict[str, None] = {"token": None, "worker": None, "lease_until": None
 _UNCLAIMED = _NO_LEASE | {"progress": None}
 # Few enough for other writers not to wait long.
 FORGET_AT_ONCE = 500
+# A job whose process was lost waits before its next attempt: four times as long each time.
+FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 300.0
+# Reports of progress that are kept of a job: of more, every second one is forgotten, but for the newest.
+MOST_REPORTS, NEWEST_REPORTS = 400, 100
+# Bytes of results in a page of jobs: the message stays below gRPC's usual limit of 4 MiB.
+PAGE_BYTES = 2 << 20
+
+MaxRunning = Callable[[str], int | None]
 
 
 class LeaseLost(Exception):
@@ -67,6 +80,8 @@ class NewJob(NamedTuple):
     # The call that asks for it, for logs and traces.
     origin: str = ""
     trace: str = ""
+    # Of the dataset, model or embedding that it was submitted for.
+    source_digest: str = ""
 
 
 class Lease(NamedTuple):
@@ -82,6 +97,7 @@ class Lease(NamedTuple):
     token: str
     origin: str = ""
     trace: str = ""
+    source_digest: str = ""
 
 
 class Event(NamedTuple):
@@ -116,10 +132,8 @@ class Queue:
                 if found is not None:
                     return found
                 count_alone(connection, job.name.project)
-                waiting = connection.scalar(
-                    select(func.count()).where(jobs.c.project == job.name.project, jobs.c.state == QUEUED)
-                )
-                if (waiting or 0) >= max_queued:
+                waiting = _waiting(connection, job.name.project)
+                if waiting >= max_queued:
                     raise LimitExceeded(
                         f"{waiting} jobs of project {job.name.project} are waiting, the limit is {max_queued}",
                         reason="QUEUE_FULL",
@@ -170,19 +184,24 @@ class Queue:
 
     def page(
         self, project: str, *, states: Collection[str] = (), kind: str = "", before: int | None = None, limit: int = 100
-    ) -> list[tuple[Row[Any], int]]:
-        """Jobs of a project, newest first, with a number below ``before``; with their places, as in :meth:`placed`."""
-        query = select(*_SHOWN).where(jobs.c.project == project).order_by(jobs.c.number.desc()).limit(limit)
+    ) -> tuple[list[tuple[Row[Any], int]], bool]:
+        """Jobs of a project, newest first, with a number below ``before``; with their places, as in :meth:`placed`.
+
+        At most ``limit`` of them, fewer if their results are large; and whether there are more.
+        """
+        matches = [jobs.c.project == project]
         if states:
-            query = query.where(jobs.c.state.in_(states))
+            matches.append(jobs.c.state.in_(states))
         if kind:
-            query = query.where(jobs.c.kind == kind)
+            matches.append(jobs.c.kind == kind)
         if before is not None:
-            query = query.where(jobs.c.number < before)
+            matches.append(jobs.c.number < before)
         with self.database.read() as connection:
+            numbers, has_more = page_of(connection, jobs.c.number, jobs.c.outcome, matches, limit, PAGE_BYTES)
+            query = select(*_SHOWN).where(jobs.c.number.in_(numbers)).order_by(jobs.c.number.desc())
             rows = connection.execute(query).all()
             places = _places(connection, rows)
-        return [(row, places.get(row.number, 0)) for row in rows]
+        return [(row, places.get(row.number, 0)) for row in rows], has_more
 
     def events_after(self, number: int, sequence: int) -> list[Event]:
         """The events of a job that come after one of them."""
@@ -243,13 +262,8 @@ class Queue:
         with self.database.read() as connection:
             if not connection.scalar(select(lost.exists())):
                 return 0
-        taken = 0
         with self.database.write() as connection:
-            while (job := _first(connection, lost)) is not None:
-                if not _has_ended(connection, job, poison):
-                    _change(connection, job.number, QUEUED, "waits again: its worker was lost", **_UNCLAIMED)
-                taken += 1
-        return taken
+            return _take_back(connection, lost, poison)
 
     def forget_ended(self, older_than_seconds: float, *, untracked: bool = True) -> int:
         """Delete records of jobs that ended so long ago, ``untracked`` ones only if told to; returns how many."""
@@ -266,32 +280,37 @@ class Queue:
 
     # -- for workers ---------------------------------------------------------------------------------------------
 
-    def claim(self, worker: str, kinds: Collection[str], lease_seconds: float, poison: bytes) -> Lease | None:
-        """The next job of these kinds, or None.
+    def claim(
+        self,
+        worker: str,
+        kinds: Collection[str],
+        lease_seconds: float,
+        poison: bytes,
+        max_running: MaxRunning = lambda _: None,
+    ) -> Lease | None:
+        """The next job of these kinds, or None; ``max_running`` says how many of a project may run at a time.
 
-        A job whose lease ran out is next to go, unless it was to be cancelled or was started too often: then it ends
-        here, with ``poison`` as its error.
+        Jobs whose lease ran out are queued again. Those that were to be cancelled or were started too often end here,
+        with ``poison`` as their error.
         """
         known = select(jobs).where(jobs.c.kind.in_(kinds))
         lost = known.where(jobs.c.state == RUNNING, jobs.c.lease_until < now())
-        waiting = known.where(jobs.c.state == QUEUED)
+        ready = known.where(jobs.c.state == QUEUED, jobs.c.not_before <= now())
         # Looking takes no lock: only when there is something does a writer start.
         with self.database.read() as connection:
-            if not connection.scalar(select(or_(lost.exists(), waiting.exists()))):
+            if not connection.scalar(select(lost.exists())) and not _turns(connection, ready, max_running):
                 return None
         with self.database.write(durable=False) as connection:
-            while True:
-                job = _first(connection, lost) or _first(connection, waiting)
-                if job is None:
-                    return None
-                if not _has_ended(connection, job, poison):
-                    break
+            _take_back(connection, lost, poison)
+            job = _next(connection, ready, poison, max_running)
+            if job is None:
+                return None
             token = secrets.token_hex(16)
             _change(
                 connection,
                 job.number,
                 RUNNING,
-                "" if job.state == QUEUED else "started again: its worker was lost",
+                "",
                 attempt=job.attempt + 1,
                 token=token,
                 worker=worker,
@@ -299,8 +318,9 @@ class Queue:
                 started=now(),
                 progress=None,
             )
+            _note_turn(connection, job.project)
         name = JobName(job.project, job.id)
-        came = job.origin or "", job.trace or ""
+        came = job.origin or "", job.trace or "", job.source_digest or ""
         attempts = job.attempt + 1, job.max_attempts
         return Lease(name, job.number, job.kind, job.request, *attempts, job.time_limit, token, *came)
 
@@ -320,7 +340,9 @@ class Queue:
     def report(self, lease: Lease, progress: bytes) -> None:
         """Tell how far the job is."""
         with self.database.write(durable=False) as connection:
-            _change(connection, lease, RUNNING, "", progress=progress)
+            sequence = _change(connection, lease, RUNNING, "", progress=progress)
+            if sequence % NEWEST_REPORTS == 0:
+                _forget_reports(connection, lease.number)
 
     def finish(self, lease: Lease, outcome: bytes, publish: Callable[[Connection], None] | None = None) -> None:
         """End with a result; ``publish`` writes what the result names, in the same transaction."""
@@ -340,19 +362,17 @@ class Queue:
             _change(connection, lease, CANCELLED, "cancelled while it was running")
 
     def release(self, lease: Lease, message: str, *, charged: bool) -> None:
-        """Give the job back, or end it if it is to be cancelled; an attempt that is not ``charged`` does not count."""
+        """Give the job back, or end it if it is to be cancelled.
+
+        An attempt that is not ``charged`` does not count, and the job keeps its place; otherwise it waits a while, and
+        then behind others of its priority.
+        """
+        later = {"not_before": now() + _backoff(lease.attempt)} if charged else {"attempt": lease.attempt - 1}
         with self.database.write() as connection:
             if connection.scalar(select(jobs.c.cancel_requested).where(_mine(lease)).with_for_update()):
                 _change(connection, lease, CANCELLED, "cancelled when it was given back")
                 return
-            _change(
-                connection,
-                lease,
-                QUEUED,
-                message,
-                attempt=lease.attempt if charged else lease.attempt - 1,
-                **_UNCLAIMED,
-            )
+            _change(connection, lease, QUEUED, message, **later, **_UNCLAIMED)
 
     def get_request(self, number: int) -> bytes:
         """What was asked for."""
@@ -376,9 +396,22 @@ class Queue:
             began = _first_started(_get(connection, name).parent).scalar_subquery()
             return float(connection.scalars(select(now() - began)).one())
 
-    def wait_for(self, lease: Lease, children: Sequence[NewJob], message: str) -> None:
-        """Let the job wait until these have ended. Those that an earlier attempt has queued already are not new."""
+    def wait_for(
+        self,
+        lease: Lease,
+        children: Sequence[NewJob],
+        message: str,
+        max_queued: int | None = None,
+        max_per_day: int | None = None,
+    ) -> None:
+        """Let the job wait until these have ended. Those that an earlier attempt has queued already are not new.
+
+        They count towards the project's limits. Of more than may wait at a time, the first are queued, at least one:
+        the job asks for the others when it goes on. LimitExceeded if the project may have no more of them today.
+        """
+        project = lease.name.project
         with self.database.write() as connection:
+            count_alone(connection, project)
             held = select(jobs.c.cancel_requested, jobs.c.priority).where(_mine(lease)).with_for_update()
             mine = connection.execute(held).one_or_none()
             if mine is None:
@@ -387,9 +420,13 @@ class Queue:
                 _change(connection, lease, CANCELLED, "cancelled while it was running")
                 return
             known = set(connection.scalars(select(jobs.c.id).where(jobs.c.parent == lease.number)))
-            for child in children:
-                if child.name.id not in known:
-                    _insert(connection, child._replace(priority=mine.priority), _digest(child), lease.number)
+            new = [child for child in children if child.name.id not in known]
+            if max_queued is not None:
+                new = new[: max(1, max_queued - _waiting(connection, project))]
+            for child in new:
+                if max_per_day is not None:
+                    count_job(connection, project, max_per_day)
+                _insert(connection, child._replace(priority=mine.priority), _digest(child), lease.number)
             _change(connection, lease, WAITING, message, attempt=lease.attempt - 1, **_NO_LEASE)
             _wake(connection, lease.number, "")
 
@@ -415,11 +452,13 @@ def _insert(connection: Connection, job: NewJob, digest: str, parent: int | None
             time_limit=job.time_limit,
             cancel_requested=False,
             created=now(),
+            not_before=now(),
             last_sequence=1,
             parent=parent,
             untracked=True,
             origin=job.origin or None,
             trace=job.trace or None,
+            source_digest=job.source_digest or None,
         )
         .returning(jobs.c.number)
     )
@@ -455,20 +494,124 @@ def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[An
 
 
 def _places(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
-    """How many jobs will be started before each of those that are queued, by number."""
+    """How many jobs will be started before each of those that are queued, by number, if projects take turns."""
     queued = [row.number for row in rows if row.state == QUEUED]
     if not queued:
         return {}
-    place = func.row_number().over(order_by=(jobs.c.priority.desc(), jobs.c.number)) - 1
-    in_turn = select(jobs.c.number, place.label("place")).where(jobs.c.state == QUEUED).subquery()
+    own = func.row_number().over(partition_by=jobs.c.project, order_by=_ORDER)
+    of_projects = select(jobs.c.number, jobs.c.project, own.label("own")).where(jobs.c.state == QUEUED).subquery()
+    place = func.row_number().over(order_by=(of_projects.c.own, _last_started(), of_projects.c.number)) - 1
+    in_turn = (
+        select(of_projects.c.number, place.label("place"))
+        .outerjoin(turns, turns.c.project == of_projects.c.project)
+        .subquery()
+    )
     found = connection.execute(select(in_turn).where(in_turn.c.number.in_(queued)))
     return {row.number: row.place for row in found}
 
 
+_ORDER = (jobs.c.priority.desc(), jobs.c.not_before, jobs.c.number)
+
+
+def _last_started() -> Any:
+    return func.coalesce(turns.c.last_started, 0.0)
+
+
 def _first(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
-    """The one whose turn it is, locked; others that claim at the same time get the next ones."""
-    in_turn = candidates.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1)
+    """The one that goes first, locked; others that claim at the same time get the next ones."""
+    in_turn = candidates.order_by(*_ORDER).limit(1)
     return connection.execute(in_turn.with_for_update(skip_locked=True)).one_or_none()
+
+
+def _turns(connection: Connection, ready: Select[Any], max_running: MaxRunning) -> list[str]:
+    """The projects that may start one of these jobs: with the fewest running first, then by the last start."""
+    waiting = ready.with_only_columns(jobs.c.project).distinct().subquery()
+    running = (
+        select(jobs.c.project, func.count().label("count"))
+        .where(jobs.c.state == RUNNING)
+        .group_by(jobs.c.project)
+        .subquery()
+    )
+    count = func.coalesce(running.c.count, 0)
+    query = (
+        select(waiting.c.project, count)
+        .outerjoin(running, running.c.project == waiting.c.project)
+        .outerjoin(turns, turns.c.project == waiting.c.project)
+        .order_by(count, _last_started(), waiting.c.project)
+    )
+    limits = ((project, already, max_running(project)) for project, already in connection.execute(query))
+    return [project for project, already, most in limits if most is None or already < most]
+
+
+def _next(connection: Connection, ready: Select[Any], poison: bytes, max_running: MaxRunning) -> Row[Any] | None:
+    """The job whose turn it is, locked. Those that must not be started once more end."""
+    for project in _turns(connection, ready, max_running):
+        if connection.dialect.name == "postgresql" and max_running(project) is not None:
+            # Of two that claim at the same time, neither sees the other's job run.
+            alone = text("SELECT pg_try_advisory_xact_lock(hashtextextended('claim ' || :project, 0))")
+            if not connection.scalar(alone, {"project": project}):
+                continue
+            if project not in _turns(connection, ready.where(jobs.c.project == project), max_running):
+                continue
+        while (job := _first(connection, ready.where(jobs.c.project == project))) is not None:
+            if not _has_ended(connection, job, poison):
+                return job
+    return None
+
+
+def _note_turn(connection: Connection, project: str) -> None:
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    started = {"last_started": now()}
+    noted = dialect.insert(turns).values(project=project, **started)
+    connection.execute(noted.on_conflict_do_update(index_elements=[turns.c.project], set_=started))
+
+
+def _take_back(connection: Connection, lost: Select[Any], poison: bytes) -> int:
+    """Queue lost jobs again, behind others, or end them; returns how many there were."""
+    taken = 0
+    while (job := _first(connection, lost)) is not None:
+        if not _has_ended(connection, job, poison):
+            later = now() + _backoff(job.attempt)
+            _change(connection, job.number, QUEUED, "waits again: its worker was lost", not_before=later, **_UNCLAIMED)
+        taken += 1
+    return taken
+
+
+def _backoff(attempt: int) -> float:
+    return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 4.0 ** (min(attempt, 10) - 1)))
+
+
+def _waiting(connection: Connection, project: str) -> int:
+    """How many of a project's jobs wait."""
+    query = select(func.count()).where(jobs.c.project == project, jobs.c.state == QUEUED)
+    return int(connection.scalar(query) or 0)
+
+
+def page_of(
+    connection: Connection, number: Any, body: Any, matches: Sequence[Any], limit: int, most_bytes: int
+) -> tuple[list[int], bool]:
+    """The numbers of a page, newest first: at most ``limit``, and so many that their bodies are not too large.
+
+    Also whether there are more. One row is a page however large it is.
+    """
+    sizes = select(number, func.coalesce(func.length(body), 0)).where(*matches).order_by(number.desc())
+    numbers: list[int] = []
+    total = 0
+    for found, size in connection.execute(sizes.limit(limit + 1)):
+        total += size
+        if numbers and (len(numbers) == limit or total > most_bytes):
+            return numbers, True
+        numbers.append(found)
+    return numbers, False
+
+
+def _forget_reports(connection: Connection, job: int) -> None:
+    """Forget every second report of progress, but for the newest, where there are many."""
+    reports = and_(events.c.job == job, events.c.progress.is_not(None))
+    kept = connection.scalars(select(events.c.sequence).where(reports).order_by(events.c.sequence)).all()
+    if len(kept) > MOST_REPORTS:
+        forgotten = kept[1:-NEWEST_REPORTS:2]
+        connection.execute(delete(events).where(events.c.job == job, events.c.sequence.in_(forgotten)))
 
 
 def _has_ended(connection: Connection, job: Row[Any], poison: bytes) -> bool:
@@ -486,8 +629,8 @@ def _mine(lease: Lease) -> Any:
     return and_(jobs.c.number == lease.number, jobs.c.token == lease.token, jobs.c.state == RUNNING)
 
 
-def _change(connection: Connection, target: int | Lease, state: str, message: str, **values: Any) -> None:
-    """Update a job and write the event; with a lease, only while it holds."""
+def _change(connection: Connection, target: int | Lease, state: str, message: str, **values: Any) -> int:
+    """Update a job and write the event, whose number is the answer; with a lease, only while it holds."""
     which = _mine(target) if isinstance(target, Lease) else jobs.c.number == target
     ends: dict[str, Any] = {"finished": now(), "token": None, "lease_until": None} if state in FINAL else {}
     changed = connection.execute(
@@ -502,6 +645,7 @@ def _change(connection: Connection, target: int | Lease, state: str, message: st
     _write_event(connection, changed.number, changed.last_sequence, state, changed.attempt, progress, message)
     if state in FINAL and changed.parent is not None:
         _wake(connection, changed.parent, "one of its jobs has ended")
+    return int(changed.last_sequence)
 
 
 def _write_event(

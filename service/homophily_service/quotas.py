@@ -6,7 +6,7 @@ from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from homophily_service.errors import LimitExceeded
 from homophily_service.store.database import Database, now
-from homophily_service.store.tables import resources, usage
+from homophily_service.store.tables import graphs, resources, uploads, usage
 
 DAY = 86400.0
 
@@ -41,19 +41,28 @@ def forget_days(database: Database) -> None:
         connection.execute(delete(usage).where(usage.c.day < now() / DAY - 2.0))
 
 
-def stored_bytes(connection: Connection, project: str) -> int:
-    """Bytes of a project's datasets, models and embeddings. Graphs are shared, and belong to nobody."""
-    return int(connection.scalar(select(func.sum(resources.c.bytes)).where(resources.c.project == project)) or 0)
+def stored_bytes(connection: Connection, project: str, upload_id: str = "") -> int:
+    """Bytes of a project's datasets, models, embeddings and graphs, and those promised by uploads but this one."""
+    sums = [
+        select(func.sum(resources.c.bytes)).where(resources.c.project == project),
+        select(func.sum(graphs.c.bytes)).where(graphs.c.project == project),
+        select(func.sum(uploads.c.bytes)).where(uploads.c.project == project, uploads.c.id != upload_id),
+    ]
+    return sum(int(connection.scalar(one) or 0) for one in sums)
 
 
-def check_bytes(connection: Connection, project: str, more: int, most: int | None) -> None:
-    """LimitExceeded if a project would have more than it may; with nothing ``more``, if it has all of it already."""
+def check_bytes(connection: Connection, project: str, more: int, most: int | None, upload_id: str = "") -> None:
+    """LimitExceeded if a project would have more than it may; with nothing ``more``, if it has all of it already.
+
+    What an upload has promised is not counted twice if its ``upload_id`` is given.
+    """
     if most is None:
         return
-    stored = stored_bytes(connection, project)
+    stored = stored_bytes(connection, project, upload_id)
     if stored + more > most or (more == 0 and stored >= most):
         raise LimitExceeded(
             f"project {project} has {stored} bytes stored{f' and would get {more} more' if more else ''}, "
-            f"the limit max_project_bytes is {most}: delete datasets, models or embeddings",
+            f"the limit max_project_bytes is {most}: delete datasets, models or embeddings, or wait for unused graphs "
+            "and broken uploads to be removed",
             reason="PROJECT_FULL",
         )

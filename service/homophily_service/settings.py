@@ -19,6 +19,7 @@ class ProjectLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_queued_jobs: PositiveInt | None = None
+    max_running_jobs: PositiveInt | None = None
     max_jobs_per_day: PositiveInt | None = None
     max_project_bytes: PositiveInt | None = None
 
@@ -71,14 +72,17 @@ class Settings(BaseSettings):
     max_classes: PositiveInt = Field(1000, description="Classes of a model.")
     max_links: PositiveInt = Field(200_000, description="Links of an embedding that a request may give.")
     max_queued_jobs: PositiveInt = Field(1000, description="Jobs of a project that may wait at a time.")
+    max_running_jobs: PositiveInt | None = Field(
+        None, description="Jobs of a project that may run at a time; as many as there are workers if not given."
+    )
     max_jobs_per_day: PositiveInt | None = Field(
-        None, description="Jobs that a project may ask for in a day (UTC); any number if not given."
+        None, description="Jobs that a project may ask for in a day (UTC), trials included; any number if not given."
     )
     max_project_bytes: PositiveInt | None = Field(
         None, description="Bytes of a project's datasets, models and embeddings; any number if not given."
     )
     project_limits: dict[str, ProjectLimits] = Field(
-        {}, description="The last three for single projects, as {team = {max_queued_jobs = 10}}."
+        {}, description="The last four for single projects, as {team = {max_queued_jobs = 10}}."
     )
 
     # -- workers
@@ -96,6 +100,7 @@ class Settings(BaseSettings):
     job_time_limit: PositiveFloat = Field(3600.0, description="Seconds of an attempt, unless the request says so.")
     max_job_time_limit: PositiveFloat = Field(86400.0, description="The longest time limit a request may ask for.")
     max_attempts: PositiveInt = Field(3, description="Starts of a job before it fails, unless the request says so.")
+    max_job_attempts: PositiveInt = Field(10, description="The most attempts that a request may ask for.")
     child_jobs: PositiveInt = Field(1000, description="Jobs after which a computing process is replaced.")
 
     # -- tracking
@@ -166,6 +171,10 @@ class Settings(BaseSettings):
         """What a project may have: what is said for it alone, else what is said for all."""
         own = self.project_limits.get(project, ProjectLimits()).model_dump()
         return ProjectLimits(**{name: getattr(self, name) if own[name] is None else own[name] for name in own})
+
+    def max_running_of(self, project: str) -> int | None:
+        """How many jobs of a project may run at a time."""
+        return self.limits_of(project).max_running_jobs
 
     def for_children(self) -> str:
         """JSON with the secrets, for processes of our own."""

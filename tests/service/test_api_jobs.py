@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,22 @@ from scipy.sparse import csr_array
 from homophily_service._pb import dataset_pb2, model_pb2
 from homophily_service._pb import job_pb2 as pb
 from homophily_service.models import graph_digest
-from homophily_service.parameters import graph_parameters
 
-from .serving import PATIENCE, Matrix, Project, Service, descendants, eventually, labels_of, refusal, seconds, values_of
+from .serving import (
+    PATIENCE,
+    Matrix,
+    Project,
+    Service,
+    bytes_of,
+    descendants,
+    eventually,
+    labels_of,
+    open_stores,
+    refusal,
+    seconds,
+    shape_of,
+    values_of,
+)
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -111,15 +125,46 @@ def test_a_graph_is_built_once_for_the_same_points_and_parameters(project: Proje
     assert first.graph.digest == second.graph.digest != other.graph.digest
 
 
-@pytest.mark.parametrize("space", [model_pb2.SPACE_UNSPECIFIED, model_pb2.SPACE_INPUT])
-def test_graphs_of_before_there_were_spaces_and_directions_keep_their_names(space: model_pb2.Space.ValueType) -> None:
-    parameters = graph_parameters(model_pb2.GraphParameters(space=space), is_sparse=False, field="graph")
-    before = "32f8bc030bf35885f74bb16289ca9e4f18a2b5ae2d8e69d26a0edeea75ce9650"
-    assert graph_digest(bytes(32), parameters) == before
-    whitened = parameters | {"space": "whitened"}
-    before = "72d24990478da837e30be7c0ce2d2f9da218fde16f645dc8718e61c537a5f3ff"
-    assert graph_digest(bytes(32), whitened) == before
-    assert graph_digest(bytes(32), whitened | {"n_directions": 5}) != before
+def test_graphs_are_named_by_project_shape_type_layout_and_parameters() -> None:
+    def digest(points: Matrix, project: str = "p", **parameters: Any) -> str:
+        dataset = dataset_pb2.Dataset(shape=shape_of(points), sha256=hashlib.sha256(bytes_of(points)).digest())
+        return graph_digest(project, dataset, parameters)
+
+    points = np.random.default_rng(0).normal(size=(12, 4))
+    others = [points.reshape(6, 8), points.reshape(24, 2), points.view(np.float32), csr_array(points)]
+    assert digest(points) == digest(points.copy())
+    names = {digest(points), *map(digest, others), digest(points, "q"), digest(points, n_neighbors=5)}
+    assert len(names) == 3 + len(others)
+
+
+def test_the_same_bytes_of_another_shape_are_not_the_same_graph(service: Service) -> None:
+    """A tenant who sent another's points in another shape had that graph reused, silently."""
+    points = np.ascontiguousarray(np.repeat(X, 2, axis=1)) + 5
+    hostile, honest = service.project(), service.project()
+    hostile.model(points.reshape(len(points) * 2, -1), LABELS, solver=IRR)
+    model = honest.model(points, LABELS, solver=IRR)
+    assert not model.graph.reused
+    assert (model.points, model.dimensions) == points.shape
+    assert honest.model(points, LABELS, solver=IRR).graph.reused
+
+
+def test_graphs_are_not_shared_between_projects(service: Service) -> None:
+    points = X + 7
+    first, second = (service.project().model(points, LABELS, solver=IRR) for _ in range(2))
+    assert (first.graph.reused, second.graph.reused) == (False, False)
+    assert first.graph.digest != second.graph.digest
+
+
+def test_a_stored_graph_of_other_points_is_built_again(service: Service, project: Project) -> None:
+    model, other = (project.model(points, LABELS, solver=IRR) for points in (X + 8, np.hstack([X, X]) + 8))
+    stores = open_stores(service)
+    path = stores.catalog.use_graph(other.graph.digest)
+    assert path is not None
+    stores.catalog.replace_graph(model.graph.digest, path)
+    stores.close()
+    again = project.model(X + 8, LABELS, solver=IRR)
+    assert not again.graph.reused
+    assert again.graph.edges == model.graph.edges
 
 
 def test_classes_that_differ_where_points_vary_little_need_whitened_points(project: Project) -> None:
@@ -335,15 +380,16 @@ def test_a_queued_job_knows_its_place_and_is_cancelled_at_once(idle_project: Pro
     def place(job: pb.Job) -> int:
         return stub.GetJob(pb.GetJobRequest(name=job.name)).job.queue_position
 
-    # The queue is of all projects; no other test's jobs are as urgent.
+    # Projects take turns, so that jobs of other tests may be among these.
     first, second, urgent = (queued(idle_project, priority=priority) for priority in (50, 50, 100))
-    assert [place(job) for job in (urgent, first, second)] == [0, 1, 2]
+    places = [place(job) for job in (urgent, first, second)]
+    assert places == sorted(set(places))
     waiting = stub.WaitJob.future(pb.WaitJobRequest(name=first.name), timeout=PATIENCE)
     cancelled = stub.CancelJob(pb.CancelJobRequest(name=first.name)).job
     assert (cancelled.state, cancelled.cancel_requested) == (pb.JOB_STATE_CANCELLED, True)
     assert cancelled.HasField("finish_time")
     assert waiting.result().job == cancelled
-    assert place(second) == 1
+    assert place(second) == places[1]
     assert stub.CancelJob(pb.CancelJobRequest(name=first.name)).job == cancelled
     seen = watched(idle_project, first.name)
     assert [response.event.state for response in seen] == [pb.JOB_STATE_QUEUED, pb.JOB_STATE_CANCELLED]

@@ -137,7 +137,7 @@ def uses(database: Database) -> list[Callable[[], object]]:
         database.check_version,
         lambda: queue.submit(NewJob(JobName("default", new_id()), "fit", b"r"), 100),
         lambda: queue.claim("a worker", ["fit"], 60.0, b""),
-        lambda: queue.get(JobName("default", queue.page("default")[0][0].id)),
+        lambda: queue.get(JobName("default", queue.page("default")[0][0][0].id)),
         tokens.all,
     ]
 

@@ -44,7 +44,9 @@ LOST = -1.0
 
 
 @pytest.fixture
-def queue(database: Database) -> Queue:
+def queue(database: Database, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """A queue in which lost jobs may start again at once."""
+    monkeypatch.setattr(queue_module, "FIRST_BACKOFF", 0.0)
     return Queue(database)
 
 
@@ -214,7 +216,7 @@ def test_a_job_is_taken_over_as_soon_as_its_lease_runs_out_and_no_earlier(queue:
     assert (second.name, second.attempt) == (name, 2)
     assert second.token != first.token
     assert queue.get(name).worker == "another"
-    assert history(queue, name)[-1].message == "started again: its worker was lost"
+    assert history(queue, name)[-2].message == "waits again: its worker was lost"
 
 
 def test_a_lease_that_is_renewed_in_time_is_not_taken_over(queue: Queue) -> None:
@@ -272,13 +274,13 @@ def test_lost_jobs_wait_again_or_end_though_nobody_claims(queue: Queue) -> None:
 
 
 def test_a_poison_job_fails_after_so_many_attempts_and_the_next_job_is_claimed(queue: Queue) -> None:
-    poison = submit(queue, max_attempts=2)
+    poison = submit(queue, max_attempts=2, priority=1)
     harmless = submit(queue)
     assert [claim(queue, LOST).attempt for _ in range(2)] == [1, 2]
     assert claim(queue).name == harmless
     row = queue.get(poison)
     assert (row.state, row.outcome, row.attempt) == (FAILED, POISON, 2)
-    assert states(queue, poison) == [(QUEUED, 0), (RUNNING, 1), (RUNNING, 2), (FAILED, 2)]
+    assert states(queue, poison) == [(QUEUED, 0), (RUNNING, 1), (QUEUED, 1), (RUNNING, 2), (FAILED, 2)]
     assert history(queue, poison)[-1].message == "failed: its worker was lost 2 times"
 
 
@@ -383,7 +385,7 @@ def test_another_request_with_the_same_id_is_refused(queue: Queue, other: dict[s
     with pytest.raises(AlreadyExists, match=f"'once' was used for another request, {name}") as caught:
         submit(queue, request_id="once", **other)
     assert caught.value.reason == "REQUEST_ID_CONFLICT"
-    assert len(queue.page("default")) == 1
+    assert len(queue.page("default")[0]) == 1
 
 
 def test_the_same_id_in_another_project_is_another_job(queue: Queue) -> None:
@@ -403,7 +405,7 @@ def test_a_job_of_the_same_name_is_refused(queue: Queue) -> None:
 
 def test_many_at_once_with_the_same_request_make_one_job(queue: Queue) -> None:
     assert len(set(in_threads(12, lambda _: submit(queue, request_id="once")))) == 1
-    assert len(queue.page("default")) == 1
+    assert len(queue.page("default")[0]) == 1
 
 
 def test_of_many_at_once_with_different_requests_and_one_id_one_gets_a_job(queue: Queue) -> None:
@@ -415,7 +417,7 @@ def test_of_many_at_once_with_different_requests_and_one_id_one_gets_a_job(queue
         return True
 
     assert sum(in_threads(12, attempt)) == 1
-    assert len(queue.page("default")) == 1
+    assert len(queue.page("default")[0]) == 1
 
 
 # -- whose turn it is --------------------------------------------------------------------------------------------------
@@ -426,11 +428,84 @@ def test_higher_priorities_go_first_then_older_jobs(queue: Queue) -> None:
     assert [names.index(claim(queue).name) for _ in names] == [1, 3, 0, 4, 2]
 
 
-def test_a_job_whose_worker_was_lost_goes_before_waiting_ones_of_any_priority(queue: Queue) -> None:
-    lost = submit(queue, priority=-10)
+def test_a_lost_job_goes_behind_others_of_its_priority(queue: Queue) -> None:
+    """First in line again, one request could take down every worker in turn."""
+    lost, second, third = submit(queue), submit(queue), submit(queue, priority=-1)
     claim(queue, LOST)
-    submit(queue, priority=10)
-    assert claim(queue).name == lost
+    assert [claim(queue).name for _ in range(3)] == [second, lost, third]
+
+
+@pytest.mark.parametrize(
+    "lose", [lambda queue, lease: queue.renew(lease, LOST), WRITES["release"]], ids=["lost", "back"]
+)
+def test_a_lost_job_waits_longer_before_each_attempt(
+    queue: Queue, lose: Callable[[Queue, Lease], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "FIRST_BACKOFF", 1000.0)
+    monkeypatch.setattr(queue_module, "LONGEST_BACKOFF", 5000.0)
+    name = submit(queue, max_attempts=9)
+    for expected in (1000.0, 4000.0, 5000.0):
+        lose(queue, claim(queue))
+        assert nothing_to_do(queue)
+        row = queue.get(name)
+        assert row.state == QUEUED
+        assert row.not_before - row.started == pytest.approx(expected, abs=60.0)
+        with queue.database.write() as connection:
+            connection.execute(update(jobs).values(not_before=0.0))
+
+
+def test_projects_take_turns_whatever_their_priorities(queue: Queue) -> None:
+    for _ in range(4):
+        submit(queue, project="greedy", priority=100)
+    modest = [submit(queue, project="modest", priority=-100) for _ in range(2)]
+    taken = []
+    for _ in range(6):
+        lease = claim(queue)
+        taken.append(lease.name.project)
+        queue.finish(lease, b"")
+        time.sleep(0.002)
+    assert taken == ["greedy", "modest", "greedy", "modest", "greedy", "greedy"]
+    assert all(queue.get(name).state == SUCCEEDED for name in modest)
+
+
+def test_a_project_with_fewer_running_jobs_goes_first(queue: Queue) -> None:
+    for project in ("greedy", "greedy", "greedy", "modest", "modest"):
+        submit(queue, project=project)
+    assert Counter(claim(queue).name.project for _ in range(4)) == {"greedy": 2, "modest": 2}
+
+
+def test_a_project_runs_no_more_jobs_than_it_may(queue: Queue) -> None:
+    for project in ("small", "small", "small", "other"):
+        submit(queue, project=project)
+    limits = {"small": 1}
+
+    def claimed() -> Lease | None:
+        return queue.claim("a worker", KINDS, 60.0, POISON, limits.get)
+
+    leases = [claimed() for _ in range(3)]
+    assert {lease.name.project for lease in leases if lease is not None} == {"small", "other"}
+    assert leases[2] is None
+    small = next(lease for lease in leases if lease is not None and lease.name.project == "small")
+    queue.finish(small, b"")
+    again = claimed()
+    assert again is not None
+    assert again.name.project == "small"
+
+
+def test_many_that_claim_at_once_start_no_more_jobs_of_a_project_than_it_may(queue: Queue) -> None:
+    for _ in range(8):
+        submit(queue)
+
+    def claims(_: int) -> bool:
+        return queue.claim("a worker", KINDS, 60.0, POISON, lambda _: 2) is not None
+
+    assert sum(in_threads(8, claims)) <= 2
+    assert eventually(lambda: nothing_to_do_within(queue, 2))
+    assert len(queue.page("default", states=[RUNNING])[0]) == 2
+
+
+def nothing_to_do_within(queue: Queue, limit: int) -> bool:
+    return queue.claim("a worker", KINDS, 60.0, POISON, lambda _: limit) is None
 
 
 def test_a_job_that_was_given_back_keeps_its_place(queue: Queue) -> None:
@@ -453,9 +528,16 @@ def test_unknown_kinds_are_left_for_workers_that_know_them(queue: Queue) -> None
 def test_positions_count_the_jobs_that_go_first(queue: Queue) -> None:
     names = [submit(queue, priority=priority) for priority in (0, 0, 5, 0)]
     assert [queue.placed(names)[name][1] for name in names] == [1, 2, 0, 3]
-    assert sorted(place for _, place in queue.page("default")) == [0, 1, 2, 3]
+    assert sorted(place for _, place in queue.page("default")[0]) == [0, 1, 2, 3]
     claim(queue)
     assert [queue.placed(names)[name][1] for name in names] == [0, 1, 0, 2]
+
+
+def test_positions_are_those_of_projects_that_take_turns(queue: Queue) -> None:
+    greedy = [submit(queue, project="greedy", priority=9) for _ in range(3)]
+    modest = submit(queue, project="modest")
+    assert queue.placed([modest])[modest][1] == 1
+    assert [queue.placed(greedy)[name][1] for name in greedy] == [0, 2, 3]
 
 
 def test_many_at_once_do_not_overfill_a_queue(queue: Queue) -> None:
@@ -494,10 +576,42 @@ def test_pages_are_newest_first_and_complete(queue: Queue) -> None:
     names = [submit(queue) for _ in range(5)]
     submit(queue, project="other")
     seen: list[Row[Any]] = []
-    while page := queue.page("default", before=seen[-1].number if seen else None, limit=2):
-        assert len(page) <= 2
+    has_more = True
+    while has_more:
+        page, has_more = queue.page("default", before=seen[-1].number if seen else None, limit=2)
+        assert 1 <= len(page) <= 2
         seen += [row for row, _ in page]
     assert [row.id for row in seen] == [name.id for name in reversed(names)]
+
+
+def test_pages_end_before_their_results_are_too_large_together(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "PAGE_BYTES", 1000)
+    for size in (400, 400, 400, 5000):
+        submit(queue)
+        queue.finish(claim(queue), bytes(size))
+    sizes, before, has_more = [], None, True
+    while has_more:
+        page, has_more = queue.page("default", before=before)
+        sizes.append([len(row.outcome) for row, _ in page])
+        before = page[-1][0].number
+    assert sizes == [[5000], [400, 400], [400]]
+
+
+def test_reports_of_progress_are_thinned_but_states_and_the_newest_stay(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "MOST_REPORTS", 40)
+    monkeypatch.setattr(queue_module, "NEWEST_REPORTS", 10)
+    name = submit(queue)
+    lease = claim(queue)
+    for number in range(300):
+        queue.report(lease, str(number).encode())
+    queue.finish(lease, b"result")
+    happened = history(queue, name)
+    assert len(happened) <= 40 + 10 + 3
+    assert [event.state for event in happened if event.progress is None] == [QUEUED, RUNNING, SUCCEEDED]
+    assert [int(event.progress) for event in happened if event.progress][-10:] == list(range(290, 300))
+    assert happened[-1].sequence == queue.get(name).last_sequence == 303
 
 
 def test_pages_can_be_of_some_states_or_a_kind(queue: Queue) -> None:
@@ -505,7 +619,7 @@ def test_pages_can_be_of_some_states_or_a_kind(queue: Queue) -> None:
     queue.finish(claim(queue), b"")
 
     def ids(**filters: Any) -> list[str]:
-        return [row.id for row, _ in queue.page("default", **filters)]
+        return [row.id for row, _ in queue.page("default", **filters)[0]]
 
     assert ids(states=[SUCCEEDED]) == [done.id]
     assert ids(states=[QUEUED, SUCCEEDED]) == [other.id, waiting.id, done.id]
@@ -602,7 +716,7 @@ def test_jobs_that_ended_long_ago_are_forgotten(queue: Queue, monkeypatch: pytes
     # All of them wait for the tracker still.
     assert queue.forget_ended(LOST, untracked=False) == 0
     assert queue.forget_ended(LOST) == 5
-    assert [row.id for row, _ in queue.page("default")] == [names[6].id, names[5].id]
+    assert [row.id for row, _ in queue.page("default")[0]] == [names[6].id, names[5].id]
     with queue.database.read() as connection:
         assert connection.scalar(text("SELECT count(*) FROM events")) == 3
 
@@ -656,7 +770,7 @@ def test_of_many_that_find_a_lost_job_one_takes_it_over(queue: Queue) -> None:
     claim(queue, LOST)
     leases = in_threads(8, lambda _: queue.claim("a worker", KINDS, 60.0, POISON))
     assert [lease.attempt for lease in leases if lease is not None] == [2]
-    assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (RUNNING, 2)]
+    assert states(queue, name) == [(QUEUED, 0), (RUNNING, 1), (QUEUED, 1), (RUNNING, 2)]
 
 
 def test_of_ends_at_the_same_time_one_counts(queue: Queue) -> None:
@@ -743,6 +857,7 @@ def test_the_next_job_is_found_by_an_index(queue: Queue, backend: str) -> None:
     submit(queue)
     claim(queue)
     assert len(statements) >= 3
+    chosen = 0
     with queue.database.read() as connection:
         if backend == "postgres":
             # A table this small is read as a whole otherwise.
@@ -752,9 +867,13 @@ def test_the_next_job_is_found_by_an_index(queue: Queue, backend: str) -> None:
             explain = "EXPLAIN QUERY PLAN" if backend == "sqlite" else "EXPLAIN"
             plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters))
             assert "SCAN jobs" not in plan
-            assert "Seq Scan" not in plan
-            assert "TEMP B-TREE" not in plan
-            assert "Sort" not in plan
+            assert "Seq Scan on jobs" not in plan
+            # Of a project's waiting jobs the first is the index's; running ones and projects are few.
+            if "LIMIT" in statement and QUEUED in str(parameters):
+                assert "TEMP B-TREE" not in plan
+                assert "Sort" not in plan
+                chosen += 1
+    assert chosen == 1
 
 
 # -- jobs that wait for others -----------------------------------------------------------------------------------------
@@ -840,3 +959,25 @@ def test_children_that_end_at_once_wake_their_parent_once(queue: Queue) -> None:
     assert row.state == QUEUED
     woken = [event for event in queue.events_after(row.number, 0) if event.message == "what it waited for has ended"]
     assert len(woken) == 1
+
+
+def test_children_count_towards_the_limits_of_their_project(queue: Queue) -> None:
+    """Trials of a spread search were a way around them."""
+    name = JobName("p", "parent")
+    queue.submit(NewJob(name, "fit", b"all"), max_queued=3, max_per_day=4)
+    children = [NewJob(JobName("p", f"parent-{number}"), "trial", b"t") for number in range(5)]
+    lease = queue.claim("w", ["fit"], 60.0, b"")
+    assert lease is not None
+    queue.wait_for(lease, children, "waits", max_queued=3, max_per_day=4)
+    assert len(queue.children(name)) == 3
+    with pytest.raises(LimitExceeded, match="are waiting"):
+        queue.submit(NewJob(JobName("p", new_id()), "fit", b"r"), max_queued=3)
+    for _ in range(3):
+        trial = queue.claim("w", ["trial"], 60.0, b"")
+        assert trial is not None
+        queue.finish(trial, b"")
+    lease = queue.claim("w", ["fit"], 60.0, b"")
+    assert lease is not None
+    with pytest.raises(LimitExceeded, match="max_jobs_per_day is 4"):
+        queue.wait_for(lease, children, "waits", max_queued=3, max_per_day=4)
+    assert len(queue.children(name)) == 3

@@ -110,7 +110,7 @@ def test_a_store_of_an_older_version_opens_and_gives_the_same_answers(sample: Pa
     assert sizes["embeddings"] > 0
 
     # Jobs are shown, one that waits is the answer to its key, and is computed on the old graph.
-    for row, place in stores.queue.page("old"):
+    for row, place in stores.queue.page("old")[0]:
         assert job_message(row, place).name.startswith("projects/old/jobs/")
     assert stores.queue.get(JobName("old", "cancelled")).state == "cancelled"
     again = make.job_pb2.TransduceRequest(

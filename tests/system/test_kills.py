@@ -151,5 +151,9 @@ def check_each(cluster: Cluster, acknowledged: list[Acknowledged]) -> None:
     assert {str(EmbeddingName("default", row.id)) for row in rows} == maps
     rows = cluster.stores.catalog.page(ModelName.collection, "default", limit=10**6)
     assert {str(ModelName("default", row.id)) for row in rows} == models
-    stored = cluster.queue.page("default", limit=10**6)
-    assert sorted(job.name for job in acknowledged) == sorted(str(JobName(row.project, row.id)) for row, _ in stored)
+    stored, before, has_more = [], None, True
+    while has_more:
+        page, has_more = cluster.queue.page("default", before=before, limit=1000)
+        stored += [str(JobName(row.project, row.id)) for row, _ in page]
+        before = page[-1][0].number
+    assert sorted(job.name for job in acknowledged) == sorted(stored)

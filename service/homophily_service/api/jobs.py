@@ -24,7 +24,6 @@ from homophily_service.api.messages import (
     STATES,
     event_message,
     job_message,
-    next_page,
     page_limit,
     page_start,
 )
@@ -55,6 +54,7 @@ from homophily_service.parameters import (
 from homophily_service.queue import NewJob
 from homophily_service.quotas import check_bytes
 from homophily_service.settings import Settings
+from homophily_service.sources import source_digest, source_name
 from homophily_service.stores import Stores
 from homophily_service.uploads import limits_of, publish_dataset
 
@@ -119,10 +119,10 @@ class Jobs:
         if request.kind and not kind:
             raise InvalidRequest("kind", f"{request.kind} is not known")
 
-        placed = await asyncio.to_thread(
+        placed, has_more = await asyncio.to_thread(
             self.stores.queue.page, project, states=states, kind=kind, before=before, limit=limit
         )
-        token = next_page([row for row, _ in placed], limit)
+        token = str(placed[-1][0].number) if has_more else ""
         return pb.ListJobsResponse(jobs=[job_message(row, place) for row, place in placed], next_page_token=token)
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
@@ -298,14 +298,18 @@ class Jobs:
         request.ClearField("options")
         job = _new_job(JobName(project, new_id()), kind, request, options, self.settings)
         wait = min(LONGEST_WAIT, _seconds(options.wait, "options.wait"))
-        row = await asyncio.to_thread(self._queue, job)
+        row = await asyncio.to_thread(self._queue, job, source_name(request))
         note_made(JobName(project, row.id))
         if wait:
             await self._await_end(row, wait)
         return await self._job(JobName(project, row.id))
 
-    def _queue(self, job: NewJob) -> Row[Any]:
-        """Queue a job, if the project may have more of them and of what they make."""
+    def _queue(self, job: NewJob, source: ResourceName | None) -> Row[Any]:
+        """Queue a job on what its source is now, if the project may have more of them and of what they make."""
+        if source is not None:
+            # Gone, if the same request was sent before: then that job is the answer.
+            with suppress(NotFound):
+                job = job._replace(source_digest=source_digest(source, self.stores.catalog.get(source)))
         limits = self.settings.limits_of(job.name.project)
         if limits.max_project_bytes is not None and not self._knows(job.name.project, job.request_id):
             with self.stores.database.read() as connection:
@@ -378,8 +382,10 @@ def _new_job(name: JobName, kind: str, request: Any, options: pb.JobOptions, set
     if not -100 <= options.priority <= 100:
         raise InvalidRequest("options.priority", f"must be between -100 and 100; got {options.priority}")
     attempts = options.max_attempts if options.HasField("max_attempts") else settings.max_attempts
-    if not 1 <= attempts <= 100:
-        raise InvalidRequest("options.max_attempts", f"must be between 1 and 100; got {attempts}")
+    if not 1 <= attempts <= settings.max_job_attempts:
+        raise InvalidRequest(
+            "options.max_attempts", f"must be between 1 and {settings.max_job_attempts}; got {attempts}"
+        )
     limit = settings.job_time_limit
     if options.HasField("time_limit"):
         limit = _seconds(options.time_limit, "options.time_limit")

@@ -97,27 +97,27 @@ class Catalog:
             blob = connection.scalar(query)
         return None if blob is None else str(blob)
 
-    def add_graph(self, digest: str, blob: str, size: int = 0) -> str:
-        """Record a graph; returns the path of the one that counts, which may be another's that came first."""
+    def add_graph(self, digest: str, blob: str, size: int = 0, project: str | None = None) -> str:
+        """Record a graph of a project; returns the path of the one that counts: another job's may have come first."""
         while True:
             found = self.use_graph(digest)
             if found is not None:
                 return found
             try:
                 with self.database.write() as connection:
-                    values = {"digest": digest, "blob": blob, "bytes": size}
+                    values = {"digest": digest, "blob": blob, "bytes": size, "project": project}
                     connection.execute(insert(graphs).values(**values, created=now(), last_used=now()))
             except exc.IntegrityError:
                 continue
             return blob
 
-    def replace_graph(self, digest: str, blob: str, size: int = 0) -> None:
+    def replace_graph(self, digest: str, blob: str, size: int = 0, project: str | None = None) -> None:
         """Put a graph that was built again in the place of one whose arrays are lost."""
         query = update(graphs).where(graphs.c.digest == digest).values(blob=blob, bytes=size, last_used=now())
         with self.database.write() as connection:
             was_there = connection.execute(query).rowcount > 0
         if not was_there:
-            self.add_graph(digest, blob, size)
+            self.add_graph(digest, blob, size, project)
 
     def remove_unused_graphs(self, older_than_seconds: float) -> list[str]:
         """Forget graphs that no model stands on and no job has used for a while; returns their paths."""

@@ -78,7 +78,9 @@ jobs = Table(
 )
 
 # A project's next job is the first entry of this index whose kind is known.
-Index("jobs_by_turn", jobs.c.state, jobs.c.project, jobs.c.priority.desc(), jobs.c.not_before, jobs.c.number)
+Index(
+    "jobs_by_turn", jobs.c.state, jobs.c.project, jobs.c.priority.desc(), jobs.c.not_before, jobs.c.number, jobs.c.kind
+)
 Index(
     "jobs_untracked",
     jobs.c.number,

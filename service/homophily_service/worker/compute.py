@@ -16,7 +16,7 @@ from homophily.state import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.errors import InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.models import CLASSIFIERS, Classifier, load_model, save_model
-from homophily_service.names import DatasetName, ModelName
+from homophily_service.names import ModelName
 from homophily_service.parameters import (
     check_two_classes,
     class_values,
@@ -82,7 +82,7 @@ def _fit(work: Work) -> bytes | Waiting:
         if isinstance(found, Waiting):
             return found
         search = found
-    row = work.stores.catalog.get(DatasetName.parse(request.dataset, "dataset"))
+    row = work.source(request)
     dataset = dataset_pb2.Dataset.FromString(row.message)
     shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
     labels = work.labels(request.labels, shape.rows, "labels")
@@ -108,7 +108,7 @@ def _fit(work: Work) -> bytes | Waiting:
 def _transduce(work: Work) -> bytes:
     request = job_pb2.TransduceRequest.FromString(work.task.request)
     work.stage.enter("load")
-    row = work.stores.catalog.get(ModelName.parse(request.model, "model"))
+    row = work.source(request)
     parent = model_pb2.Model.FromString(row.message)
     before = load_model(work.stores, row.blob, row.graph, work.threads)
     known = classes_of(parent.classes)

@@ -24,7 +24,7 @@ from homophily_service.links import (
     without,
 )
 from homophily_service.models import load_graph
-from homophily_service.names import DatasetName, EmbeddingName, ModelName
+from homophily_service.names import EmbeddingName
 from homophily_service.parameters import embedding_parameters, map_shape
 from homophily_service.worker.work import Work, describe_computing, graph_of, sentences
 
@@ -65,19 +65,17 @@ def embed(work: Work) -> bytes:
 def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.Embedding) -> _Start:
     """The graph, and the map to go on from; both are described in ``embedding``."""
     nothing = Given(Links(*np.empty((2, 0, 2), np.int64)), np.empty(0, np.int64), np.empty(0, np.int64))
+    row = work.source(request)
     if request.WhichOneof("points") == "dataset":
-        row = work.stores.catalog.get(DatasetName.parse(request.dataset, "dataset"))
         dataset = dataset_pb2.Dataset.FromString(row.message)
         shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
         embedding.dataset, embedding.dimensions = request.dataset, shape.columns
         embedding.graph_parameters.CopyFrom(request.graph)
         return _Start(graph_of(work, dataset, row.blob, embedding), None, nothing)
     if request.WhichOneof("points") == "model":
-        row = work.stores.catalog.get(ModelName.parse(request.model, "model"))
         source: model_pb2.Model | embedding_pb2.Embedding = model_pb2.Model.FromString(row.message)
         embedding.model, earlier, said = request.model, None, nothing
     else:
-        row = work.stores.catalog.get(EmbeddingName.parse(request.embedding, "embedding"))
         source = parent = embedding_pb2.Embedding.FromString(row.message)
         earlier, said = load_embedding(work.stores.blobs, row.blob)
         embedding.parent_embedding, embedding.model = parent.name, parent.model

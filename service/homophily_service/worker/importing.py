@@ -86,10 +86,11 @@ def _read(path: Path, uri: str) -> Parts:
 def _keep_graph(work: Work, manifest: Path, classifier: Classifier) -> str:
     """Store the graph, unless it is here; its digest is that of the manifest, in which the digests of all files are."""
     state = graph_state(classifier.graph_)
-    digest = hashlib.sha256(b"imported" + manifest.read_bytes()).hexdigest()
+    project = work.task.name.project
+    digest = hashlib.sha256(f"imported by {project}".encode() + manifest.read_bytes()).hexdigest()
     path = graph_path(digest, work.task.token)
     size = work.stores.blobs.write(path, state.arrays, state.document)
-    if work.stores.catalog.add_graph(digest, path, size) != path:
+    if work.stores.catalog.add_graph(digest, path, size, project) != path:
         # It is here already.
         work.stores.blobs.delete(path)
     return digest

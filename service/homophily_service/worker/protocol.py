@@ -55,6 +55,8 @@ class Task(NamedTuple):
     # The call that asked for it, for logs.
     origin: str = ""
     trace: str = ""
+    # Of the dataset, model or embedding that the job was submitted for; empty for jobs of older versions.
+    source_digest: str = ""
 
     @property
     def result_path(self) -> str:
@@ -65,7 +67,7 @@ class Task(NamedTuple):
     def encode(self) -> bytes:
         """The task as one message: a line of JSON, then the request."""
         head = {"project": self.name.project, "id": self.name.id, "kind": self.kind, "token": self.token}
-        head |= {"origin": self.origin, "trace": self.trace}
+        head |= {"origin": self.origin, "trace": self.trace, "source_digest": self.source_digest}
         return json.dumps(head).encode() + b"\n" + self.request
 
     @classmethod
@@ -73,6 +75,5 @@ class Task(NamedTuple):
         """The task out of such a message."""
         line, _, request = message.partition(b"\n")
         head = json.loads(line)
-        return cls(
-            JobName(head["project"], head["id"]), head["kind"], request, head["token"], head["origin"], head["trace"]
-        )
+        more = (head[name] for name in ("origin", "trace", "source_digest"))
+        return cls(JobName(head["project"], head["id"]), head["kind"], request, head["token"], *more)

@@ -21,7 +21,7 @@ from homophily.state import PointLabels, fit_arguments
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
 from homophily_service.errors import error_of_code
-from homophily_service.names import DatasetName
+from homophily_service.models import graph_digest
 from homophily_service.parameters import SEARCHED_IN_GRAPHS, graph_parameters, set_parameters, solver_parameters
 from homophily_service.queue import FAILED, FINAL, SUCCEEDED
 from homophily_service.worker.protocol import Child, Waiting
@@ -118,7 +118,7 @@ def try_group(work: Work) -> bytes:
 
 
 def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Dataset, str]:
-    row = work.stores.catalog.get(DatasetName.parse(request.dataset, "dataset"))
+    row = work.source(request)
     return dataset_pb2.Dataset.FromString(row.message), row.blob
 
 
@@ -157,7 +157,7 @@ def _points(work: Work, blob: str, dataset: dataset_pb2.Dataset) -> Any:
 
 
 def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> KNNGraph:
-    key = dataset.sha256.hex() + json.dumps(parameters, sort_keys=True)
+    key = graph_digest(work.task.name.project, dataset, parameters)
     if key not in _graphs:
         _graphs[key] = build_graph(parameters, _points(work, blob, dataset), work.threads)
         if len(_graphs) > _GRAPHS_KEPT:

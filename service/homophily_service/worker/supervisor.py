@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from homophily_service import processes
 from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
-from homophily_service.errors import ServiceError, TimeLimit, Unavailable
+from homophily_service.errors import LimitExceeded, ServiceError, TimeLimit, Unavailable
 from homophily_service.job_errors import job_error, lost_too_often
 from homophily_service.logs import about, start_logging
 from homophily_service.names import EmbeddingName, JobName, ModelName, ResourceName
@@ -99,7 +99,10 @@ class Worker:
         # An outage may have lasted until after we were told to stop.
         if self.stopping:
             return None
-        return self.stores.queue.claim(self.name, kinds, self.settings.lease_seconds, lost_too_often())
+        settings = self.settings
+        return self.stores.queue.claim(
+            self.name, kinds, settings.lease_seconds, lost_too_often(), settings.max_running_of
+        )
 
     def _begin_spans(self, lease: Lease) -> Lease:
         """Begin a job's spans, if its call was traced; what comes of it is below its run in the trace."""
@@ -239,10 +242,15 @@ class Worker:
                 time_limit=lease.time_limit,
                 origin=lease.origin,
                 trace=lease.trace,
+                source_digest=lease.source_digest,
             )
             for child in waiting.children
         ]
-        self.stores.queue.wait_for(lease, jobs, waiting.message)
+        limits = self.settings.limits_of(lease.name.project)
+        try:
+            self.stores.queue.wait_for(lease, jobs, waiting.message, limits.max_queued_jobs, limits.max_jobs_per_day)
+        except LimitExceeded as error:
+            self.stores.queue.fail(lease, job_error(error), error.message)
 
     def _try_later(self, lease: Lease, message: str) -> None:
         """Give a job back whose stores did not answer, after a pause in which they may have come back."""
@@ -278,7 +286,7 @@ class Worker:
 
 
 def _task(lease: Lease) -> Task:
-    return Task(lease.name, lease.kind, lease.request, lease.token, lease.origin, lease.trace)
+    return Task(lease.name, lease.kind, lease.request, lease.token, lease.origin, lease.trace, lease.source_digest)
 
 
 class _Child:

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row
 
 from homophily import KNNGraph
 from homophily.backend import BackendName, CupyBackend, get_backend
@@ -23,6 +25,7 @@ from homophily_service.errors import DataLoss, NotFound
 from homophily_service.models import graph_digest, graph_path, read_graph, save_graph
 from homophily_service.parameters import graph_parameters, read_labels
 from homophily_service.settings import Settings
+from homophily_service.sources import pinned, source_name
 from homophily_service.stores import Stores
 from homophily_service.worker.protocol import Task
 
@@ -108,18 +111,25 @@ class Work(NamedTuple):
         """Labels out of the request."""
         return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
 
+    def source(self, request: job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest) -> Row[Any]:
+        """The dataset, model or embedding that the job stands on, as it was when the job was submitted."""
+        name = source_name(request)
+        assert name is not None
+        return pinned(self.stores.catalog, name, self.task.source_digest)
+
 
 def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Described) -> KNNGraph:
     """The graph of a dataset, described in a message: out of the store if it is there, else built and stored."""
     is_sparse = dataset.shape.WhichOneof("layout") == "csr"
     parameters = graph_parameters(described.graph_parameters, is_sparse=is_sparse, field="graph")
-    digest = graph_digest(dataset.sha256, parameters)
+    project = work.task.name.project
+    digest = graph_digest(project, dataset, parameters)
     path = work.stores.catalog.use_graph(digest)
     work.stage.enter("graph")
     graph = None
     if path is not None:
         try:
-            graph = read_graph(work.stores.blobs, path, work.threads)
+            graph = _checked(read_graph(work.stores.blobs, path, work.threads), dataset, digest)
         except (DataLoss, NotFound) as loss:
             _log.warning("a stored graph is damaged or lost and will be built again: %s", loss.message)
     reused = graph is not None
@@ -130,9 +140,9 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
         fresh = graph_path(digest, work.task.token)
         size = save_graph(work.stores.blobs, fresh, graph)
         if path is None:
-            work.stores.catalog.add_graph(digest, fresh, size)
+            work.stores.catalog.add_graph(digest, fresh, size, project)
         else:
-            work.stores.catalog.replace_graph(digest, fresh, size)
+            work.stores.catalog.replace_graph(digest, fresh, size, project)
     described.graph.CopyFrom(
         model_pb2.GraphSummary(
             digest=digest,
@@ -142,6 +152,14 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
             components=graph.n_components,
         )
     )
+    return graph
+
+
+def _checked(graph: KNNGraph, dataset: dataset_pb2.Dataset, digest: str) -> KNNGraph:
+    """A stored graph, if it has the points and columns of the dataset; its name alone is not trusted."""
+    shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
+    if (graph.n_points, graph.n_features_in_) != (shape.rows, shape.columns):
+        raise DataLoss(f"graph {digest} is of {graph.n_points} × {graph.n_features_in_} points, not of {dataset.name}")
     return graph
 
 

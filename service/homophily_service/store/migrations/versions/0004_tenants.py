@@ -18,7 +18,8 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("tracking_attempts", sa.Integer(), nullable=False, server_default=sa.text("0")))
     op.execute("UPDATE jobs SET not_before = created")
     op.drop_index("jobs_by_turn", "jobs")
-    op.create_index("jobs_by_turn", "jobs", ["state", "project", sa.text("priority DESC"), "not_before", "number"])
+    in_turn: list[str | sa.TextClause] = ["state", "project", sa.text("priority DESC"), "not_before", "number", "kind"]
+    op.create_index("jobs_by_turn", "jobs", in_turn)
     op.add_column("graphs", sa.Column("project", sa.String(length=63)))
     op.create_index("graphs_by_project", "graphs", ["project"])
     # A graph that only one project uses is that project's; those that several share are nobody's.
