@@ -26,6 +26,7 @@ COMMANDS = (
     "clustering",
     "scatter",
     "capacity",
+    "estimates",
     "partitions",
     "spread",
     "gpu",

@@ -130,11 +130,14 @@ def check_two_classes(classes: NDArray[Any], field: str) -> None:
         raise InvalidRequest(field, f"must be of at least two classes; got {len(found)}")
 
 
+def values_of(message: pb.ClassValues) -> list[Any]:
+    """The classes that a message holds."""
+    return list(message.integers.values if message.WhichOneof("kind") == "integers" else message.strings.values)
+
+
 def classes_of(message: pb.ClassValues) -> NDArray[Any]:
-    """The classes that a message of ours holds."""
-    if message.WhichOneof("kind") == "integers":
-        return np.array(message.integers.values, dtype=np.int64)
-    return np.array(message.strings.values, dtype=TEXT)
+    """The same as an array."""
+    return np.array(values_of(message), dtype=np.int64 if message.WhichOneof("kind") == "integers" else TEXT)
 
 
 def class_values(classes: NDArray[Any]) -> pb.ClassValues:

@@ -6,12 +6,14 @@ import asyncio
 import ctypes
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from homophily_service.settings import Settings
 
@@ -20,6 +22,7 @@ _log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 RESTART_SECONDS = 1.0
+CGROUP = Path("/sys/fs/cgroup")
 
 
 def die_with_parent(parent: int, how: signal.Signals = signal.SIGKILL) -> None:
@@ -108,6 +111,32 @@ def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def fair_memory(settings: Settings) -> int:
+    """Bytes that one computing process may take, unless the setting says so: most of the memory, shared."""
+    return settings.job_memory_bytes or int(0.8 * _memory() / max(1, settings.workers))
+
+
+def _memory() -> int:
+    """The machine's memory, or the part of it that this process's group may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            total = min(total, int(limit.read_text()))
+    return total
+
+
+def limit_memory(size: int) -> None:
+    """Let allocations beyond ``size`` bytes fail in this process, and have the kernel end it before all others.
+
+    Not a control group of its own: a container may not make one, and Kubernetes ends all of a group's processes
+    together when it is out of memory. So this limit has to be hit first.
+    """
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    # Private writable memory: files that are mapped to be read do not count.
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 def fair_threads(settings: Settings) -> int:

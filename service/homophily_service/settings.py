@@ -95,6 +95,11 @@ class Settings(BaseSettings):
         pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$",
         description="Where jobs are computed: cpu, cuda:0 and so on, or auto for a GPU if there is one.",
     )
+    job_memory_bytes: int | None = Field(
+        None,
+        ge=1 << 30,
+        description="Memory of a computing process; larger jobs are refused. Most of the machine's if not given.",
+    )
     lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for so long has lost its job.")
     poll_seconds: PositiveFloat = Field(0.05, description="How often idle workers and waiting calls look for news.")
     job_time_limit: PositiveFloat = Field(3600.0, description="Seconds of an attempt, unless the request says so.")

@@ -71,7 +71,7 @@ def project(service: Service) -> Project:
 @pytest.fixture(scope="session")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A server that computes nothing, so that jobs stay queued, and that wants a token."""
-    settings = {"workers": 0, "predictors": 0, "auth": "tokens", "max_queued_jobs": 5}
+    settings = {"workers": 0, "predictors": 0, "auth": "tokens", "max_queued_jobs": 5, "job_memory_bytes": 4 << 30}
     # Deep in a folder of its own, so that a test can look for files that should not be there.
     with running(tmp_path_factory.mktemp("idle") / "a" / "b" / "data", **settings) as service:
         yield service

@@ -86,8 +86,8 @@ class Embeddings:
             yield pb.ReadEmbeddingResponse(start=start, count=len(rows), total=total, rows=to_tensor(rows))
 
 
-def check_embed(request: job_pb2.EmbedRequest, n_points: int, settings: Settings) -> None:
-    """Refuse links, labels and parameters that are wrong."""
+def check_embed(request: job_pb2.EmbedRequest, n_points: int, settings: Settings) -> tuple[int, int | None]:
+    """Refuse links, labels and parameters that are wrong; the answer is that of :func:`map_shape`."""
     links = read_links(request.links, n_points, "links", max_links=settings.max_links)
     withdrawn = read_links(request.withdrawn, n_points, "withdrawn", max_links=settings.max_links)
     goes_on = request.WhichOneof("points") == "embedding"
@@ -95,7 +95,8 @@ def check_embed(request: job_pb2.EmbedRequest, n_points: int, settings: Settings
         raise InvalidRequest("withdrawn", "must be of an earlier embedding, from which this request does not go on")
     labels = read_labels(request.labels, n_points, "labels", max_classes=settings.max_classes)
     embedding_parameters(request.solver, "solver")
-    map_shape(request, n_points, settings.max_classes)
+    shape = map_shape(request, n_points, settings.max_classes)
     if not goes_on:
         # What an earlier embedding was told, only the job reads.
         check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)
+    return shape

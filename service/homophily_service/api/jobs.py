@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import Row
 
 from homophily_service import queue
-from homophily_service._pb import dataset_pb2, embedding_pb2, model_pb2
+from homophily_service._pb import dataset_pb2, embedding_pb2, model_pb2, points_pb2
 from homophily_service._pb import job_pb2 as pb
 from homophily_service.api.access import allowed_name, allowed_project, note_made
 from homophily_service.api.embeddings import check_embed
@@ -31,6 +31,7 @@ from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
 from homophily_service.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from homophily_service.estimates import Cost, check_cost, estimate, fit_cost
 from homophily_service.logs import request_id, trace
 from homophily_service.names import (
     DatasetName,
@@ -50,7 +51,9 @@ from homophily_service.parameters import (
     graph_parameters,
     read_labels,
     solver_parameters,
+    values_of,
 )
+from homophily_service.processes import fair_memory, fair_threads
 from homophily_service.queue import NewJob
 from homophily_service.quotas import check_bytes
 from homophily_service.settings import Settings
@@ -186,15 +189,25 @@ class Jobs:
         """Refuse what is wrong; points that came inside the request are then a dataset of it."""
         if request.WhichOneof("points") is None:
             raise InvalidRequest("points", "must be a dataset's name or inline points")
-        rows, is_sparse, points = self._look_at_points(project, request)
+        shape, points = self._look_at_points(project, request)
+        rows, is_sparse = shape.rows, isinstance(shape, points_pb2.CsrShape)
         labels = read_labels(request.labels, rows, "labels", max_classes=self.settings.max_classes)
         check_two_classes(labels.classes, "labels")
         self._check_compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
         if request.HasField("search"):
             check_search(request, "search", is_sparse=is_sparse)
             apart("validation", request.validation.points, request.labels.points)
-        graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
-        solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+        graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+        n_classes = len(np.unique(labels.classes))
+        method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)
+        size: dict[str, Any] = {
+            "columns": shape.columns,
+            "graph": graph,
+            "method": method,
+            "solver": solver,
+            "classes": n_classes,
+        }
+        self._check_cost(fit_cost(rows, _elements(shape), **size), request.options)
         self._check_new(ModelName, project, request.model_id, "model_id", request.options)
         if points is not None:
             request.dataset = self._keep_inline(project, points)
@@ -231,6 +244,17 @@ class Jobs:
             )
         if len(np.unique(withdrawn)) < len(withdrawn):
             raise InvalidRequest("withdrawn", "must name each point once")
+        n_classes = len({*values_of(model.classes), *values_of(request.labels.classes)})
+        method, solver = solver_parameters(model.solver_parameters, "solver")
+        graph = graph_parameters(model.graph_parameters, is_sparse=False, field="graph")
+        size: dict[str, Any] = {
+            "columns": model.dimensions,
+            "graph": graph,
+            "method": method,
+            "solver": solver,
+            "classes": n_classes,
+        }
+        self._check_cost(fit_cost(model.points, 0, **size, builds_graph=False), request.options)
         self._check_new(ModelName, project, request.model_id, "model_id", request.options)
 
     def _check_embed(self, project: str, request: pb.EmbedRequest) -> None:
@@ -239,13 +263,21 @@ class Jobs:
         if source is None:
             raise InvalidRequest("points", "must be the name of a dataset, model or embedding, or inline points")
         if source in ("dataset", "inline"):
-            rows, is_sparse, points = self._look_at_points(project, request)
-            graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+            shape, points = self._look_at_points(project, request)
+            rows, is_sparse = shape.rows, isinstance(shape, points_pb2.CsrShape)
+            graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+            elements, columns = _elements(shape), shape.columns
         else:
             if request.graph.ListFields():
                 raise InvalidRequest("graph", f"must not be given with {source}, which has its own")
-            rows = self._look_at_earlier(project, request, source)
-        check_embed(request, rows, self.settings)
+            earlier = self._look_at_earlier(project, request, source)
+            graph = graph_parameters(earlier.graph_parameters, is_sparse=False, field="graph")
+            rows, elements, columns = earlier.points, 0, earlier.dimensions
+        n_components, n_clusters = check_embed(request, rows, self.settings)
+        width = n_components + (n_clusters or 0)
+        self._check_cost(
+            estimate(rows, elements, columns=columns, graph=graph, power=1, classes=width), request.options
+        )
         self._check_new(EmbeddingName, project, request.embedding_id, "embedding_id", request.options)
         if points is not None:
             request.dataset = self._keep_inline(project, points)
@@ -262,8 +294,8 @@ class Jobs:
 
     def _look_at_points(
         self, project: str, request: pb.FitRequest | pb.EmbedRequest
-    ) -> tuple[int, bool, Points | None]:
-        """How many points a request is about, whether they are sparse, and those that came inside it."""
+    ) -> tuple[points_pb2.DenseShape | points_pb2.CsrShape, Points | None]:
+        """The shape of the points that a request is about, and those that came inside it."""
         points = None
         if request.WhichOneof("points") == "inline":
             points = from_points(request.inline, limits_of(self.settings), "inline")
@@ -271,19 +303,25 @@ class Jobs:
         else:
             name = self._of_project(DatasetName, request.dataset, "dataset", project)
             shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
-        is_sparse = shape.WhichOneof("layout") == "csr"
-        return shape.csr.rows if is_sparse else shape.dense.rows, is_sparse, points
+        return shape.csr if shape.WhichOneof("layout") == "csr" else shape.dense, points
 
-    def _look_at_earlier(self, project: str, request: pb.EmbedRequest, source: str) -> int:
-        """How many points the model or the embedding has that a request goes on from."""
+    def _look_at_earlier(
+        self, project: str, request: pb.EmbedRequest, source: str
+    ) -> model_pb2.Model | embedding_pb2.Embedding:
+        """The model or the embedding that a request goes on from."""
         if source == "model":
             model = self._of_project(ModelName, request.model, "model", project)
-            return model_pb2.Model.FromString(self.stores.catalog.get(model).message).points
+            return model_pb2.Model.FromString(self.stores.catalog.get(model).message)
         name = self._of_project(EmbeddingName, request.embedding, "embedding", project)
         earlier = embedding_pb2.Embedding.FromString(self.stores.catalog.get(name).message)
         if request.HasField("n_components") and request.n_components != earlier.components:
             raise InvalidRequest("n_components", f"must be {earlier.components}, as the embedding's, or not given")
-        return earlier.points
+        return earlier
+
+    def _check_cost(self, cost: Cost, options: pb.JobOptions) -> None:
+        """Refuse what no worker can compute."""
+        threads = fair_threads(self.settings)
+        check_cost(cost, fair_memory(self.settings), _time_limit(options, self.settings), threads)
 
     def _of_project(self, kind: type[Name], text: str, field: str, project: str) -> Name:
         name = allowed_name(kind, text, field)
@@ -382,21 +420,30 @@ def _new_job(name: JobName, kind: str, request: Any, options: pb.JobOptions, set
     if not -100 <= options.priority <= 100:
         raise InvalidRequest("options.priority", f"must be between -100 and 100; got {options.priority}")
     attempts = options.max_attempts if options.HasField("max_attempts") else settings.max_attempts
-    if not 1 <= attempts <= settings.max_job_attempts:
-        raise InvalidRequest(
-            "options.max_attempts", f"must be between 1 and {settings.max_job_attempts}; got {attempts}"
-        )
-    limit = settings.job_time_limit
-    if options.HasField("time_limit"):
-        limit = _seconds(options.time_limit, "options.time_limit")
-        if not 0.0 < limit <= settings.max_job_time_limit:
-            raise InvalidRequest(
-                "options.time_limit", f"must be positive and at most {settings.max_job_time_limit:g} s; got {limit:g} s"
-            )
+    most = max(settings.max_attempts, settings.max_job_attempts)
+    if not 1 <= attempts <= most:
+        raise InvalidRequest("options.max_attempts", f"must be between 1 and {most}; got {attempts}")
+    limit = _time_limit(options, settings)
     message = request.SerializeToString(deterministic=True)
     return NewJob(
         name, kind, message, options.request_id, options.priority, attempts, limit, request_id.get(), trace.get()
     )
+
+
+def _time_limit(options: pb.JobOptions, settings: Settings) -> float:
+    if not options.HasField("time_limit"):
+        return settings.job_time_limit
+    limit = _seconds(options.time_limit, "options.time_limit")
+    if not 0.0 < limit <= settings.max_job_time_limit:
+        raise InvalidRequest(
+            "options.time_limit", f"must be positive and at most {settings.max_job_time_limit:g} s; got {limit:g} s"
+        )
+    return limit
+
+
+def _elements(shape: points_pb2.DenseShape | points_pb2.CsrShape) -> int:
+    """Numbers that points of this shape consist of."""
+    return 2 * shape.values if isinstance(shape, points_pb2.CsrShape) else shape.rows * shape.columns
 
 
 def _seconds(length: Duration, field: str) -> float:

@@ -10,7 +10,7 @@ from homophily_service._pb.job_pb2 import Progress
 from homophily_service.errors import InternalError, ServiceError
 from homophily_service.job_errors import job_error
 from homophily_service.logs import about, start_logging
-from homophily_service.processes import begin, fair_threads
+from homophily_service.processes import begin, fair_memory, fair_threads, limit_memory
 from homophily_service.stores import Stores
 from homophily_service.warm import warm_up, warm_up_maps
 from homophily_service.worker.compute import KINDS, compute
@@ -30,6 +30,9 @@ def main() -> None:
     except DeviceUnavailableError as error:
         _log.error("cannot compute on %s: %s", settings.device, error)
         raise SystemExit(1) from None
+    if backend == "numpy":
+        # A GPU's driver reserves more than it uses.
+        limit_memory(fair_memory(settings))
     warm_up(threads)
     warm_up_maps(threads)
 
