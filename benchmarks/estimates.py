@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.measure import cpu_timed, forget_peak, isolated, peak_memory, warm_up
 from benchmarks.report import Options, Report
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily import ERRClassifier, HomophilyWarning, IRRClassifier, KNNGraph
 from homophily_service.estimates import Cost, fit_cost
 
 MIB = 1 << 20
@@ -80,6 +81,7 @@ def expectation(case: Case) -> Cost:
 
 
 def measure(case: Case) -> tuple[float, float]:
+    warnings.simplefilter("ignore", HomophilyWarning)
     warm_up()
     rng = np.random.default_rng(0)
     truth = rng.integers(0, case.classes, case.points)

@@ -2,7 +2,7 @@
 
 The figures were fitted to fits of up to 20,000 points with 10 to 1,000 neighbours, measured by
 ``python -m benchmarks estimates``. Memory is what such a fit takes, and up to two and a half times as much where the
-graph's power is nearly full. Seconds are half of what one core took, so that only jobs with no chance are refused.
+graph's power is nearly full. Seconds are about half of what one core took: only jobs with no chance are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASS_BYTES = 250
 # Entries of a row of the p-th power: (2.5 k)^p, as a symmetric graph has more than k neighbours, some far more.
 GROWTH = 2.5
 SECONDS_PER_NEIGHBOUR, SECONDS_PER_ELEMENT = 2e-7, 5e-8
-SECONDS_PER_ENTRY, SECONDS_PER_PRODUCT, SECONDS_PER_CLASS = 6e-8, 5e-9, 1e-5
+SECONDS_PER_ENTRY, SECONDS_PER_PRODUCT, SECONDS_PER_CLASS = 3e-8, 2e-9, 1e-5
 
 
 class Cost(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a project may have: jobs a day and stored bytes; how many jobs may wait is the queue's own to count."""
+"""What a project may have: jobs a day, unfinished uploads, stored bytes; how many jobs may wait, the queue counts."""
 
 from __future__ import annotations
 
@@ -66,3 +66,35 @@ def check_bytes(connection: Connection, project: str, more: int, most: int | Non
             "and broken uploads to be removed",
             reason="PROJECT_FULL",
         )
+
+
+def reserve_upload(
+    connection: Connection, project: str, upload_id: str, size: int, most_bytes: int | None, most_uploads: int
+) -> None:
+    """Count the bytes that an upload promises, once; LimitExceeded if the project may not have them.
+
+    The caller has called :func:`count_alone`.
+    """
+    check_bytes(connection, project, size, most_bytes, upload_id)
+    mine = (uploads.c.project == project) & (uploads.c.id == upload_id)
+    if connection.execute(update(uploads).where(mine).values(bytes=size, last_used=now())).rowcount:
+        return
+    unfinished = int(connection.scalar(select(func.count()).where(uploads.c.project == project)) or 0)
+    if unfinished >= most_uploads:
+        raise LimitExceeded(
+            f"project {project} has {unfinished} unfinished uploads, the limit max_uploads is {most_uploads}: "
+            "finish them, or wait until they are given up",
+            reason="TOO_MANY_UPLOADS",
+        )
+    connection.execute(insert(uploads).values(project=project, id=upload_id, bytes=size, last_used=now()))
+
+
+def release_upload(connection: Connection, project: str, upload_id: str) -> None:
+    """Count an upload no longer: it is finished or given up."""
+    connection.execute(delete(uploads).where(uploads.c.project == project, uploads.c.id == upload_id))
+
+
+def forget_uploads(database: Database, older_than_seconds: float) -> None:
+    """Count uploads no longer that nobody has gone on with for so long, on whatever machine they were."""
+    with database.write() as connection:
+        connection.execute(delete(uploads).where(uploads.c.last_used < now() - older_than_seconds))

@@ -21,6 +21,7 @@ class ProjectLimits(BaseModel):
     max_queued_jobs: PositiveInt | None = None
     max_running_jobs: PositiveInt | None = None
     max_jobs_per_day: PositiveInt | None = None
+    max_uploads: PositiveInt | None = None
     max_project_bytes: PositiveInt | None = None
 
 
@@ -66,6 +67,11 @@ class Settings(BaseSettings):
 
     # -- limits
     max_message_bytes: PositiveInt = Field(4 * MIB, description="Largest message; more data goes by UploadDataset.")
+    max_bytes_in_flight: PositiveInt = Field(
+        256 * MIB, description="Bytes of messages received at a time; a project may have a quarter of them."
+    )
+    max_calls: PositiveInt = Field(2000, description="Calls under way at a time; a project may have a quarter of them.")
+    max_connections: PositiveInt = Field(5000, description="Connections to the API at a time.")
     max_points: PositiveInt = Field(20_000_000, description="Points of a dataset.")
     max_dimensions: PositiveInt = Field(1_000_000, description="Features of a point.")
     max_dataset_bytes: PositiveInt = Field(64 << 30, description="Bytes of a dataset.")
@@ -78,11 +84,14 @@ class Settings(BaseSettings):
     max_jobs_per_day: PositiveInt | None = Field(
         None, description="Jobs that a project may ask for in a day (UTC), trials included; any number if not given."
     )
+    max_uploads: PositiveInt = Field(100, description="Unfinished uploads of a project.")
     max_project_bytes: PositiveInt | None = Field(
-        None, description="Bytes of a project's datasets, models and embeddings; any number if not given."
+        None,
+        description="Bytes of a project's datasets, models, embeddings, graphs and unfinished uploads; "
+        "any number if not given.",
     )
     project_limits: dict[str, ProjectLimits] = Field(
-        {}, description="The last four for single projects, as {team = {max_queued_jobs = 10}}."
+        {}, description="The last five for single projects, as {team = {max_queued_jobs = 10}}."
     )
 
     # -- workers

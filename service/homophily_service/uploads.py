@@ -32,7 +32,7 @@ from homophily_service.errors import (
     Unavailable,
 )
 from homophily_service.names import DatasetName, check_id, new_id
-from homophily_service.quotas import check_bytes, count_alone
+from homophily_service.quotas import check_bytes, count_alone, forget_uploads, release_upload, reserve_upload
 from homophily_service.settings import Settings
 from homophily_service.store.blob_backends import storage_errors
 from homophily_service.store.blobs import ONE_HEADER_AT_A_TIME
@@ -42,6 +42,7 @@ START = "start.binpb"
 THREADS = 8
 # Bytes after which the disk is set to work, so that little is left to write when the last have come.
 SYNC_BYTES = 1 << 25
+GRACE_SECONDS = 3600.0
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -86,12 +87,15 @@ class Uploads:
             name = DatasetName(project, dataset_id)
             finished = self._existing(name, upload_id, start)
             folder = self._folder(project, upload_id)
-            most = self.settings.limits_of(project).max_project_bytes
+            limits = self.settings.limits_of(project)
+            assert limits.max_uploads is not None
             if finished is None:
-                with self.stores.database.read() as connection:
-                    check_bytes(connection, project, sum(part.bytes for part in parts), most)
+                size = sum(part.bytes for part in parts)
+                with self.stores.database.write() as connection:
+                    count_alone(connection, project)
+                    reserve_upload(connection, project, upload_id, size, limits.max_project_bytes, limits.max_uploads)
                 self._stage(folder, start, parts)
-            upload = Upload(self.stores, name, upload_id, start, parts, folder, finished, most)
+            upload = Upload(self.stores, name, upload_id, start, parts, folder, finished, limits.max_project_bytes)
             try:
                 yield upload
             finally:
@@ -119,6 +123,8 @@ class Uploads:
                 if time.time() - touched > older_than_seconds:
                     shutil.rmtree(folder, ignore_errors=True)
                     swept += 1
+        # By the database's clock, and a little later: none is counted out whose bytes are still here.
+        forget_uploads(self.stores.database, older_than_seconds + GRACE_SECONDS)
         return swept
 
     def _folder(self, project: str, upload_id: str) -> Path:
@@ -243,6 +249,8 @@ class Upload:
         """Forget the bytes: they are of no use."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        with self.stores.database.write() as connection:
+            release_upload(connection, self.name.project, self.upload_id)
 
     def close(self) -> None:
         """Close the files; what is in them stays."""
@@ -340,7 +348,9 @@ def publish_dataset(
         with stores.database.write() as connection:
             if most is not None:
                 count_alone(connection, name.project)
-                check_bytes(connection, name.project, size, most)
+                check_bytes(connection, name.project, size, most, upload_id or "")
+            if upload_id is not None:
+                release_upload(connection, name.project, upload_id)
             stores.catalog.add(connection, name, dataset.SerializeToString(), path, upload_id=upload_id, size=size)
     except LimitExceeded:
         stores.blobs.delete(path)

@@ -82,7 +82,7 @@ class Service:
 
     def project(self, token: str = "") -> Project:
         """A project that nobody else uses."""
-        return Project(HomophilyServiceStub(_with_token(self.channel(), token)), f"t-{secrets.token_hex(6)}")
+        return Project(HomophilyServiceStub(with_token(self.channel(), token)), f"t-{secrets.token_hex(6)}")
 
     def token(self, project: str) -> str:
         """A new token's secret."""
@@ -413,7 +413,8 @@ class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
     intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = _intercepted
 
 
-def _with_token(channel: grpc.Channel, token: str) -> grpc.Channel:
+def with_token(channel: grpc.Channel, token: str) -> grpc.Channel:
+    """A channel whose calls carry a token, if there is one."""
     return grpc.intercept_channel(channel, _Token(token)) if token else channel
 
 

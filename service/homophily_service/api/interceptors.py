@@ -1,6 +1,7 @@
 """What surrounds every call, one interceptor each, outermost first.
 
-Logging, metrics, audit, errors, authentication, messages: who is not known does not learn what is wrong with a message.
+Logging, metrics, audit, errors, authentication, admission, messages. A message is taken only after all before it have
+let the call in: even single requests are handled as streams, as gRPC would receive them before it calls a handler.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ from grpc_status.rpc_status import to_status
 from prometheus_client import Counter, Histogram
 
 from homophily_service.api.access import caller, this_deed
-from homophily_service.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError, Unauthenticated
+from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
+from homophily_service.errors import (
+    InternalError,
+    InvalidRequest,
+    LimitExceeded,
+    ServiceError,
+    Unauthenticated,
+    Unavailable,
+)
 from homophily_service.logs import request_id, trace
 from homophily_service.names import new_id
+from homophily_service.settings import Settings
 from homophily_service.telemetry import is_traceparent
 from homophily_service.tokens import EVERY_PROJECT, Token, Tokens
 
@@ -81,50 +91,23 @@ class Interceptors(grpc.aio.ServerInterceptor):
         return self._wrapped[method]
 
 
-def _surrounded(handler: Any, around: Around, read: Callable[[bytes], Any] | None = None) -> Any:
-    """The handler within a context; with ``read`` it is given bytes, and reads its messages by that."""
-
-    def incoming(request: Any) -> Any:
-        if read is None:
-            return request
-        return _each(read, request) if handler.request_streaming else read(request)
-
-    serializers = {
-        "request_deserializer": handler.request_deserializer if read is None else None,
-        "response_serializer": handler.response_serializer,
-    }
+def _surrounded(handler: Any, around: Around) -> Any:
+    """The handler within a context; :class:`Messages`, the innermost, has made its requests a stream."""
+    serializer = handler.response_serializer
     if handler.response_streaming:
-        inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
 
-        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             async with around(context):
-                responses = inner(incoming(request), context)
-                if inspect.isawaitable(responses):
-                    # It writes by itself, as the standard health service does.
-                    await responses
-                    return
-                async for response in responses:
+                async for response in handler.stream_stream(requests, context):
                     yield response
 
-        make = (
-            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-        )
-        return make(stream, **serializers)
-    inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+        return grpc.stream_stream_rpc_method_handler(stream, response_serializer=serializer)
 
-    async def unary(request: Any, context: Context) -> Any:
+    async def unary(requests: Any, context: Context) -> Any:
         async with around(context):
-            return await inner(incoming(request), context)
+            return await handler.stream_unary(requests, context)
 
-    make_unary = (
-        grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
-    )
-    return make_unary(unary, **serializers)
-
-
-async def _each(read: Callable[[bytes], Any], requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-    async for request in requests:
-        yield read(request)
+    return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serializer)
 
 
 class Observed:
@@ -227,8 +210,8 @@ class _Told:
 class Authentication(Interceptor):
     """Finds out whom a bearer token belongs to. Health may be asked by anybody."""
 
-    # A revoked token works for so long at most.
-    SECONDS_REMEMBERED = 2.0
+    # A revoked token works for the sum of both at most, also in calls that are under way.
+    SECONDS_REMEMBERED, SECONDS_BETWEEN_CHECKS = 1.0, 0.5
 
     def __init__(self, tokens: Tokens | None) -> None:
         self.tokens = tokens
@@ -259,31 +242,153 @@ class Authentication(Interceptor):
 class _Known:
     def __init__(self, authentication: Authentication, method: str, context: Context) -> None:
         self.authentication, self.method, self.context = authentication, method, context
+        self.refused: Unauthenticated | None = None
+        self._next_check: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
         if self.authentication.tokens is None:
             caller.set(EVERY_PROJECT)
         elif not self.method.startswith("/grpc.health."):
-            token = await self.authentication.token(metadata_of(self.context, "authorization"))
+            self.header = metadata_of(self.context, "authorization")
+            token = await self.authentication.token(self.header)
             caller.set(token.project)
             this_deed().token = token.id
+            self._task = asyncio.current_task()
+            self._check_later()
 
     async def __aexit__(self, *_: object) -> None:
-        return
+        if self._next_check is not None:
+            self._next_check.cancel()
+        if self.refused is not None:
+            if self._task is not None:
+                self._task.uncancel()
+            raise self.refused
+
+    def _check_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._next_check = loop.call_later(self.authentication.SECONDS_BETWEEN_CHECKS, self._begin_check)
+
+    def _begin_check(self) -> None:
+        self._checking = asyncio.create_task(self._check())
+
+    async def _check(self) -> None:
+        """End the call if its token has been revoked, or has expired, since it began."""
+        try:
+            await self.authentication.token(self.header)
+        except Unauthenticated as error:
+            self.refused = error
+            if self._task is not None:
+                self._task.cancel()
+        except ServiceError:
+            # The database is away; the next check will tell.
+            self._check_later()
+        else:
+            self._check_later()
+
+
+class Admission(Interceptor):
+    """Turns calls away where a project, or all together, have too many under way."""
+
+    # How much of calls and bytes one project may have.
+    SHARE = 0.25
+
+    def __init__(self, settings: Settings) -> None:
+        # Without tokens there are no projects to tell apart.
+        share = 1.0 if settings.auth == "none" else self.SHARE
+        # An upload holds two messages: one is received while the other is written.
+        in_flight = max(settings.max_bytes_in_flight, 2 * settings.max_message_bytes)
+        self.calls = Budget(settings.max_calls, max(1, int(share * settings.max_calls)))
+        self.bytes = Budget(in_flight, max(int(share * in_flight), 2 * settings.max_message_bytes))
+
+    def around(self, method: str, context: Context) -> _Admitted:  # noqa: ARG002
+        """Count the call."""
+        return _Admitted(self)
+
+
+class _Admitted:
+    def __init__(self, admission: Admission) -> None:
+        self.calls, self.bytes = admission.calls, admission.bytes
+
+    async def __aenter__(self) -> None:
+        # The project, or * for a token that opens all.
+        holder = caller.get()
+        if not self.calls.take(holder, 1):
+            raise LimitExceeded(
+                f"{self.calls.taken[holder]} calls of this project are under way, of {self.calls.share} that it may "
+                f"have, and {self.calls.taken.total()} of {self.calls.total} in all",
+                reason="TOO_MANY_CALLS",
+                retry_seconds=RETRY_SECONDS,
+            )
+        self.held = Held(self.bytes, holder)
+        held.set(self.held)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.held.keep(0)
+        self.calls.give(self.held.holder, 1)
 
 
 class Messages(Interceptor):
-    """Reads messages, and refuses those that are too large or not well formed.
+    """Reads messages, and refuses those that are too large, too late or not well formed.
 
-    gRPC could do either, but not say what the limit is, where large data goes, or INVALID_ARGUMENT.
+    gRPC could do some of it, but not say what the limit is, where large data goes, or INVALID_ARGUMENT.
     """
+
+    # How long a call may take to send its message, and an upload its next one. An upload can be resumed.
+    LONGEST_SILENCE = 60.0
 
     def __init__(self, max_message_bytes: int) -> None:
         self.max_message_bytes = max_message_bytes
 
     def wrap(self, _: str, handler: Any) -> Any:
-        """The handler, given bytes."""
-        return _surrounded(handler, lambda _: nullcontext(), partial(self._read, handler.request_deserializer))
+        """The handler, given a stream of bytes."""
+        deserializer, serializer = handler.request_deserializer, handler.response_serializer
+        inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+        async def incoming(requests: AsyncIterator[bytes]) -> Any:
+            if not handler.request_streaming:
+                return await self._one(deserializer, requests)
+            # One message is received while the one before is written.
+            await held.get().take(2 * self.max_message_bytes)
+            return self._each(deserializer, requests)
+
+        if handler.response_streaming:
+
+            async def stream(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+                responses = inner(await incoming(requests), context)
+                if inspect.isawaitable(responses):
+                    # It writes by itself, as the standard health service does.
+                    await responses
+                    return
+                async for response in responses:
+                    yield response
+
+            return grpc.stream_stream_rpc_method_handler(stream, response_serializer=serializer)
+
+        async def unary(requests: AsyncIterator[bytes], context: Context) -> Any:
+            return await inner(await incoming(requests), context)
+
+        return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serializer)
+
+    async def _one(self, deserializer: Callable[[bytes], Any], requests: AsyncIterator[bytes]) -> Any:
+        """The only message of a call; what is held for it from then on is its own size."""
+        mine = held.get()
+        await mine.take(self.max_message_bytes)
+        data = await self._next(requests)
+        if data is None:
+            raise InvalidRequest("request", "is missing")
+        mine.keep(len(data))
+        return self._read(deserializer, data)
+
+    async def _each(self, deserializer: Callable[[bytes], Any], requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        while (data := await self._next(requests)) is not None:
+            yield self._read(deserializer, data)
+
+    async def _next(self, requests: AsyncIterator[bytes]) -> bytes | None:
+        try:
+            async with asyncio.timeout(self.LONGEST_SILENCE):
+                return await anext(requests, None)
+        except TimeoutError:
+            raise Unavailable(f"nothing was sent for {self.LONGEST_SILENCE:g} s: begin again") from None
 
     def _read(self, deserializer: Callable[[bytes], Any], data: bytes) -> Any:
         if len(data) > self.max_message_bytes:

@@ -22,7 +22,15 @@ from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_g
 from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
-from homophily_service.api.interceptors import Authentication, Errors, Interceptors, Logging, Messages, Metrics
+from homophily_service.api.interceptors import (
+    Admission,
+    Authentication,
+    Errors,
+    Interceptors,
+    Logging,
+    Messages,
+    Metrics,
+)
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.metrics import ServiceMetrics
 from homophily_service.api.models import Models
@@ -98,6 +106,7 @@ class Server:
                         Audit(settings),
                         Errors(),
                         Authentication(self.stores.tokens if settings.auth == "tokens" else None),
+                        Admission(settings),
                         Messages(settings.max_message_bytes),
                     ]
                 )
@@ -234,8 +243,13 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
         *age,
         # Beyond this gRPC itself refuses; up to it, the Messages interceptor does, with a better sentence.
-        ("grpc.max_receive_message_length", settings.max_message_bytes + 16 * MIB),
+        ("grpc.max_receive_message_length", settings.max_message_bytes + MIB),
+        ("grpc.max_concurrent_streams", settings.max_calls),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
         ("grpc.max_send_message_length", -1),
+        # What is taken of a message before anybody reads it; by default it grows with the line's speed.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", MIB),
         # Chunks of uploads come in one frame instead of in 64.
         ("grpc.http2.max_frame_size", MIB),
         # A second server on the port shall fail, not share.

@@ -1,0 +1,97 @@
+"""Amounts that projects share: calls under way, and bytes of messages that are being received."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from contextvars import ContextVar
+
+from homophily_service.errors import LimitExceeded
+
+# Seconds after which callers that were turned away shall try again.
+RETRY_SECONDS = 1.0
+# How long a call waits for room for its message.
+LONGEST_WAIT = 5.0
+
+held: ContextVar[Held] = ContextVar("held")
+
+
+class Budget:
+    """An amount that holders take parts of, each at most its share, and give back. Those who wait get it in turn."""
+
+    def __init__(self, total: int, share: int) -> None:
+        self.total, self.share = total, share
+        self.taken: Counter[str] = Counter()
+        self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
+
+    def fits(self, holder: str, amount: int) -> bool:
+        """Whether there is room."""
+        return self.taken[holder] + amount <= self.share and self.taken.total() + amount <= self.total
+
+    def take(self, holder: str, amount: int) -> bool:
+        """Take an amount if there is room and nobody waits for it."""
+        if any(other == holder for other, _, _ in self._waiting) or not self.fits(holder, amount):
+            return False
+        self.taken[holder] += amount
+        return True
+
+    async def wait(self, holder: str, amount: int, seconds: float) -> bool:
+        """Take an amount, as soon as there is room; False if there is none in time."""
+        if self.take(holder, amount):
+            return True
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (holder, amount, room)
+        self._waiting.append(entry)
+        try:
+            await asyncio.wait_for(asyncio.shield(room), seconds)
+        except TimeoutError:
+            return False
+        except asyncio.CancelledError:
+            if room.done():
+                self.give(holder, amount)
+            raise
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+        return True
+
+    def give(self, holder: str, amount: int) -> None:
+        """Give an amount back, to those who wait."""
+        self.taken[holder] -= amount
+        if self.taken[holder] <= 0:
+            del self.taken[holder]
+        passed_over: set[str] = set()
+        for entry in list(self._waiting):
+            holder, wanted, room = entry
+            if holder in passed_over:
+                continue
+            if room.done() or not self.fits(holder, wanted):
+                passed_over.add(holder)
+                continue
+            self.taken[holder] += wanted
+            self._waiting.remove(entry)
+            room.set_result(None)
+
+
+class Held:
+    """What a call has taken of the bytes in flight; given back when it ends."""
+
+    def __init__(self, budget: Budget, holder: str) -> None:
+        self.budget, self.holder, self.amount = budget, holder, 0
+
+    async def take(self, amount: int) -> None:
+        """Take more, or LimitExceeded if there is no room for a while."""
+        if not await self.budget.wait(self.holder, amount, LONGEST_WAIT):
+            raise LimitExceeded(
+                f"messages of {self.budget.taken[self.holder]} bytes are being received from this project already, "
+                f"of {self.budget.share} that it may send at a time",
+                reason="TOO_MANY_BYTES_IN_FLIGHT",
+                retry_seconds=RETRY_SECONDS,
+            )
+        self.amount += amount
+
+    def keep(self, amount: int) -> None:
+        """Give back all but this."""
+        if amount < self.amount:
+            self.budget.give(self.holder, self.amount - amount)
+            self.amount = amount
