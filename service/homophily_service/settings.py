@@ -62,7 +62,9 @@ class Settings(BaseSettings):
         None, ge=0, le=65535, description="Port of the Prometheus endpoint on the same host; none if not given."
     )
     predictors: int = Field(1, ge=0, le=64, description="Warm processes that answer Predict; 0 refuses Predict.")
-    predictor_models: PositiveInt = Field(8, description="Models that each predictor keeps in memory.")
+    predictor_cache_bytes: PositiveInt = Field(
+        1 << 30, description="Stored bytes of the models that each predictor keeps in memory."
+    )
     shutdown_grace: PositiveFloat = Field(10.0, description="Seconds that calls and jobs have to end after SIGTERM.")
 
     # -- limits

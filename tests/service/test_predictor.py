@@ -1,32 +1,164 @@
-"""The models that a predictor keeps in memory."""
+"""The models that a predictor keeps in memory, and whose turn it is to be answered."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 
+from homophily import IRRClassifier
 from homophily_service._pb import model_pb2
+from homophily_service.arrays import Limits
+from homophily_service.frames import ERROR, SUCCESS
+from homophily_service.names import ModelName
+from homophily_service.predictor import Call, Desk, ModelCache
 
-from .serving import inline, refusal, running
+from .serving import eventually, inline, open_stores, refusal, running
 
 X = np.random.default_rng(0).normal(size=(40, 3)) + 9.0 * (np.arange(40) % 2)[:, None]
 IRR = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR)
+LIMITS = Limits(10**6, 10**3, 1 << 30)
 
 
 def test_a_predictor_forgets_the_model_that_was_used_longest_ago(tmp_path: Path) -> None:
-    with running(tmp_path, predictor_models=2) as service:
+    with running(tmp_path / "first") as service:
+        project, stores = service.project(), open_stores(service)
+        model = project.model(X, {0: 0, 1: 1}, solver=IRR)
+        blob = stores.catalog.get(ModelName.parse(model.name, "name")).blob
+        size = stores.catalog.bytes_of_model(blob, model.graph.digest)
+        stores.close()
+    with running(tmp_path / "second", predictor_cache_bytes=int(2.5 * size)) as service:
         project = service.project()
         points = project.upload(X).name
         a, b, c = (project.model(points, {0: 0, 1: 1, 2 + point: 0}, solver=IRR).name for point in (0, 2, 4))
         answers = {name: project.predict(name, X[:9]) for name in (a, b, a, c)}
         # What is in memory needs no files.
-        models = tmp_path / "blobs" / "models"
+        models = tmp_path / "second" / "blobs" / "models"
         models.rename(tmp_path / "elsewhere")
         for name in (a, c):
             assert project.predict(name, X[:9]) == answers[name]
         request = model_pb2.PredictRequest(name=b, points=inline(X[:9]))
-        assert refusal(project.stub.Predict, request).code is grpc.StatusCode.NOT_FOUND
+        assert refusal(project.stub.Predict, request).code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DATA_LOSS)
         (tmp_path / "elsewhere").rename(models)
         assert project.predict(b, X[:9]) == answers[b]
+
+
+class Slow:
+    """A model that takes a second for 10,000 points, and notes what it was asked."""
+
+    n_features_in_ = 3
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.asked = model, Counter[int]()
+
+    def answer(self, points: Any, **more: Any) -> Any:
+        self.asked[len(points)] += 1
+        time.sleep(len(points) / 10_000)
+        return self.model.answer(points, **more)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return IRRClassifier(n_neighbors=5).fit(X, [0, 1] + 38 * [-1])
+
+
+class Cache(ModelCache):
+    """Models that are made instead of loaded; every one has a byte."""
+
+    def __init__(self, model: Any, most_bytes: int = 100) -> None:
+        super().__init__(None, most_bytes, 1)  # type: ignore[arg-type]
+        self.model, self.loads = model, Counter[str]()
+
+    def load(self, path: str, graph: str) -> tuple[Any, int]:  # noqa: ARG002
+        self.loads[path] += 1
+        if "slow-load" in path:
+            time.sleep(0.5)
+        if "lost" in path:
+            raise ValueError("lost")
+        return Slow(self.model), 1
+
+
+def call(number: int, project: str, rows: int, model: str = "m") -> Call:
+    points = np.resize(X, (rows, 3))
+    return Call(number, f"models/{project}/{model}/t", "g", model_pb2.PredictRequest(points=inline(points)))
+
+
+def answered(desk: Desk, count: int) -> list[int]:
+    """The numbers of the calls, in the order in which they were answered."""
+    order: list[int] = []
+
+    def done() -> bool:
+        for number, body in desk.step().items():
+            assert body[:1] in (SUCCESS, ERROR)
+            order.append(number)
+        return len(order) >= count
+
+    eventually(done, 60.0)
+    return order
+
+
+def test_a_small_question_does_not_wait_for_a_large_one_of_another_project(model: Any) -> None:
+    desk = Desk(Cache(model), LIMITS, lambda: None)
+    for number, project in ((1, "large"), (2, "small")):
+        desk.put(call(number, project, 1))
+    answered(desk, 2)
+    desk.put(call(3, "large", 5000))
+    desk.step()
+    desk.put(call(4, "small", 1))
+    began = time.monotonic()
+    assert answered(desk, 1) == [4]
+    assert time.monotonic() - began < 0.2
+    assert answered(desk, 1) == [3]
+
+
+def test_a_large_question_is_answered_as_if_at_once(model: Any) -> None:
+    desk = Desk(Cache(model), LIMITS, lambda: None)
+    points = np.random.default_rng(1).normal(4.0, 5.0, size=(700, 3))
+    request = model_pb2.PredictRequest(points=inline(points), probabilities=True)
+    desk.put(Call(1, "models/p/m/t", "g", request))
+    body: dict[int, bytes] = {}
+    eventually(lambda: body.update(desk.step()) or body, 60.0)
+    found = model_pb2.PredictResponse.FromString(body[1][1:])
+    expected = model.answer(points, probabilities=True, validated=True)
+    assert list(found.class_indices) == expected.classes.tolist()
+    np.testing.assert_allclose(
+        np.frombuffer(found.probabilities.data).reshape(700, 2), expected.probabilities, atol=1e-12
+    )
+
+
+def test_a_model_that_loads_holds_up_only_questions_about_it(model: Any) -> None:
+    cache = Cache(model)
+    desk = Desk(cache, LIMITS, lambda: None)
+    desk.put(call(1, "quick", 1))
+    answered(desk, 1)
+    for number in (2, 3):
+        desk.put(call(number, "other", 1, "slow-load"))
+    desk.step()
+    desk.put(call(4, "quick", 1))
+    assert answered(desk, 3)[0] == 4
+    assert cache.loads["models/other/slow-load/t"] == 1
+
+
+def test_a_model_that_cannot_be_loaded_is_an_error_for_those_who_asked(model: Any) -> None:
+    desk = Desk(Cache(model), LIMITS, lambda: None)
+    desk.put(call(1, "p", 1, "lost"))
+    body: dict[int, bytes] = {}
+    eventually(lambda: body.update(desk.step()) or body, 60.0)
+    assert body[1].startswith(ERROR)
+    assert desk.is_idle
+
+
+def test_models_of_the_project_with_the_most_bytes_go_first(model: Any) -> None:
+    cache = Cache(model, most_bytes=4)
+    for path in ("models/modest/a/t", *(f"models/greedy/{number}/t" for number in range(6))):
+        cache.keep(path, Slow(model), 1)  # type: ignore[arg-type]
+    assert cache.get("models/modest/a/t") is not None
+    assert [number for number in range(6) if cache.get(f"models/greedy/{number}/t") is not None] == [3, 4, 5]
+    cache.keep("models/modest/huge/t", Slow(model), 100)  # type: ignore[arg-type]
+    assert cache.get("models/modest/huge/t") is not None
+    assert cache.get("models/greedy/5/t") is None

@@ -99,7 +99,7 @@ def _answer(ask: Callable[[], Any]) -> Any:
 
 
 def test_no_flipped_bit_is_ever_answered_from(make_cluster: MakeCluster, long: bool) -> None:
-    cluster = make_cluster(predictor_models=1)
+    cluster = make_cluster(predictor_cache_bytes=1)
     cluster.serve(workers=1, predictors=1)
     client = cluster.client()
     other, stored = Stored(cluster, client, 1), Stored(cluster, client, 0)

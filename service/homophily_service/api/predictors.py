@@ -136,7 +136,7 @@ class _Predictor:
 
 
 class _Questions(asyncio.Protocol):
-    """Frames to and from the process. Who asks while it is busy goes into its next packet, together with others."""
+    """Frames to and from the process; those of calls that come at the same time go in one packet."""
 
     def __init__(self, answered: Callable[[int, bytes], None]) -> None:
         self.ended = asyncio.Event()
@@ -144,33 +144,27 @@ class _Questions(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._waiting: list[bytes] = []
-        self._sent = 0
 
     def send(self, number: int, body: bytes) -> None:
-        """Ask, now or together with the next."""
+        """Ask, together with others that ask now."""
         self._waiting.append(frame(number, body))
-        if self._sent == 0 and len(self._waiting) == 1:
+        if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._waiting and self._sent == 0 and self._transport is not None:
-            self._sent = len(self._waiting)
+        if self._transport is not None:
             self._transport.write(b"".join(self._waiting))
-            self._waiting.clear()
+        self._waiting.clear()
 
     def connection_made(self, transport: Any) -> None:
         """Know where to write."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hand on answers; when all have come, ask what has been waiting."""
+        """Hand on answers."""
         self._buffer += data
         for number, body in take_frames(self._buffer):
             self._answered(number, body)
-            if number != READY:
-                self._sent -= 1
-        if self._sent == 0:
-            self._flush()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Say that it is over."""

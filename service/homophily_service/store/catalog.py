@@ -126,6 +126,15 @@ class Catalog:
         with self.database.write() as connection:
             return [str(blob) for (blob,) in connection.execute(unused)]
 
+    def bytes_of_model(self, blob: str, digest: str) -> int:
+        """Stored bytes of a model and its graph."""
+        sizes = (
+            select(resources.c.bytes).where(resources.c.blob == blob),
+            select(graphs.c.bytes).where(graphs.c.digest == digest),
+        )
+        with self.database.read() as connection:
+            return sum(int(connection.scalar(size) or 0) for size in sizes)
+
     def stored_bytes(self) -> list[tuple[str, int]]:
         """Bytes of what is recorded, by collection."""
         by_collection = select(resources.c.collection, func.sum(resources.c.bytes)).group_by(resources.c.collection)
