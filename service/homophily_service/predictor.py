@@ -291,9 +291,9 @@ class Large:
         self._found.append(self.model.answer(some, probabilities=self.call.request.probabilities, validated=True))
         if self._done < self.points.shape[0]:
             return None
-        columns: list[Any] = list(zip(*self._found, strict=True))
-        found = Answers(*[None if column[0] is None else np.concatenate(column) for column in columns])
-        return SUCCESS + _response(found, self.call, slice(None)).SerializeToString()
+        columns = zip(*self._found, strict=True)
+        found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
+        return SUCCESS + _response(Answers(*found), self.call, slice(None)).SerializeToString()
 
 
 def _response(found: Answers, call: Call, rows: slice) -> model_pb2.PredictResponse:
