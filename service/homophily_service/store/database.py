@@ -17,7 +17,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, text
+from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -55,6 +55,11 @@ def _postgres_now(*_: Any, **__: Any) -> str:
     return "extract(epoch from statement_timestamp())::float8"
 
 
+def time_of(connection: Connection) -> float:
+    """The time of a database that is connected to."""
+    return float(connection.scalar(select(now())) or 0.0)
+
+
 class Database:
     """One engine, used by any thread."""
 
@@ -84,6 +89,11 @@ class Database:
                 yield connection.execution_options(only_reads=True)
             else:
                 yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def time(self) -> float:
+        """The database's time."""
+        with self.read() as connection:
+            return time_of(connection)
 
     def ping(self) -> None:
         """Raise Unavailable if the database does not answer."""
