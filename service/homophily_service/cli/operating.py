@@ -22,7 +22,7 @@ def migrate(
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the database's tables to this version. The API does so too when it starts; once is enough."""
+    """Bring the database's tables to this version. `serve` does so itself on SQLite, and on nothing else."""
     from homophily_service.errors import Unavailable
     from homophily_service.store.database import Database
 

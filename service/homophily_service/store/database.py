@@ -100,8 +100,15 @@ class Database:
         with self.read() as connection:
             connection.execute(text("SELECT 1"))
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is a file of one machine, rather than a server that others use as well."""
+        return self.engine.dialect.name == "sqlite"
+
     def migrate(self) -> None:
         """Bring the tables up to this version; several processes may try at once."""
+        if self.is_embedded and self.engine.url.database:
+            Path(self.engine.url.database).parent.mkdir(parents=True, exist_ok=True)
         with self.write() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -116,10 +123,11 @@ class Database:
     def check_version(self) -> None:
         """Raise FailedPrecondition if the tables are not of this version."""
         expected = ScriptDirectory.from_config(_alembic()).get_current_head()
-        with self.read() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
+        found = self._revision()
         if found != expected:
-            raise FailedPrecondition(f"the database has schema {found}, this program needs {expected}")
+            raise FailedPrecondition(
+                f"the database has schema {found}, this program needs {expected}: run its `homophily migrate`"
+            )
 
     def check_is_new_enough(self) -> None:
         """Raise Unavailable while the tables are of an older version: somebody is about to migrate them.
@@ -127,12 +135,21 @@ class Database:
         Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
         """
         script = ScriptDirectory.from_config(_alembic())
-        with self.read() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
+        found = self._revision()
         older = {revision.revision for revision in script.walk_revisions()} - {script.get_current_head()}
         if found is None or found in older:
             needed = script.get_current_head()
-            raise Unavailable(f"the database has schema {found}, this program needs {needed}: migrate it first")
+            raise Unavailable(
+                f"the database has schema {found}, this program needs {needed}: migrate it first (`homophily migrate`)"
+            )
+
+    def _revision(self) -> str | None:
+        """The version of the tables; None if there are none. SQLite's file is not made by looking for it."""
+        path = self.engine.url.database
+        if self.is_embedded and path and not Path(path).exists():
+            return None
+        with self.read() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
 
     def close(self) -> None:
         """Close idle connections."""
@@ -168,8 +185,6 @@ def _postgres_engine(url: URL) -> Engine:
 
 
 def _sqlite_engine(url: URL, busy_seconds: float) -> Engine:
-    if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": busy_seconds}, pool_size=8, max_overflow=8)
 
     @event.listens_for(engine, "connect")
