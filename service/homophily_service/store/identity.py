@@ -81,7 +81,7 @@ class Identity:
         in_database = self._in_database()
         if in_store is None:
             if in_database is None:
-                return Mismatch("neither the database nor the store of arrays has an id yet")
+                return Mismatch("the database and the store of arrays have no id yet, or do not fit each other")
             return Mismatch("the database has an id, but the store of arrays has none: is it another store?")
         if in_database is None:
             return Mismatch("the store of arrays belongs to another database: this one has no id", is_contest=True)

@@ -18,6 +18,7 @@ _OBJECT = re.compile(rf"(?:(?:datasets|models|embeddings)/{_ID}|graphs)/{_ID}/({
 # Random, and so long that no other program has such names by chance.
 _TOKEN = re.compile(r"[0-9a-f]{24}|[0-9a-f]{32}", re.ASCII)
 _QUARANTINED = re.compile(rf"{QUARANTINE}/([0-9]{{1,15}})/(.+)", re.ASCII)
+_IDENTITY = re.compile(rf"{IDENTITY}/(?:identity|contested|generations/[0-9]{{1,20}})", re.ASCII)
 
 
 class Quarantined(NamedTuple):
@@ -36,6 +37,11 @@ def is_unfinished(path: str) -> bool:
     """Whether files without a manifest in this folder are what a killed process of ours left."""
     place = _OBJECT.fullmatch(path)
     return place is not None and _TOKEN.fullmatch(place[1]) is not None
+
+
+def is_identity(path: str) -> bool:
+    """Whether this tells to which database the store belongs."""
+    return _IDENTITY.fullmatch(path) is not None
 
 
 def quarantine_path(path: str, since: float) -> str:
