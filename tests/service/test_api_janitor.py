@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ import numpy as np
 import pytest
 from obstore.store import LocalStore, ObjectStore, S3Store
 from pydantic import SecretStr
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
+from homophily_service._pb import dataset_pb2
 from homophily_service.errors import Unavailable
 from homophily_service.janitor import BLOCKED, sweep
 from homophily_service.names import JobName, ModelName
@@ -26,6 +29,8 @@ from homophily_service.store.database import Database
 from homophily_service.store.tables import resources, store
 from homophily_service.stores import Stores
 from homophily_service.uploads import Uploads
+
+from .serving import Project, eventually, open_stores, running
 
 ARRAYS = {"points": np.eye(3)}
 # Nothing is as young as that.
@@ -223,10 +228,9 @@ def test_files_of_others_are_never_touched(settings: Settings, swept: Callable[.
 
 
 def age(stores: Stores) -> None:
-    """Make everything in the store four days old, and the records thirty, where that can be done."""
+    """Make everything in the store four days old, and the records thirty."""
     root = stores.blobs.local_root
-    if root is None:
-        pytest.skip("times in a bucket are its own")
+    assert root is not None, "times in a bucket are its own"
     before = time.time() - 4 * 86400
     for file in root.rglob("*"):
         os.utime(file, (before, before))
@@ -397,6 +401,7 @@ def test_an_upgraded_database_does_not_get_an_id_with_a_store_that_lacks_its_arr
     assert "do not fit" in mismatch.sentence
 
 
+@pytest.mark.parametrize("blobs_url", ["folder"], indirect=True)
 def test_an_upgraded_database_does_not_get_an_id_with_a_store_that_has_old_arrays_of_others(
     stores: Stores, settings: Settings, swept: Callable[..., dict[str, int]]
 ) -> None:
@@ -439,7 +444,101 @@ def test_a_process_killed_between_the_two_generations_harms_nothing(
     assert len(list(stores.blobs.list("store/generations"))) == 1
 
 
+def test_processes_that_start_at_once_agree_on_one_id(stores: Stores, settings: Settings) -> None:
+    found: list[Any] = []
+
+    def start() -> None:
+        mine = Stores.open(settings)
+        try:
+            mine.identity.begin_sweep(3600.0)
+        except Unavailable as error:
+            found.append(error.message)
+        except Exception as error:
+            found.append(error)
+        mine.close()
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) <= {"another sweep is under way"}
+    assert stores.identity.mismatch() is None
+    with stores.database.read() as connection:
+        assert len(connection.execute(select(store)).all()) == 1
+
+
+# -- a real server
+
+
+def test_a_server_with_an_empty_database_leaves_the_store_of_another_alone(tmp_path: Path) -> None:
+    # At its first sweep it deleted every dataset, graph and model older than two days.
+    points, blobs = np.eye(5), tmp_path / "data" / "blobs"
+    with running(tmp_path / "data", workers=0, predictors=0) as service:
+        project = service.project()
+        name = project.upload(points).name
+        eventually((blobs / "store" / "generations").exists)
+    for file in blobs.rglob("*"):
+        os.utime(file, (0, 0))
+    before = {file.relative_to(blobs) for file in blobs.glob("datasets/**/*")}
+    assert before
+
+    wrong = {"blobs_url": str(blobs), "workers": 0, "predictors": 0, "metrics_port": 0, "sweep_seconds": 0.1}
+    with running(tmp_path / "empty", **wrong) as service:
+
+        def refused() -> list[dict[str, Any]]:
+            return [line for line in service.lines() if line["level"] == "error"]
+
+        eventually(lambda: len(refused()) > 2)
+        assert all("NO BLOB IS SWEPT" in line["message"] for line in refused())
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{service.metrics_port}/metrics").read().decode()
+        assert "homophily_sweep_blocked 1.0" in metrics
+        # It works, and what it is told to delete, it forgets.
+        other = service.project()
+        made = other.upload(points)
+        other.stub.DeleteDataset(dataset_pb2.DeleteDatasetRequest(name=made.name))
+        assert len(list((blobs / "datasets" / other.id).rglob("*.npy"))) == 1
+        assert not (blobs / "quarantine").exists()
+    assert {file.relative_to(blobs) for file in blobs.glob(f"datasets/{project.id}/**/*")} | {
+        Path("datasets") / project.id
+    } == before
+
+    with running(tmp_path / "data", workers=0, predictors=0, sweep_seconds=0.1) as service:
+        again = Project(service.project().stub, project.id)
+        eventually(lambda: [line for line in service.lines() if "another database" in line["message"]])
+        assert again.stub.GetDataset(dataset_pb2.GetDatasetRequest(name=name)).dataset.name == name
+        # Nothing of either is gone until somebody has decided.
+        assert len(list(blobs.glob("datasets/*"))) == 2
+        stores = open_stores(service)
+        stores.identity.adopt()
+        stores.close()
+        again.stub.DeleteDataset(dataset_pb2.DeleteDatasetRequest(name=name))
+        assert len(list(blobs.glob(f"quarantine/*/datasets/{project.id}/*/*/*.npy"))) == 1
+
+
 # -- clocks
+
+
+@pytest.mark.parametrize("blobs_url", ["folder"], indirect=True)
+def test_three_days_by_all_clocks_at_once_remove_nothing(
+    stores: Stores, settings: Settings, swept: Callable[..., dict[str, int]]
+) -> None:
+    # As on one machine whose clock jumps: everything looks old, and no other clock tells.
+    kept = add_model(stores)
+    swept(keep_orphans_hours=48.0)
+    unrecorded = "models/p/running/t"
+    stores.blobs.write(unrecorded, ARRAYS, {})
+    age(stores)
+    before = files_of(settings)
+    assert swept(keep_orphans_hours=48.0) == {"quarantined": 1}
+    assert len(files_of(settings)) == len(before)
+    # The job that wrote it ends.
+    with stores.database.write() as connection:
+        stores.catalog.add(connection, ModelName("p", "running"), b"", unrecorded)
+    assert swept(keep_orphans_hours=48.0) == {"restored": 1}
+    assert files_of(settings) == before
+    assert stores.read(kept).arrays
+    assert stores.read(unrecorded).arrays
 
 
 @pytest.mark.parametrize("hours", [-72, 72])
