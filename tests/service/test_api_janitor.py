@@ -364,6 +364,26 @@ def test_a_database_on_an_empty_store_that_is_not_its_own_removes_nothing(
     assert not is_blocked()
 
 
+def test_a_sweep_in_the_middle_of_an_adoption_does_not_contest_it(
+    stores: Stores, swept: Callable[..., dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept()
+    delete = stores.blobs.delete
+
+    def sweep_first(path: str) -> None:
+        # The database has the new id by now, and the store the old one.
+        swept()
+        assert is_blocked()
+        delete(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.blobs, "delete", sweep_first)
+        patch.setattr(identity.Identity, "_note", lambda *_: patch.undo())
+        stores.identity.adopt()
+    assert swept() == {}
+    assert not is_blocked()
+
+
 def test_a_damaged_identity_stops_the_sweep(
     stores: Stores, settings: Settings, swept: Callable[..., dict[str, int]]
 ) -> None:

@@ -72,7 +72,7 @@ def test_the_api_migrates_a_database_of_its_own_and_no_other(empty_url: str, bac
     database = Database(empty_url)
     if backend == "postgres":
         with (
-            pytest.raises(AssertionError, match="run its `homophily migrate`"),
+            pytest.raises(AssertionError, match="run `homophily migrate`"),
             running(tmp_path, **settings),
         ):
             pass

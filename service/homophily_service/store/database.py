@@ -122,26 +122,28 @@ class Database:
 
     def check_version(self) -> None:
         """Raise FailedPrecondition if the tables are not of this version."""
-        expected = ScriptDirectory.from_config(_alembic()).get_current_head()
-        found = self._revision()
-        if found != expected:
-            raise FailedPrecondition(
-                f"the database has schema {found}, this program needs {expected}: run its `homophily migrate`"
-            )
+        found, needed, is_older = self._versions()
+        if found != needed:
+            advice = "run `homophily migrate`" if is_older else "they are of another version"
+            raise FailedPrecondition(f"the database has schema {found}, this program needs {needed}: {advice}")
 
     def check_is_new_enough(self) -> None:
         """Raise Unavailable while the tables are of an older version: somebody is about to migrate them.
 
         Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
         """
-        script = ScriptDirectory.from_config(_alembic())
-        found = self._revision()
-        older = {revision.revision for revision in script.walk_revisions()} - {script.get_current_head()}
-        if found is None or found in older:
-            needed = script.get_current_head()
+        found, needed, is_older = self._versions()
+        if is_older:
             raise Unavailable(
                 f"the database has schema {found}, this program needs {needed}: migrate it first (`homophily migrate`)"
             )
+
+    def _versions(self) -> tuple[str | None, str | None, bool]:
+        """The version of the tables, the one that this program needs, and whether the first is an older one."""
+        script = ScriptDirectory.from_config(_alembic())
+        found, needed = self._revision(), script.get_current_head()
+        older = {revision.revision for revision in script.walk_revisions()} - {needed}
+        return found, needed, found is None or found in older
 
     def _revision(self) -> str | None:
         """The version of the tables; None if there are none. SQLite's file is not made by looking for it."""

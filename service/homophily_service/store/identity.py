@@ -3,8 +3,8 @@
 The database has one row, (id, generation). The store has an object ``store/identity`` with the id, written once, and
 ``store/generations/{number}``, of which the highest counts. Every sweep raises the generation, in the database first:
 a database whose generation is lower than the store's is an older copy. A database that finds itself on a store of
-another one, or on a newer one, leaves ``store/contested``: then the other one sweeps nothing either, since it would
-take the new objects of this one for orphans. ``homophily store adopt`` ends all of this on purpose.
+another one, or on a newer one, leaves ``store/contested/{claim}``: then the other one sweeps nothing either, since it
+would take the new objects of this one for orphans. ``homophily store adopt`` ends all of this on purpose.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ClocksDisagree(FailedPrecondition):
 
 
 class Mismatch(NamedTuple):
-    """Why the two do not belong together, and whether this database has no right to the store."""
+    """Why the two do not belong together; and the claim that a database leaves on a store that is another's."""
 
     sentence: str
-    is_contest: bool = False
+    claim: str = ""
 
 
 class _Held(NamedTuple):
@@ -66,9 +66,8 @@ class Identity:
         """StoreMismatch unless both hold the same id, and the database is not an older copy."""
         wrong = self.mismatch()
         if wrong is not None:
-            if wrong.is_contest and not self.blobs.exists(_CONTESTED):
-                with suppress(AlreadyExists):  # by another, at this moment
-                    self.blobs.write(_CONTESTED, {}, {"time": int(time.time())})
+            if wrong.claim:
+                self.blobs.write(f"{_CONTESTED}/{wrong.claim}", {}, {})
             raise StoreMismatch(f"{wrong.sentence}. {_ADVICE}")
 
     def mismatch(self) -> Mismatch | None:
@@ -84,19 +83,20 @@ class Identity:
                 return Mismatch("the database and the store of arrays have no id yet, or do not fit each other")
             return Mismatch("the database has an id, but the store of arrays has none: is it another store?")
         if in_database is None:
-            return Mismatch("the store of arrays belongs to another database: this one has no id", is_contest=True)
+            return Mismatch("the store of arrays belongs to another database: this one has no id", "new")
         if in_database.id != in_store.id:
             return Mismatch(
                 f"the store of arrays belongs to the database {in_store.id}, but this one is {in_database.id}",
-                is_contest=True,
+                in_database.id,
             )
         if in_database.generation < in_store.generation:
             return Mismatch(
                 f"the database is an older copy, of generation {in_database.generation}: the store of arrays is at "
                 f"{in_store.generation}",
-                is_contest=True,
+                f"older-{in_database.generation}",
             )
-        if self.blobs.exists(_CONTESTED):
+        # Our own id is there if a check fell between the two halves of an adoption.
+        if {path.rpartition("/")[2] for path, _ in self.blobs.list(_CONTESTED)} - {in_database.id}:
             return Mismatch(
                 "another database is, or was, used with this store of arrays: stop its programs, then adopt the store"
             )
@@ -132,7 +132,8 @@ class Identity:
         self.blobs.delete(_OBJECT)
         self.blobs.write(_OBJECT, {}, {"id": adopted.id})
         self._note(generation)
-        self.blobs.delete(_CONTESTED)
+        for path, _ in self.blobs.list(_CONTESTED):
+            self.blobs.delete(path)
         return adopted.id
 
     # -- the two sides

@@ -18,7 +18,7 @@ _OBJECT = re.compile(rf"(?:(?:datasets|models|embeddings)/{_ID}|graphs)/{_ID}/({
 # Random, and so long that no other program has such names by chance.
 _TOKEN = re.compile(r"[0-9a-f]{24}|[0-9a-f]{32}", re.ASCII)
 _QUARANTINED = re.compile(rf"{QUARANTINE}/([0-9]{{1,15}})/(.+)", re.ASCII)
-_IDENTITY = re.compile(rf"{IDENTITY}/(?:identity|contested|generations/[0-9]{{1,20}})", re.ASCII)
+_IDENTITY = re.compile(rf"{IDENTITY}/(?:identity|contested/[a-z0-9-]{{1,64}}|generations/[0-9]{{1,20}})", re.ASCII)
 
 
 class Quarantined(NamedTuple):
