@@ -14,6 +14,7 @@ from homophily_service.errors import DataLoss
 from homophily_service.links import Links
 from homophily_service.parameters import TEXT
 from homophily_service.store.blobs import Blobs
+from homophily_service.stores import Stores
 
 COORDINATES, CLUSTERS = "coordinates", "clusters"
 MUST_LINKS, CANNOT_LINKS = "must_links", "cannot_links"
@@ -62,10 +63,10 @@ def save_embedding(
     return blobs.write(path, {name: np.ascontiguousarray(array) for name, array in arrays.items()}, document)
 
 
-def load_embedding(blobs: Blobs, path: str) -> tuple[NDArray[np.float64], Given]:
+def load_embedding(stores: Stores | Blobs, path: str) -> tuple[NDArray[np.float64], Given]:
     """The map to go on from, and what was said of its points."""
     names = COORDINATES, GIVEN_MUST_LINKS, GIVEN_CANNOT_LINKS, LABEL_POINTS, LABEL_CLASSES
-    stored = blobs.read(path, *names)
+    stored = stores.read(path, *names)
     if (stored.document.get("kind"), stored.document.get("version")) != ("embedding", VERSION):
         raise DataLoss(f"{path} is no embedding that this version of the service can read")
     coordinates, must, cannot, points, positions = (stored.arrays[name] for name in names)

@@ -19,7 +19,7 @@ from homophily_service._pb import dataset_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition
 from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES
 from homophily_service.sources import dataset_digest
-from homophily_service.store.blobs import Blobs
+from homophily_service.store.blobs import Blobs, StoredObject
 from homophily_service.stores import Stores
 
 Classifier = IRRClassifier | ERRClassifier
@@ -48,12 +48,15 @@ def load_graph(stores: Stores, digest: str, threads: int) -> KNNGraph:
     path = stores.catalog.use_graph(digest)
     if path is None:
         raise DataLoss(f"graph {digest} is not there any more")
-    return read_graph(stores.blobs, path, threads)
+    return _restored(stores.read(path), threads)
 
 
 def read_graph(blobs: Blobs, path: str, threads: int) -> KNNGraph:
     """A graph out of its arrays."""
-    stored = blobs.read(path)
+    return _restored(blobs.read(path), threads)
+
+
+def _restored(stored: StoredObject, threads: int) -> KNNGraph:
     graph = restore_graph(State(stored.arrays, stored.document))
     # It may have been fitted on another machine's GPU.
     graph.set_params(n_jobs=threads, backend="numpy")
@@ -76,7 +79,7 @@ def load_model(stores: Stores, path: str, digest: str | None, threads: int) -> C
     """A model and its graph, ready to answer for new points or to be fitted with other labels."""
     if digest is None:
         raise FailedPrecondition(f"{path} has no graph")
-    stored = stores.blobs.read(path)
+    stored = stores.read(path)
     classifier = restore_classifier(State(stored.arrays, stored.document), load_graph(stores, digest, threads))
     classifier.set_params(n_jobs=threads, backend="numpy")
     return classifier

@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from homophily_service.background import repeat
 from homophily_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -84,12 +85,7 @@ def begin(when_parent_dies: signal.Signals = signal.SIGKILL) -> tuple[Connection
 
 async def keep_running(module: str, settings: Settings, threads: int, stop_seconds: float) -> None:
     """Run a module as a process, and again whenever it ends, until cancelled; then it has so long to stop."""
-    while True:
-        try:
-            await _run(module, settings, threads, stop_seconds)
-        except OSError:
-            _log.exception("%s cannot be started", module)
-        await asyncio.sleep(RESTART_SECONDS)
+    await repeat(f"running {module}", lambda: _run(module, settings, threads, stop_seconds), RESTART_SECONDS)
 
 
 async def _run(module: str, settings: Settings, threads: int, stop_seconds: float) -> None:

@@ -137,7 +137,10 @@ class Settings(BaseSettings):
     # -- keeping and forgetting
     keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")
     keep_uploads_hours: PositiveFloat = Field(48.0, description="Hours that a broken upload can be resumed.")
-    keep_orphans_hours: PositiveFloat = Field(48.0, description="Hours before blobs that nothing names are removed.")
+    keep_orphans_hours: PositiveFloat = Field(
+        48.0, description="Hours before blobs that nothing names go to quarantine; at least max_job_time_limit."
+    )
+    keep_quarantine_days: PositiveFloat = Field(7.0, description="Days that blobs stay in quarantine.")
     sweep_seconds: PositiveFloat = Field(600.0, description="How often old records and blobs are looked for.")
 
     # -- seen by operators

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Self
 
+from homophily_service.errors import DataLoss, NotFound
 from homophily_service.queue import Queue
 from homophily_service.settings import Settings
-from homophily_service.store.blobs import Blobs
+from homophily_service.store.blobs import Blobs, StoredObject
 from homophily_service.store.catalog import Catalog
 from homophily_service.store.database import Database
+from homophily_service.store.identity import Identity, StoreMismatch
 from homophily_service.tokens import Tokens
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -22,12 +27,36 @@ class Stores:
     catalog: Catalog
     tokens: Tokens
     blobs: Blobs
+    identity: Identity
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """Connect; the database's tables must be there (:meth:`Database.migrate`)."""
         database = Database(settings.database)
-        return cls(database, Queue(database), Catalog(database), Tokens(database), Blobs(settings.blobs))
+        catalog, blobs = Catalog(database), Blobs(settings.blobs)
+        identity = Identity(database, catalog, blobs)
+        return cls(database, Queue(database), catalog, Tokens(database), blobs, identity)
+
+    def read(self, path: str, *names: str) -> StoredObject:
+        """Arrays that a record refers to: as Blobs.read, but DataLoss if they are gone and the record is not."""
+        try:
+            return self.blobs.read(path, *names)
+        except NotFound:
+            if self.blobs.exists(path) or not self.catalog.refers_to(path):
+                raise
+            raise DataLoss(
+                f"the arrays at {path} are lost: they are on record, but not in the store. `homophily fsck` looks for "
+                "them in quarantine"
+            ) from None
+
+    def discard(self, path: str) -> None:
+        """Move arrays whose record was deleted to quarantine; leave them if the store may be another database's."""
+        try:
+            self.identity.check()
+        except StoreMismatch as error:
+            _log.error("the arrays at %s are not removed: %s", path, error.message)
+        else:
+            self.blobs.quarantine(path, self.database.time())
 
     def close(self) -> None:
         """Close connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import grpc
@@ -374,6 +375,16 @@ def test_embeddings_are_got_listed_and_deleted(service: Service, project: Projec
     assert gone.code is grpc.StatusCode.NOT_FOUND
     assert refusal(stub.ReadEmbedding, pb.ReadEmbeddingRequest(name=made[0].name)).code is gone.code
     assert len([path for path in folder.rglob("coordinates.npy") if path.is_file()]) == 2
+
+
+def test_a_map_whose_arrays_are_lost_is_told_of_as_lost(service: Service, project: Project) -> None:
+    made = project.embed(X, [(0, 2)], [(0, 1)])
+    shutil.rmtree(service.settings.data_dir / "blobs" / "embeddings" / project.id)
+    answer = refusal(project.stub.ReadEmbedding, pb.ReadEmbeddingRequest(name=made.name))
+    assert answer.code is grpc.StatusCode.DATA_LOSS
+    assert "homophily fsck" in answer.message
+    more = job_pb2.EmbedRequest(parent=project.name, embedding=made.name, links=links_of([(1, 3)]))
+    assert project.ended(project.stub.Embed(more).job).error.code == grpc.StatusCode.DATA_LOSS.value[0]
 
 
 def test_large_arrays_come_in_ranges(service: Service, project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import grpc
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from homophily_service._pb import job_pb2
 from homophily_service._pb import model_pb2 as pb
 from homophily_service.models import CLASS_INDICES, SCORES
 from homophily_service.names import ModelName
 
-from .serving import PATIENCE, Matrix, Project, Service, array_of, inline, open_stores, refusal, values_of
+from .serving import PATIENCE, Matrix, Project, Service, array_of, inline, labels_of, open_stores, refusal, values_of
 
 RNG = np.random.default_rng(0)
 TRUTH = np.arange(60) % 3
@@ -187,6 +189,36 @@ def test_a_large_solution_comes_in_chunks(service: Service, project: Project) ->
     np.testing.assert_array_equal(scores, arrays[SCORES])
     some = project.solution(large.name, start=1_000_000, count=200_000)[0]
     np.testing.assert_array_equal(some, arrays[CLASS_INDICES][1_000_000:1_200_000])
+
+
+def test_what_is_lost_is_told_of_as_lost_and_not_as_never_known(service: Service, project: Project) -> None:
+    # Arrays that the janitor had wiped, with their records in place, were NOT_FOUND.
+    model = project.model(X, LABELS)
+    [folder] = (service.settings.data_dir / "blobs" / "models" / project.id).glob("*/*")
+    kept = folder.rename(folder.parent / "elsewhere")
+    transduce = job_pb2.TransduceRequest(model=model.name, labels=labels_of({1: "b"}))
+    for call, request in (
+        (project.stub.ReadSolution, pb.ReadSolutionRequest(name=model.name)),
+        (project.stub.Predict, pb.PredictRequest(name=model.name, points=inline(X[:3]))),
+    ):
+        answer = refusal(call, request)
+        assert answer.code is grpc.StatusCode.DATA_LOSS
+        assert f"models/{project.id}" in answer.message
+        assert "homophily fsck" in answer.message
+    error = project.ended(project.stub.Transduce(transduce).job).error
+    assert error.code == grpc.StatusCode.DATA_LOSS.value[0]
+    # The same for the points, where a job needs them; a graph is built again.
+    kept.rename(folder)
+    assert project.ended(project.stub.Transduce(transduce).job).state == job_pb2.JOB_STATE_SUCCEEDED
+    shutil.rmtree(service.settings.data_dir / "blobs" / "datasets" / project.id)
+    again = job_pb2.FitRequest(
+        parent=project.name, dataset=model.dataset, labels=labels_of(LABELS), graph=pb.GraphParameters(n_neighbors=4)
+    )
+    error = project.ended(project.stub.Fit(again).job).error
+    assert error.code == grpc.StatusCode.DATA_LOSS.value[0]
+    # What was deleted is not lost.
+    project.stub.DeleteModel(pb.DeleteModelRequest(name=model.name))
+    assert refusal(project.stub.ReadSolution, pb.ReadSolutionRequest(name=model.name)).code is grpc.StatusCode.NOT_FOUND
 
 
 def test_damaged_files_are_told_of_and_not_answered_from(service: Service, project: Project) -> None:

@@ -27,9 +27,12 @@ from homophily_service.errors import (
     ServiceError,
     Unavailable,
 )
+from homophily_service.store import blob_bucket
 from homophily_service.store.blobs import Blobs
 
 PATH = "models/default/ab12"
+# Where the service puts objects, and therefore moves them away from.
+OBJECT = "models/default/fit-1/ab12"
 RNG = np.random.default_rng(0)
 ARRAYS: dict[str, np.ndarray] = {
     "points": RNG.standard_normal((7, 3)).astype(np.float32),
@@ -368,6 +371,83 @@ def test_a_folder_may_be_given_as_a_url(tmp_path: Path) -> None:
     assert is_whole(Blobs(str(tmp_path / "with space")))
 
 
+# -- quarantine
+
+
+def test_an_object_goes_to_quarantine_and_back(blobs: Blobs) -> None:
+    blobs.write(OBJECT, ARRAYS, DOCUMENT)
+    blobs.write("models/default/fit-1/other", {}, {})
+    place = f"quarantine/1700000000/{OBJECT}"
+    assert blobs.quarantine(OBJECT, 1700000000.9)
+    assert not blobs.exists(OBJECT)
+    assert is_whole(blobs, place)
+    assert not blobs.quarantine(OBJECT, 1700000001.0)
+    assert [path for path, _ in blobs.list("")] == ["models/default/fit-1/other"]
+    assert blobs.restore(place)
+    assert is_whole(blobs, OBJECT)
+    assert not blobs.restore(place)
+    assert [entry.path for entry in blobs.entries("quarantine")] == []
+
+
+def test_nothing_is_restored_over_another_object(blobs: Blobs) -> None:
+    blobs.write(OBJECT, ARRAYS, DOCUMENT)
+    assert blobs.quarantine(OBJECT, 5.0)
+    blobs.write(OBJECT, {}, {"new": True})
+    assert not blobs.restore(f"quarantine/5/{OBJECT}")
+    assert blobs.read(OBJECT).document == {"new": True}
+    assert is_whole(blobs, f"quarantine/5/{OBJECT}")
+
+
+@pytest.mark.parametrize("path", ["backup/a", "models", "models/default", PATH, "models/a/b/c/d", "store/identity"])
+def test_only_objects_in_places_of_the_service_are_moved(blobs: Blobs, path: str) -> None:
+    blobs.write(path, ARRAYS, DOCUMENT)
+    assert not blobs.quarantine(path, 5.0)
+    assert is_whole(blobs, path)
+
+
+def test_a_large_file_is_copied_within_a_bucket_in_parts(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blob_bucket, "_COPY_BYTES", 1 << 20)
+    store = Blobs(s3_url)
+    large = {"large": RNG.random((3, 1 << 20))}
+    store.write(OBJECT, large, {})
+    assert store.quarantine(OBJECT, 5.0)
+    np.testing.assert_array_equal(store.read(f"quarantine/5/{OBJECT}").arrays["large"], large["large"])
+
+
+def test_a_move_that_is_killed_anywhere_leaves_the_object_at_one_place_at_least(s3_url: str) -> None:
+    class Killed(BaseException):
+        """Nobody catches it."""
+
+    store = Blobs(s3_url)
+    backend: Any = store._backend
+    for calls in range(20):
+        path, left = f"models/default/fit-{calls}/ab12", [calls]
+        store.write(path, ARRAYS, DOCUMENT)
+
+        def counted(call: Callable[..., Any], left: list[int] = left) -> Callable[..., Any]:
+            def counting(*args: Any, **more: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
+                return call(*args, **more)
+
+            return counting
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("_copy", "_put_manifest", "delete", "manifest", "_directly_in"):
+                patch.setattr(backend, name, counted(getattr(backend, name)))
+            try:
+                done = store.quarantine(path, 5.0)
+            except Killed:
+                done = False
+        quarantine = f"quarantine/5/{path}"
+        assert is_whole(store, path if store.exists(path) else quarantine)
+        assert store.exists(path) or store.exists(quarantine)
+        if done:
+            return
+    pytest.fail("it never came to its end")
+
+
 # -- a bucket
 
 
@@ -380,20 +460,6 @@ def test_an_object_is_published_by_its_manifest(s3_url: str) -> None:
     assert not store.exists(PATH)
     assert [path for path, _ in store.list("")] == [PATH]
     bucket.put(f"{PATH}/manifest.json", manifest)
-    assert is_whole(store)
-
-
-def test_unfinished_writes_to_a_bucket_are_swept_when_they_are_old(s3_url: str) -> None:
-    store, bucket = Blobs(s3_url), S3Store.from_url(s3_url)
-    store.write(PATH, ARRAYS, DOCUMENT)
-    store.write("killed", ARRAYS, DOCUMENT)
-    bucket.delete("killed/manifest.json")
-    bucket.put("foreign.txt", b"not ours")
-    assert store.sweep_remnants(3600) == 0
-    assert [path for path, _ in store.list("killed")] == ["killed"]
-    assert store.sweep_remnants(-3600) == 1
-    assert list(store.list("killed")) == []
-    assert bucket.get("foreign.txt").bytes() == b"not ours"
     assert is_whole(store)
 
 
@@ -428,7 +494,7 @@ def test_a_bucket_that_is_not_there_is_unavailable_rather_than_empty(s3_url: str
             lambda store=store: store.adopt(staging, PATH, DOCUMENT),  # type: ignore[misc]
             lambda store=store: store.delete(PATH),  # type: ignore[misc]
             lambda store=store: store.list(""),  # type: ignore[misc]
-            lambda store=store: store.sweep_remnants(0),  # type: ignore[misc]
+            lambda store=store: store.quarantine(OBJECT, 1.0),  # type: ignore[misc]
         ]
         for call in calls:
             with pytest.raises(Unavailable):
@@ -608,6 +674,9 @@ def test_an_object_of_format_1_stays_readable(tmp_path: Path) -> None:
 def test_no_link_leads_out_of_the_folder(folder: Blobs, tmp_path: Path) -> None:
     outside = Blobs(str(tmp_path / "outside"))
     outside.write("object", ARRAYS, DOCUMENT)
+    (root(folder) / "models" / "out").symlink_to(root(outside))
+    with pytest.raises(DataLoss, match="not a folder"):
+        folder.quarantine("models/out/fit/object", 1.0)
     for link, path in (("linked", "linked/object"), ("direct", "direct")):
         (root(folder) / link).symlink_to(root(outside) if link == "linked" else root(outside) / "object")
         calls: list[Callable[[], Any]] = [
@@ -795,6 +864,7 @@ def test_a_folder_that_is_gone_is_unavailable_rather_than_empty(folder: Blobs, t
         lambda: folder.write(PATH, ARRAYS, DOCUMENT),
         lambda: folder.delete(PATH),
         lambda: folder.list(""),
+        lambda: folder.quarantine(OBJECT, 1.0),
         lambda: folder.sweep_remnants(0),
     ]
     for call in calls:

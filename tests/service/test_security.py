@@ -331,6 +331,7 @@ def test_commands_take_the_same_files(run: Run, guarded: Service, trust: Trust) 
 def test_tokens_made_by_command_expire(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "audit"
     place = ("--data-dir", tmp_path / "data", "--set", f"audit_file={log}")
+    run("migrate", *place)
     made = run("token", "create", "--project", "mine", "--expires", "30d", "--json", *place).json
     [row] = run("token", "list", "--json", *place).json
     assert row["expires"] - row["created"] == pytest.approx(30 * 86400, abs=1.0)

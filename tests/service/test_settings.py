@@ -163,7 +163,7 @@ def test_the_database_lies_in_the_data_folder_whatever_its_name(tmp_path: Path, 
     settings = load_settings(data_dir=tmp_path / folder)
     assert make_url(settings.database).database == str(tmp_path / folder / "homophily.db")
     database = Database(settings.database)
-    database.ping()
+    database.migrate()
     database.close()
     assert (tmp_path / folder / "homophily.db").exists()
     assert len(list(tmp_path.iterdir())) == 1

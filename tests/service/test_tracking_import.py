@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +13,19 @@ from typing import Any
 import mlflow
 import numpy as np
 import pytest
+from mlflow.entities import FileInfo
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from homophily import ERRClassifier
 from homophily_service._pb import job_pb2, model_pb2
-from homophily_service.errors import DataLoss, FailedPrecondition, NotFound
+from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.models import load_model
 from homophily_service.names import JobName
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.tracking.mlflow_models import log_model
 from homophily_service.tracking.place import Place, connect
+from homophily_service.worker import importing
 from homophily_service.worker.compute import compute
 from homophily_service.worker.protocol import Task
 
@@ -54,9 +60,17 @@ class Worker:
         request = job_pb2.ImportModelRequest(parent="projects/default", uri=uri).SerializeToString()
         return Task(JobName("default", "job"), "import", request, "token")
 
+    def logged(self) -> tuple[str, Path]:
+        """A model's URI, and the folder of its artifacts."""
+        run = self.client.create_run(self.experiment).info.run_id
+        logged = log_model(fitted()[1], run_id=run)
+        location = self.client.get_logged_model(logged.model_id).artifact_location
+        return f"models:/{logged.model_id}", Path(location.removeprefix("file://"))
+
     def imported(self, uri: str) -> model_pb2.Model:
         result = compute(self.task(uri), self.stores, self.settings, 1, lambda _: None)
         assert isinstance(result, bytes)
+        assert list((self.settings.data_dir / "imports").iterdir()) == []
         return job_pb2.ImportResult.FromString(result).model
 
 
@@ -104,10 +118,79 @@ def test_what_is_missing_damaged_or_something_else_is_refused(worker: Worker, tm
     worker.client.log_artifact(run, str(tmp_path / "notes.txt"), "notes")
     with pytest.raises(FailedPrecondition, match="no model of Homophily"):
         worker.imported(f"runs:/{run}/notes")
-    _, classifier = fitted()
-    logged = log_model(classifier, run_id=run)
-    folder = Path(worker.client.get_logged_model(logged.model_id).artifact_location.removeprefix("file://"))
+    uri, folder = worker.logged()
     file = folder / "homophily" / "graph" / "weights_data.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"!")
     with pytest.raises(DataLoss, match="weights_data"):
-        worker.imported(f"models:/{logged.model_id}")
+        worker.imported(uri)
+    with pytest.raises(NotFound, match="nothing"):
+        worker.imported(f"runs:/{run}/nothing")
+
+
+def test_a_model_of_a_run_is_imported_without_what_lies_beside_it(worker: Worker) -> None:
+    run = worker.client.create_run(worker.experiment).info.run_id
+    log_model(fitted()[1], name="model", run_id=run)
+    assert worker.imported(f"runs:/{run}/model").points == 120
+
+
+def test_a_model_beyond_the_limit_is_refused_before_it_is_downloaded(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All of it was downloaded first.
+    uri, folder = worker.logged()
+    size = sum(file.stat().st_size for file in (folder / "homophily").rglob("*") if file.is_file())
+
+    def download(*_: Any, **__: Any) -> str:
+        raise AssertionError("nothing is to be downloaded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalArtifactRepository, "download_artifacts", download)
+        patch.setattr(worker, "settings", worker.settings.model_copy(update={"max_dataset_bytes": size - 1}))
+        with pytest.raises(LimitExceeded, match=f"has {size} bytes, the limit is {size - 1}"):
+            worker.imported(uri)
+    monkeypatch.setattr(worker, "settings", worker.settings.model_copy(update={"max_dataset_bytes": size}))
+    assert worker.imported(uri).points == 120
+
+
+def test_a_file_that_is_larger_than_announced_is_not_downloaded_whole(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, folder = worker.logged()
+    (folder / "homophily" / "graph" / "weights_data.npy").write_bytes(bytes(8 << 20))
+    list_artifacts, largest = LocalArtifactRepository.list_artifacts, [0]
+
+    def lie(self: Any, path: str | None = None) -> list[FileInfo]:
+        return [FileInfo(one.path, one.is_dir, 100) for one in list_artifacts(self, path)]
+
+    rmtree = shutil.rmtree
+
+    def look_first(path: Any, **more: Any) -> None:
+        largest[0] = max(file.stat().st_size for file in Path(path).rglob("*"))
+        rmtree(path, **more)
+
+    monkeypatch.setattr(LocalArtifactRepository, "list_artifacts", lie)
+    monkeypatch.setattr(shutil, "rmtree", look_first)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(LimitExceeded, match="more bytes than its registry said"):
+        worker.imported(uri)
+    assert largest[0] <= 1 << 20
+    assert resource.getrlimit(resource.RLIMIT_FSIZE) == limit
+
+
+def test_the_folder_of_a_killed_download_is_removed_and_that_of_a_living_one_stays(
+    worker: Worker,
+) -> None:
+    # It stayed in the system's folder for temporary files.
+    dead, alive = (worker.settings.data_dir / "imports" / name for name in ("dead", "alive"))
+    for folder in (dead, alive):
+        (folder / "homophily").mkdir(parents=True)
+        (folder / "homophily" / "points.npy").write_bytes(bytes(1000))
+    descriptor = os.open(alive, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    importing.remove_abandoned(worker.settings)
+    assert not dead.exists()
+    assert (alive / "homophily" / "points.npy").exists()
+    os.close(descriptor)
+    importing.remove_abandoned(worker.settings)
+    assert not alive.exists()
+    importing.remove_abandoned(worker.settings.model_copy(update={"data_dir": Path("nowhere")}))

@@ -103,5 +103,5 @@ class Datasets:
     async def DeleteDataset(self, request: pb.DeleteDatasetRequest, _: Any) -> pb.DeleteDatasetResponse:
         """Forget a dataset, then remove its arrays."""
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(DatasetName, request.name, "name"))
-        await asyncio.to_thread(self.stores.blobs.delete, blob)
+        await asyncio.to_thread(self.stores.discard, blob)
         return pb.DeleteDatasetResponse()

@@ -61,7 +61,7 @@ class Embeddings:
     async def DeleteEmbedding(self, request: pb.DeleteEmbeddingRequest, _: Any) -> pb.DeleteEmbeddingResponse:
         """Forget an embedding, then remove its arrays."""
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(EmbeddingName, request.name, "name"))
-        await asyncio.to_thread(self.stores.blobs.delete, blob)
+        await asyncio.to_thread(self.stores.discard, blob)
         return pb.DeleteEmbeddingResponse()
 
     async def ReadEmbedding(self, request: pb.ReadEmbeddingRequest, _: Any) -> AsyncIterator[pb.ReadEmbeddingResponse]:
@@ -75,7 +75,7 @@ class Embeddings:
         if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).clusters:
             raise FailedPrecondition(f"{name} was made without clusters", reason="NO_CLUSTERS")
         field = FIELDS[request.field]
-        array = (await asyncio.to_thread(self.stores.blobs.read, row.blob, field)).arrays[field]
+        array = (await asyncio.to_thread(self.stores.read, row.blob, field)).arrays[field]
         total = len(array)
         if not 0 <= request.start <= total:
             raise InvalidRequest("start", f"must be between 0 and {total}; got {request.start}")

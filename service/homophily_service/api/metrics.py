@@ -121,8 +121,7 @@ class EndedJobs:
 
     def begin(self) -> None:
         """Count from now on."""
-        with self.database.read() as connection:
-            self._begin = self._last = float(connection.scalar(select(now())) or 0.0)
+        self._begin = self._last = self.database.time()
 
     def _follow(self) -> None:
         if self._begin is None:

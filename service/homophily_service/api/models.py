@@ -60,7 +60,7 @@ class Models:
         name = allowed_name(ModelName, request.name, "name")
         self._known.pop(name, None)
         blob = await asyncio.to_thread(self.stores.catalog.remove, name)
-        await asyncio.to_thread(self.stores.blobs.delete, blob)
+        await asyncio.to_thread(self.stores.discard, blob)
         return model_pb2.DeleteModelResponse()
 
     async def Predict(self, request: model_pb2.PredictRequest, _: Any) -> model_pb2.PredictResponse:
@@ -107,7 +107,7 @@ class Models:
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         names = [FIELDS[field] for field in fields]
-        stored = await asyncio.to_thread(self.stores.blobs.read, row.blob, *names)
+        stored = await asyncio.to_thread(self.stores.read, row.blob, *names)
         arrays = [stored.arrays[name] for name in names]
         row_bytes = sum(array.dtype.itemsize * (array.size // max(1, len(array))) for array in arrays)
         step = max(1, CHUNK_BYTES // max(1, row_bytes))

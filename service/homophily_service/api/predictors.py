@@ -12,6 +12,7 @@ from prometheus_client import Counter
 
 from homophily_service import processes
 from homophily_service._pb import job_pb2, model_pb2
+from homophily_service.background import repeat
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
 from homophily_service.frames import ERROR, LOOKS, MOST_CALLS, READY, frame, head, take_frames
 from homophily_service.settings import Settings
@@ -110,12 +111,7 @@ class _Predictor:
 
     async def keep(self) -> None:
         """Run the process, again and again."""
-        while True:
-            try:
-                await self._run()
-            except OSError:
-                _log.exception("a predictor cannot be started")
-            await asyncio.sleep(RESTART_SECONDS)
+        await repeat("running a predictor", self._run, RESTART_SECONDS)
 
     async def _run(self) -> None:
         process, ours = processes.start("homophily_service.predictor", self.settings, 1)

@@ -39,11 +39,13 @@ from homophily_service.api.tls import server_credentials
 from homophily_service.api.together import Together
 from homophily_service.api.tracing import Tracing
 from homophily_service.api.watcher import Watcher
-from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable
+from homophily_service.background import repeat
+from homophily_service.errors import FailedPrecondition, Unavailable
 from homophily_service.janitor import sweep
 from homophily_service.job_errors import lost_too_often
 from homophily_service.processes import fair_threads, keep_freed_memory, keep_running
 from homophily_service.settings import MIB, Settings
+from homophily_service.store.database import Database
 from homophily_service.stores import Stores
 from homophily_service.telemetry import start_traces
 from homophily_service.tracking.place import is_kept
@@ -91,7 +93,7 @@ class Server:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "store"))
         # Threads take turns ten times as often as by default: answers of milliseconds pass through several of them.
         sys.setswitchinterval(0.0005)
-        await asyncio.to_thread(self.stores.database.migrate)
+        await asyncio.to_thread(_prepare, self.stores.database)
         self.watcher = Watcher(self.stores.queue, settings.poll_seconds)
         self.predictors = Predictors(settings)
         self.servicer = Servicer(settings, self.stores, self.watcher, self.predictors)
@@ -130,11 +132,16 @@ class Server:
         self._stop_audit = start_audit(settings)
         self.predictors.start()
         await self.server.start()
+        # The empty name is alive as long as the process is.
+        await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
         self._tasks = [
-            asyncio.create_task(self.watcher.run()),
-            asyncio.create_task(self._report_health()),
-            asyncio.create_task(self._take_back()),
-            asyncio.create_task(self._sweep()),
+            asyncio.create_task(task)
+            for task in (
+                self.watcher.run(),
+                repeat("looking after the database", self._report_health, 1.0),
+                repeat("looking for lost jobs", self._take_back, SECONDS_LATE / 2),
+                repeat("sweeping", self._sweep, settings.sweep_seconds),
+            )
         ]
         warn_of_plain_tokens(settings)
         _log.info("serves on %s port %d", settings.host, self.port)
@@ -161,37 +168,22 @@ class Server:
         self.stores.close()
 
     async def _report_health(self) -> None:
-        """The empty name is alive as long as this runs; the service is ready while the database answers."""
-        await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
-        while True:
-            try:
-                await asyncio.to_thread(self.stores.database.ping)
-                await self.health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-            except Unavailable:
-                await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-            await asyncio.sleep(1.0)
+        """The service is ready while the database answers."""
+        try:
+            await asyncio.to_thread(self.stores.database.ping)
+        except Exception as error:
+            await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+            if not isinstance(error, Unavailable):
+                raise
+        else:
+            await self.health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
 
     async def _take_back(self) -> None:
         """Nobody but the API looks while all workers are busy."""
-        while True:
-            try:
-                await asyncio.to_thread(self.stores.queue.take_back, SECONDS_LATE, lost_too_often())
-            except Unavailable as error:
-                _log.warning("lost jobs are not looked for: %s", error.message)
-            except Exception:
-                # Whatever it is, lost jobs must not be lost for good.
-                _log.exception("error inside the service while looking for lost jobs")
-            await asyncio.sleep(SECONDS_LATE / 2)
+        await asyncio.to_thread(self.stores.queue.take_back, SECONDS_LATE, lost_too_often())
 
     async def _sweep(self) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(sweep, self.stores, self.servicer.uploads, self.settings)
-            except Unavailable as error:
-                _log.warning("sweeping is put off: %s", error.message)
-            except (ServiceError, OSError):
-                _log.exception("sweeping failed; it is tried again later")
-            await asyncio.sleep(self.settings.sweep_seconds)
+        await asyncio.to_thread(sweep, self.stores, self.servicer.uploads, self.settings)
 
     def _start_metrics(self, port: int) -> None:
         try:
@@ -208,6 +200,13 @@ class Server:
     def metrics_port(self) -> int | None:
         """The port of the Prometheus endpoint, if there is one."""
         return None if self._metrics is None else int(self._metrics[0].server_port)
+
+
+def _prepare(database: Database) -> None:
+    """Migrate a database that is ours alone; one that others use is migrated on purpose, by `homophily migrate`."""
+    if database.is_embedded:
+        database.migrate()
+    database.check_version()
 
 
 def check_bind(settings: Settings) -> None:

@@ -27,6 +27,7 @@ for name, function, panel in (
     ("worker", serving.worker, _RUN),
     ("ui", serving.ui, _RUN),
     ("migrate", operating.migrate, _RUN),
+    ("fsck", operating.fsck, _RUN),
     ("health", serving.health, _RUN),
     ("config", serving.show_config, _RUN),
     ("upload", working.upload, _WORK),
@@ -50,6 +51,7 @@ for name, function, panel in (
 ):
     app.command(name, rich_help_panel=panel)(function)
 app.add_typer(serving.token, name="token", rich_help_panel=_RUN)
+app.add_typer(operating.store, name="store", rich_help_panel=_RUN)
 
 
 def main() -> None:

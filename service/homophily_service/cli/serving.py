@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -236,14 +238,14 @@ def create_token(
     as_json: AsJson = False,
 ) -> None:
     """Make a token. It is shown once: only its hash is kept."""
-    from homophily_service.errors import ServiceError
+    from homophily_service.errors import InvalidRequest
 
     seconds = None if expires is None else _length(expires)
     settings = settings_from(config, assignments, data_dir=data_dir)
-    tokens = _tokens(settings)
     try:
-        identifier, secret = tokens.create(project, description, seconds)
-    except ServiceError as error:
+        with _tokens(settings) as tokens:
+            identifier, secret = tokens.create(project, description, seconds)
+    except InvalidRequest as error:
         raise typer.BadParameter(error.message) from error
     _note(settings, "token created", identifier, project=project)
     facts = {"id": identifier, "project": project, "token": secret, "expires": expires}
@@ -266,7 +268,8 @@ def list_tokens(
     config: ConfigFile = None, data_dir: DataDir = None, assignments: Set = None, as_json: AsJson = False
 ) -> None:
     """List the tokens."""
-    rows = _tokens(settings_from(config, assignments, data_dir=data_dir)).all()
+    with _tokens(settings_from(config, assignments, data_dir=data_dir)) as tokens:
+        rows = tokens.all()
     if as_json:
         keys = ("id", "project", "description", "created", "expires", "revoked")
         print_json([{key: getattr(row, key) for key in keys} for row in rows])
@@ -294,7 +297,8 @@ def revoke_token(
 
     settings = settings_from(config, assignments, data_dir=data_dir)
     try:
-        _tokens(settings).revoke(identifier)
+        with _tokens(settings) as tokens:
+            tokens.revoke(identifier)
         _note(settings, "token revoked", identifier)
     except NotFound as error:
         say(f"Error: {error.message}", "red")
@@ -305,13 +309,18 @@ def revoke_token(
         say(f"Revoked {identifier}.")
 
 
-def _tokens(settings: Settings) -> Tokens:
+@contextmanager
+def _tokens(settings: Settings) -> Iterator[Tokens]:
+    """The tokens of a database that was migrated before."""
     from homophily_service.store.database import Database
     from homophily_service.tokens import Tokens
 
     database = Database(settings.database)
-    database.migrate()
-    return Tokens(database)
+    try:
+        database.check_is_new_enough()
+        yield Tokens(database)
+    finally:
+        database.close()
 
 
 def _note(settings: Settings, action: str, token: str, **more: str) -> None:

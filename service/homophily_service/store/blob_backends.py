@@ -19,7 +19,7 @@ import secrets
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from homophily_service.errors import DataLoss, LimitExceeded, Unavailable
 
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"
+UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{24}}", re.ASCII)
 SEGMENT = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,127}", re.ASCII)
 
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -49,6 +50,26 @@ class StoredFile:
     name: str
     sha256: str
     bytes: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder that has files: its path, their sizes by name, and when it was written."""
+
+    path: str
+    sizes: Mapping[str, int]
+    # Of the manifest; of the newest file if there is none.
+    modified: float
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(self.sizes.values())
+
+    @property
+    def is_published(self) -> bool:
+        """Whether there is a manifest."""
+        return MANIFEST in self.sizes
 
 
 # Files, each in pieces.
@@ -79,12 +100,23 @@ class Backend(ABC):
         """Remove what is directly in this folder, the manifest first; nothing there is fine."""
 
     @abstractmethod
-    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
-        """The path and time of every object and of every folder of files that never became one."""
+    def move(self, source: str, target: str) -> bool:
+        """Move what is in a folder to another path; False if nothing is at the first, or an object at the second.
+
+        A process killed on the way leaves the object at one of them at least.
+        """
+
+    @abstractmethod
+    def walk(self, prefix: str) -> Sequence[Entry]:
+        """Every folder that has files, whoever wrote them."""
 
     @abstractmethod
     def sweep(self, before: float) -> int:
-        """Remove what unfinished writes last touched before that time."""
+        """Remove what unfinished writes outside of objects' places last touched before that time."""
+
+    @abstractmethod
+    def stored_name(self, file: StoredFile) -> str:
+        """What a file of an object is called here."""
 
 
 @contextmanager
@@ -142,6 +174,13 @@ def _write_file(name: str, within: int, pieces: Iterable[memoryview]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove_empty(path: str, folders: Sequence[int]) -> None:
+    """Remove the folder at the path if it is empty, and those above it that become so."""
+    with suppress(OSError):  # the first one that is not empty ends it
+        for name, within in reversed(list(zip(path.split("/"), folders, strict=False))):
+            os.rmdir(name, dir_fd=within)
 
 
 class Folder(Backend):
@@ -233,24 +272,38 @@ class Folder(Backend):
                         os.unlink(MANIFEST, dir_fd=within)
             return moved
 
-    def _move(self, source: Path, path: str) -> bool:
+    def move(self, source: str, target: str) -> bool:
+        """See Backend."""
+        above, _, name = source.rpartition("/")
+        with storage_errors(source), suppress(FileNotFoundError), self._open(above) as folders:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=folders[-1], follow_symlinks=False).st_mode):
+                return False
+            if not self._move(name, target, folders[-1]):
+                return False
+            os.fsync(folders[-1])
+            _remove_empty(above, folders)
+            return True
+        return False
+
+    def _move(self, source: Path | str, path: str, within: int | None = None) -> bool:
         """Rename a finished folder to its place; False if an object is there."""
         parent, _, name = path.rpartition("/")
         for _attempt in range(10):
             try:
                 with self._open(parent, create=True) as folders:
-                    os.rename(source, name, dst_dir_fd=folders[-1])
+                    os.rename(source, name, src_dir_fd=within, dst_dir_fd=folders[-1])
                     try:
                         for folder in reversed(folders):
                             os.fsync(folder)
                     except OSError:
                         # Nobody was told that it is there, and it may not be after a crash.
                         with suppress(OSError):
-                            os.rename(name, source, src_dir_fd=folders[-1])
+                            os.rename(name, source, src_dir_fd=folders[-1], dst_dir_fd=within)
                         raise
                     return True
             except FileNotFoundError:
-                continue  # delete took a parent away that had become empty
+                # Either the source is gone, which ends it, or delete took a parent away that had become empty.
+                os.stat(source, dir_fd=within, follow_symlinks=False)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
@@ -276,30 +329,34 @@ class Folder(Backend):
             for name in names:
                 with suppress(FileNotFoundError, IsADirectoryError):
                     os.unlink(name, dir_fd=folders[-1])
-            with suppress(OSError):  # the first folder that is not empty ends it
-                for name, within in reversed(list(zip(path.split("/"), folders, strict=False))):
-                    os.rmdir(name, dir_fd=within)
+            _remove_empty(path, folders)
 
-    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
-        """See Backend."""
+    def walk(self, prefix: str) -> Sequence[Entry]:
+        """See Backend. Links count as files and are not followed."""
         found = []
         with storage_errors(prefix or "/"), suppress(FileNotFoundError), self._open(prefix) as folders:
             for where, subfolders, files, within in os.fwalk(".", dir_fd=folders[-1]):
-                subfolders[:] = filter(SEGMENT.fullmatch, subfolders)
-                ours = [MANIFEST] if MANIFEST in files else [name for name in files if name.endswith(".npy")]
                 path = "/".join(part for part in (prefix, *where.split("/")) if part not in ("", "."))
-                with suppress(FileNotFoundError):
-                    times = [os.stat(name, dir_fd=within, follow_symlinks=False).st_mtime for name in ours]
-                    if times and path:
-                        found.append((path, max(times)))
+                sizes, times = {}, {}
+                for name in [*files, *subfolders]:
+                    with suppress(FileNotFoundError):
+                        told = os.stat(name, dir_fd=within, follow_symlinks=False)
+                        if not stat.S_ISDIR(told.st_mode):
+                            sizes[name], times[name] = told.st_size, told.st_mtime
+                if sizes:
+                    found.append(Entry(path, sizes, times.get(MANIFEST, max(times.values()))))
         return found
+
+    def stored_name(self, file: StoredFile) -> str:
+        """See Backend."""
+        return file.name
 
     def sweep(self, before: float) -> int:
         """See Backend."""
         swept = 0
         with storage_errors("sweep"), os.scandir(self.root) as entries:
             for entry in entries:
-                if not entry.name.startswith(TEMPORARY) or entry.is_symlink():
+                if not UNFINISHED.fullmatch(entry.name) or entry.is_symlink():
                     continue
                 # Both exceptions: a writer was done with it meanwhile, or it is none of ours.
                 with suppress(FileNotFoundError, NotADirectoryError), os.scandir(entry) as files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
@@ -19,9 +20,9 @@ from obstore.store import S3Store
 from homophily_service.errors import DataLoss
 from homophily_service.store.blob_backends import (
     MANIFEST,
-    SEGMENT,
     Backend,
     Contents,
+    Entry,
     StoredFile,
     check_manifest_size,
     check_size,
@@ -33,6 +34,8 @@ from homophily_service.store.blob_backends import (
 # A request of obstore may take 30 s in all, body included: files go in parts that a slow line manages in that time.
 _PART_BYTES = 16 << 20
 _MAX_PARTS = 10_000
+# S3 itself copies up to 5 GB, and is given 30 s for it.
+_COPY_BYTES = 1 << 30
 
 
 class Bucket(Backend):
@@ -51,10 +54,6 @@ class Bucket(Backend):
             self._store = S3Store.from_url(url, **options)
         except BaseError as error:
             raise ValueError(f"A bucket must be given as s3://bucket/prefix. Got {url} instead.") from error
-
-    @staticmethod
-    def _key(path: str, file: StoredFile) -> str:
-        return f"{path}/{file.name.removesuffix('.npy')}.{file.sha256[:16]}.npy"
 
     def manifest(self, path: str) -> bytes | None:
         """See Backend."""
@@ -122,33 +121,68 @@ class Bucket(Backend):
         """See Backend."""
         with storage_errors(path):
             self._store.delete(f"{path}/{MANIFEST}")
-            keys = [item["path"] for chunk in self._store.list(path) for item in chunk]
-            keys = [key for key in keys if key.rpartition("/")[0] == path]
-            if keys:
-                self._store.delete(keys)
+            if names := self._directly_in(path):
+                self._store.delete([f"{path}/{name}" for name in names])
 
-    def walk(self, prefix: str) -> Sequence[tuple[str, float]]:
+    def move(self, source: str, target: str) -> bool:
+        """See Backend. The manifest is copied last, and the first to be deleted."""
+        with storage_errors(source):
+            items = self._directly_in(source)
+            if not items or self.manifest(target) is not None:
+                return False
+            try:
+                for name, size in items.items():
+                    if name != MANIFEST:
+                        self._copy(f"{source}/{name}", f"{target}/{name}", size)
+                manifest = self.manifest(source)
+            except FileNotFoundError:
+                return False  # somebody else has moved it meanwhile
+            if MANIFEST in items and (manifest is None or not self._put_manifest(target, manifest)):
+                return False
+            self.delete(source)
+            return True
+
+    def _copy(self, source: str, target: str, size: int) -> None:
+        if size <= _COPY_BYTES:
+            self._store.copy(source, target)
+            return
+        part = max(_PART_BYTES, -(-size // _MAX_PARTS))
+        # In a thread of its own: while obstore asks for pieces, it cannot be asked for anything.
+        with ThreadPoolExecutor(1) as reader:
+
+            def piece(start: int) -> memoryview:
+                length = min(_PART_BYTES, size - start)
+                return memoryview(reader.submit(self._store.get_range, source, start=start, length=length).result())
+
+            pieces = map(piece, range(0, size, _PART_BYTES))
+            self._store.put(target, pieces, use_multipart=True, chunk_size=part, max_concurrency=4)
+
+    def walk(self, prefix: str) -> Sequence[Entry]:
         """See Backend."""
-        return [(path, modified) for path, (_, modified) in self._folders(prefix).items()]
-
-    def sweep(self, before: float) -> int:
-        """See Backend."""
-        remnants = [
-            path for path, (published, modified) in self._folders("").items() if not published and modified < before
-        ]
-        for path in remnants:
-            self.delete(path)
-        return len(remnants)
-
-    def _folders(self, prefix: str) -> dict[str, tuple[bool, float]]:
-        """Every folder: whether it has a manifest, and when this, or else the newest file, was written."""
-        folders: dict[str, tuple[bool, float]] = {}
+        sizes: dict[str, dict[str, int]] = {}
+        times: dict[str, tuple[bool, float]] = {}
         with storage_errors(prefix or "/"):
             for chunk in self._store.list(prefix or None, chunk_size=1000):
                 for item in chunk:
                     path, _, name = item["path"].rpartition("/")
-                    ours = name == MANIFEST or name.endswith(".npy")
-                    if ours and all(SEGMENT.fullmatch(segment) for segment in path.split("/")):
-                        seen = (name == MANIFEST, item["last_modified"].timestamp())
-                        folders[path] = max(folders.get(path, seen), seen)
-        return folders
+                    sizes.setdefault(path, {})[name] = item["size"]
+                    seen = (name == MANIFEST, item["last_modified"].timestamp())
+                    times[path] = max(times.get(path, seen), seen)
+        return [Entry(path, found, times[path][1]) for path, found in sizes.items()]
+
+    def sweep(self, before: float) -> int:  # noqa: ARG002
+        """See Backend: an unfinished write is a folder without manifest in an object's place."""
+        return 0
+
+    def stored_name(self, file: StoredFile) -> str:
+        """See Backend."""
+        return f"{file.name.removesuffix('.npy')}.{file.sha256[:16]}.npy"
+
+    def _key(self, path: str, file: StoredFile) -> str:
+        return f"{path}/{self.stored_name(file)}"
+
+    def _directly_in(self, path: str) -> dict[str, int]:
+        """The sizes of the files in a folder, without those further below."""
+        items = [item for chunk in self._store.list(path) for item in chunk]
+        split = [(*item["path"].rpartition("/"), item["size"]) for item in items]
+        return {name: size for folder, _, name, size in split if folder == path}

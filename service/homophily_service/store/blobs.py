@@ -40,13 +40,23 @@ from homophily_service.store.blob_backends import (
     MANIFEST,
     SEGMENT,
     Backend,
+    Entry,
     Folder,
     StoredFile,
+    check_size,
     open_file,
     open_folder,
     storage_errors,
 )
 from homophily_service.store.blob_bucket import Bucket
+from homophily_service.store.layout import (
+    IDENTITY,
+    QUARANTINE,
+    is_object,
+    is_unfinished,
+    quarantine_path,
+    quarantined,
+)
 
 FORMAT = 1
 _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "float32", "float64")
@@ -170,11 +180,61 @@ class Blobs:
         self._backend.delete(path)
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
-        """The path and the time (seconds of the epoch) of every object and every remnant of one; "" lists all."""
+        """The path and the time (seconds of the epoch) of every object and every remnant of one.
+
+        "" lists all but the store's own: what is in quarantine, and the store's identity.
+        """
+
+        def is_listed(entry: Entry) -> bool:
+            segments = entry.path.split("/")
+            has_arrays = entry.is_published or any(name.endswith(".npy") for name in entry.sizes)
+            hidden = not prefix and segments[0] in (QUARANTINE, IDENTITY)
+            return has_arrays and not hidden and all(map(SEGMENT.fullmatch, segments))
+
+        return iter([(entry.path, entry.modified) for entry in self.entries(prefix) if is_listed(entry)])
+
+    def entries(self, prefix: str = "") -> Sequence[Entry]:
+        """Every folder that has files below a path, ours or not."""
         prefix = prefix.rstrip("/")
         if prefix:
             _check_path(prefix)
-        return iter(self._backend.walk(prefix))
+        return self._backend.walk(prefix)
+
+    def is_ours(self, entry: Entry) -> bool:
+        """Whether a folder is an object of ours, or what a killed process of ours left of one."""
+        place = quarantined(entry.path)
+        path = entry.path if place is None else place.path
+        if not entry.is_published:
+            return is_unfinished(path) and all(name.endswith(".npy") for name in entry.sizes)
+        if not is_object(path):
+            return False
+        try:
+            raw = self._backend.manifest(entry.path)
+            return raw is not None and bool(_read_manifest(entry.path, raw))
+        except (DataLoss, FailedPrecondition):
+            return False
+
+    def quarantine(self, path: str, since: float) -> bool:
+        """Take an object out of its place; False if none of ours can be there. :meth:`restore` puts it back."""
+        return is_object(path) and self._backend.move(path, quarantine_path(path, since))
+
+    def restore(self, path: str) -> bool:
+        """Put an object that is at this path in quarantine back; False if it is not there, or its place is taken."""
+        place = quarantined(path)
+        return place is not None and self._backend.move(path, place.path)
+
+    def verify(self, entry: Entry, *, hashes: bool) -> None:
+        """DataLoss, naming the file, unless all files are there in their sizes and, if asked for, unchanged."""
+        raw = self._backend.manifest(entry.path)
+        if raw is None:
+            raise DataLoss(f"{entry.path}/{MANIFEST} is missing")
+        for file in _read_manifest(entry.path, raw)[1].values():
+            size = entry.sizes.get(self._backend.stored_name(file))
+            if size is None:
+                raise DataLoss(f"{entry.path}/{file.name} is missing")
+            check_size(f"{entry.path}/{file.name}", file, size)
+            if hashes:
+                self._load(entry.path, file)
 
     def sweep_remnants(self, older_than_seconds: float) -> int:
         """Remove what writers that were killed so long ago left unpublished, and say how much that was."""

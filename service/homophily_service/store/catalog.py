@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Row, delete, exc, exists, func, insert, selec
 
 from homophily_service.errors import AlreadyExists, NotFound
 from homophily_service.names import ResourceName
-from homophily_service.store.database import Database, now
-from homophily_service.store.tables import graphs, resources
+from homophily_service.store.database import Database, now, time_of
+from homophily_service.store.tables import graphs, jobs, resources
 
 
 class Catalog:
@@ -141,6 +141,18 @@ class Catalog:
         with self.database.read() as connection:
             found = [(str(collection), int(size or 0)) for collection, size in connection.execute(by_collection)]
             return [*found, ("graphs", int(connection.scalar(select(func.sum(graphs.c.bytes))) or 0))]
+
+    def refers_to(self, blob: str) -> bool:
+        """Whether something refers to the arrays at this path."""
+        found = select(exists().where(resources.c.blob == blob) | exists().where(graphs.c.blob == blob))
+        with self.database.read() as connection:
+            return bool(connection.scalar(found))
+
+    def oldest_record(self) -> tuple[float | None, float]:
+        """When the oldest record that is left was made, if there is one, and the database's time."""
+        with self.database.read() as connection:
+            oldest = [connection.scalar(select(func.min(table.c.created))) for table in (resources, graphs, jobs)]
+            return min((time for time in oldest if time is not None), default=None), time_of(connection)
 
     def blobs(self) -> set[str]:
         """The paths of all arrays that something refers to."""

@@ -17,7 +17,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, text
+from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -55,6 +55,11 @@ def _postgres_now(*_: Any, **__: Any) -> str:
     return "extract(epoch from statement_timestamp())::float8"
 
 
+def time_of(connection: Connection) -> float:
+    """The time of a database that is connected to."""
+    return float(connection.scalar(select(now())) or 0.0)
+
+
 class Database:
     """One engine, used by any thread."""
 
@@ -85,13 +90,25 @@ class Database:
             else:
                 yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
+    def time(self) -> float:
+        """The database's time."""
+        with self.read() as connection:
+            return time_of(connection)
+
     def ping(self) -> None:
         """Raise Unavailable if the database does not answer."""
         with self.read() as connection:
             connection.execute(text("SELECT 1"))
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is a file of one machine, rather than a server that others use as well."""
+        return self.engine.dialect.name == "sqlite"
+
     def migrate(self) -> None:
         """Bring the tables up to this version; several processes may try at once."""
+        if self.is_embedded and self.engine.url.database:
+            Path(self.engine.url.database).parent.mkdir(parents=True, exist_ok=True)
         with self.write() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -105,24 +122,36 @@ class Database:
 
     def check_version(self) -> None:
         """Raise FailedPrecondition if the tables are not of this version."""
-        expected = ScriptDirectory.from_config(_alembic()).get_current_head()
-        with self.read() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
-        if found != expected:
-            raise FailedPrecondition(f"the database has schema {found}, this program needs {expected}")
+        found, needed, is_older = self._versions()
+        if found != needed:
+            advice = "run `homophily migrate`" if is_older else "they are of another version"
+            raise FailedPrecondition(f"the database has schema {found}, this program needs {needed}: {advice}")
 
     def check_is_new_enough(self) -> None:
         """Raise Unavailable while the tables are of an older version: somebody is about to migrate them.
 
         Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
         """
+        found, needed, is_older = self._versions()
+        if is_older:
+            raise Unavailable(
+                f"the database has schema {found}, this program needs {needed}: migrate it first (`homophily migrate`)"
+            )
+
+    def _versions(self) -> tuple[str | None, str | None, bool]:
+        """The version of the tables, the one that this program needs, and whether the first is an older one."""
         script = ScriptDirectory.from_config(_alembic())
+        found, needed = self._revision(), script.get_current_head()
+        older = {revision.revision for revision in script.walk_revisions()} - {needed}
+        return found, needed, found is None or found in older
+
+    def _revision(self) -> str | None:
+        """The version of the tables; None if there are none. SQLite's file is not made by looking for it."""
+        path = self.engine.url.database
+        if self.is_embedded and path and not Path(path).exists():
+            return None
         with self.read() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
-        older = {revision.revision for revision in script.walk_revisions()} - {script.get_current_head()}
-        if found is None or found in older:
-            needed = script.get_current_head()
-            raise Unavailable(f"the database has schema {found}, this program needs {needed}: migrate it first")
+            return MigrationContext.configure(connection).get_current_revision()
 
     def close(self) -> None:
         """Close idle connections."""
@@ -158,8 +187,6 @@ def _postgres_engine(url: URL) -> Engine:
 
 
 def _sqlite_engine(url: URL, busy_seconds: float) -> Engine:
-    if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": busy_seconds}, pool_size=8, max_overflow=8)
 
     @event.listens_for(engine, "connect")

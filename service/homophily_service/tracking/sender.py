@@ -261,7 +261,7 @@ class Sender:
         row = self.stores.catalog.get(EmbeddingName.parse(made.name, "name"))
         names = [COORDINATES, MUST_LINKS, CANNOT_LINKS, VIOLATED_MUST_LINKS, VIOLATED_CANNOT_LINKS]
         arrays = self.stores.blobs.read(row.blob, *names, *([CLUSTERS] if made.clusters else [])).arrays
-        given = load_embedding(self.stores.blobs, row.blob)[1]
+        given = load_embedding(self.stores, row.blob)[1]
         labels = dict(zip(given.label_points.tolist(), given.label_classes.tolist(), strict=True))
         return embedding_pictures(
             made,

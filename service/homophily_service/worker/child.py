@@ -14,6 +14,7 @@ from homophily_service.processes import begin, fair_memory, fair_threads, limit_
 from homophily_service.stores import Stores
 from homophily_service.warm import warm_up, warm_up_maps
 from homophily_service.worker.compute import KINDS, compute
+from homophily_service.worker.importing import remove_abandoned
 from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, WAIT, Task, Waiting
 
 # Not __name__, which is __main__ in the process.
@@ -24,6 +25,7 @@ def main() -> None:
     """Serve the supervisor until it goes away."""
     connection, settings = begin()
     start_logging(settings.log_level)
+    remove_abandoned(settings)
     stores, threads = Stores.open(settings), fair_threads(settings)
     try:
         backend = select_device(settings.device)

@@ -77,7 +77,7 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         embedding.model, earlier, said = request.model, None, nothing
     else:
         source = parent = embedding_pb2.Embedding.FromString(row.message)
-        earlier, said = load_embedding(work.stores.blobs, row.blob)
+        earlier, said = load_embedding(work.stores, row.blob)
         embedding.parent_embedding, embedding.model = parent.name, parent.model
         request.n_components = parent.components
         if parent.clusters and not request.HasField("n_clusters"):

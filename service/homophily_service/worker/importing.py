@@ -7,8 +7,14 @@ that it claims, so that no import can take the place of a graph that others buil
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
-import tempfile
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,7 @@ from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded
 from homophily_service.models import CLASSIFIERS, Classifier, graph_path, save_model
 from homophily_service.names import ModelName
 from homophily_service.parameters import METRICS, MULTICLASS, SPACES, SYMMETRIZATIONS, WEIGHTS, class_values
+from homophily_service.settings import Settings
 from homophily_service.store.blob_backends import MANIFEST
 from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
 from homophily_service.tracking.place import connect
@@ -25,6 +32,10 @@ from homophily_service.worker.work import Work
 
 # The folder of ours inside MLflow's.
 FOLDER = "homophily"
+_RUNS = "runs:/"
+# Three folders of ours have a few dozen files.
+_MOST_FILES = 1000
+_SMALLEST_LIMIT = 1 << 20
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
 
 
@@ -32,7 +43,7 @@ def import_model(work: Work) -> bytes:
     """A model of this service out of a registered one, serialised."""
     request = job_pb2.ImportModelRequest.FromString(work.task.request)
     work.stage.enter("load")
-    with tempfile.TemporaryDirectory(prefix="homophily-") as folder:
+    with _folder_of_its_own(work) as folder:
         path = _download(work, request.uri, folder)
         parts = _read(path, request.uri)
         try:
@@ -41,7 +52,7 @@ def import_model(work: Work) -> bytes:
             raise DataLoss(f"{request.uri} is damaged: {error}") from error
         model = _described(work, parts, classifier, request)
         work.stage.enter("save")
-        model.graph.digest = _keep_graph(work, path / FOLDER / GRAPH / MANIFEST, classifier)
+        model.graph.digest = _keep_graph(work, path / GRAPH / MANIFEST, classifier)
         classifier.set_params(n_jobs=work.threads)
         model.size_bytes = save_model(
             work.stores.blobs, work.task.result_path, classifier, calibrate=parts.is_calibrated
@@ -51,29 +62,114 @@ def import_model(work: Work) -> bytes:
     return job_pb2.ImportResult(model=model).SerializeToString()
 
 
-def _download(work: Work, uri: str, folder: str) -> Path:
-    connect(work.settings)
-    import mlflow
-    from mlflow.exceptions import MlflowException
+# -- the folder
 
+
+def _downloads(settings: Settings) -> Path:
+    return settings.data_dir.absolute() / "imports"
+
+
+@contextmanager
+def _folder_of_its_own(work: Work) -> Iterator[Path]:
+    """A new folder, locked while this process lives and removed in the end."""
+    folder = _downloads(work.settings) / work.task.token
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder))
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def remove_abandoned(settings: Settings) -> None:
+    """Remove the folders of processes that were killed: nobody has locked them."""
+    for folder in _downloads(settings).glob("*"):
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+# -- the download
+
+
+def _download(work: Work, uri: str, folder: Path) -> Path:
+    """Fetch what is ours of a registered model, once its size is known; returns where it is."""
+    connect(work.settings)
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    run, _, path = uri.removeprefix(_RUNS).partition("/")
+    root, path = (f"{_RUNS}{run}", path.rstrip("/")) if uri.startswith(_RUNS) else (uri, "")
+    ours = f"{path}/{FOLDER}" if path else FOLDER
+    limit = work.settings.max_dataset_bytes
+    try:
+        # It is looked up once: an alias may be moved meanwhile.
+        repository: Any = get_artifact_repository(root)
+        sizes = _sizes(repository, ours)
+        if not sizes:
+            if not repository.list_artifacts(path or None):
+                raise NotFound(f"{uri}: there is nothing")
+            raise FailedPrecondition(f"{uri}: it is no model of Homophily", reason="NOT_A_MODEL")
+        if sum(sizes.values()) > limit:
+            raise LimitExceeded(f"{uri} has {sum(sizes.values())} bytes, the limit is {limit}")
+        for file, size in sizes.items():
+            with _files_of_at_most(size):
+                repository.download_artifacts(file, dst_path=str(folder))
+            work.stage.now_and_then()
     except MlflowException as error:
         sentence = " ".join(str(error).split())[:300]
         if error.error_code in _MISSING:
             raise NotFound(f"{uri}: {sentence}") from error
+        if os.strerror(errno.EFBIG) in sentence:
+            raise LimitExceeded(f"{uri} has more bytes than its registry said") from error
         raise Unavailable(f"the registry does not answer: {sentence}") from error
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise LimitExceeded(f"{uri} has more bytes than its registry said") from error
         raise Unavailable(f"{uri} cannot be fetched: {error}") from error
-    size = sum(file.lstat().st_size for file in path.rglob("*"))
-    if size > work.settings.max_dataset_bytes:
-        raise LimitExceeded(f"{uri} has {size} bytes, the limit is {work.settings.max_dataset_bytes}")
-    return path
+    return folder / ours
+
+
+def _sizes(repository: Any, path: str) -> dict[str, int]:
+    """The files below a path, with the bytes that each is said to have."""
+    sizes: dict[str, int] = {}
+    folders = [path]
+    while folders:
+        for found in repository.list_artifacts(folders.pop()):
+            if found.is_dir:
+                folders.append(found.path)
+            else:
+                sizes[found.path] = int(found.file_size or 0)
+            if len(sizes) + len(folders) > _MOST_FILES:
+                raise FailedPrecondition(f"{path} has more files than any model of Homophily", reason="NOT_A_MODEL")
+    return sizes
+
+
+@contextmanager
+def _files_of_at_most(size: int) -> Iterator[None]:
+    """Let no file that this process writes to grow beyond a size: whoever tries gets EFBIG."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # What else is written meanwhile, such as a log, shall not fail for a small file.
+    wanted = max(size, _SMALLEST_LIMIT)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# -- what it is
 
 
 def _read(path: Path, uri: str) -> Parts:
     try:
-        parts = read_parts(path / FOLDER)
+        parts = read_parts(path)
     except FailedPrecondition as error:
         raise FailedPrecondition(f"{uri}: {error.message}", reason=error.reason) from error
     except DataLoss as error:

@@ -153,7 +153,7 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
 
 def _points(work: Work, blob: str, dataset: dataset_pb2.Dataset) -> Any:
     columns = dataset.shape.csr.columns or dataset.shape.dense.columns
-    return points_from_parts(work.stores.blobs.read(blob).arrays, columns)
+    return points_from_parts(work.stores.read(blob).arrays, columns)
 
 
 def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> KNNGraph:

@@ -134,7 +134,7 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
             _log.warning("a stored graph is damaged or lost and will be built again: %s", loss.message)
     reused = graph is not None
     if graph is None:
-        stored = work.stores.blobs.read(blob)
+        stored = work.stores.read(blob)
         points = points_from_parts(stored.arrays, described.dimensions)
         graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend).fit(points)
         fresh = graph_path(digest, work.task.token)
