@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-# Postgres is started by a fork that runs another program at once. gRPC would stop its channels for it, and was seen
-# not to go on: before it is imported, it is told that there is nothing to prepare.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# gRPC's Python client is at times served by its backup poller alone, every five seconds, which looks like a hang
-# (grpc/grpc#38290); five times a second does no harm.
-os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "200")
+# The tests run gRPC with its defaults. It reads these variables when it is imported, which is after this file.
+for name in [name for name in os.environ if name.startswith("GRPC_")]:
+    del os.environ[name]
 
 #: Tests in the files of `make test-gpu` whose subject a GPU does not have, and why.
 OF_THE_CPU = {

@@ -273,7 +273,6 @@ class Client:
     def __init__(self, port: int) -> None:
         options = [
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 500),
             # Every client shall have a connection of its own.
             ("grpc.use_local_subchannel_pool", 1),
