@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from .service.databases import Postgres
 
 # The tests run gRPC with its defaults. It reads these variables when it is imported, which is after this file.
 for name in [name for name in os.environ if name.startswith("GRPC_")]:
@@ -64,3 +68,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether the long form of a test is wanted; the short one does the same, less often."""
     return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A Postgres server, one for each of the processes that run tests."""
+    from .service.databases import Postgres  # takes seconds, which tests of the core need not pay
+
+    server = Postgres()
+    yield server
+    server.close()

@@ -17,8 +17,9 @@ from homophily_service import queue
 from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.store.tables import graphs
 
+from ..service.databases import Postgres
 from ..service.mlflow_server import MlflowServer
-from .conftest import S3, MakeCluster, Postgres
+from .conftest import S3, MakeCluster
 from .harness import Client, Cluster, Process, clouds, embed_request, eventually, fit_request, free_port, labels
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:mlflow", "ignore::FutureWarning:mlflow")

@@ -17,7 +17,8 @@ import pytest
 from homophily_service import queue
 from homophily_service._pb import job_pb2, model_pb2
 
-from .conftest import S3, MakeCluster, Postgres
+from ..service.databases import Postgres
+from .conftest import S3, MakeCluster
 from .harness import PATIENCE, Client, Cluster, clouds, code, eventually, fit_request, points
 
 SECONDS_AWAY = 5.0
