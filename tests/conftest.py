@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 # The tests run gRPC with its defaults. It reads these variables when it is imported, which is after this file.
 for name in [name for name in os.environ if name.startswith("GRPC_")]:
     del os.environ[name]
+# Several processes run tests at once: libraries that wait for threads of their own would take their cores. numba's are
+# left, as the core counts its own threads by them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 #: Tests in the files of `make test-gpu` whose subject a GPU does not have, and why.
 OF_THE_CPU = {
