@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,35 @@ for name in [name for name in os.environ if name.startswith("GRPC_")]:
 # left, as the core counts its own threads by them.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+#: The files that take longest. They are run first, so that no process is left with one of them at the end.
+SLOWEST = (
+    "service/test_tracking.py",
+    "system/test_machines.py",
+    "system/test_kills.py",
+    "system/test_tracking.py",
+    "service/test_readme.py",
+    "system/test_outages.py",
+    "system/test_frozen.py",
+    "service/test_pictures.py",
+    "system/test_search.py",
+    "system/test_damage.py",
+    "service/test_observability.py",
+    "service/test_demo.py",
+    "system/test_stopping.py",
+    "service/test_queue.py",
+    "system/test_cancel.py",
+    "system/test_memory.py",
+    "system/test_attempts.py",
+    "system/test_predictors.py",
+    "service/test_predictor.py",
+    "service/test_client.py",
+    "service/test_api_server.py",
+    "service/test_upgrades.py",
+    "system/test_node_client.py",
+    "system/test_device.py",
+    "benchmarks/test_tables.py",
+)
 
 #: Tests in the files of `make test-gpu` whose subject a GPU does not have, and why.
 OF_THE_CPU = {
@@ -61,6 +91,9 @@ def _keep_the_dense_engine() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    ranks = {tests / file: rank for rank, file in enumerate(SLOWEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
     if config.getoption("--on-gpu"):
         for item in items:
             reason = OF_THE_CPU.get(item.name) or OF_THE_CPU.get(item.name.partition("[")[0])
