@@ -40,7 +40,7 @@ def test_no_acknowledged_job_is_lost_by_kills(
     make_cluster: MakeCluster, database_options: dict[str, str], long: bool
 ) -> None:
     # So many attempts that every job can succeed, however often it is hit.
-    cluster = make_cluster(max_attempts=100, **database_options)
+    cluster = make_cluster(max_attempts=100, max_job_attempts=100, **database_options)
     rng = random.Random(SEED)
     api, workers = cluster.serve(), [cluster.worker(), cluster.worker()]
     enough = threading.Event()

@@ -79,7 +79,8 @@ def test_machines_that_share_only_stores_do_each_job_once_while_they_are_killed(
 ) -> None:
     count, kills = (200, 40) if long else (12, 3)
     # So many attempts that every job can succeed, however often it is hit.
-    cluster = make_cluster(database_url=postgres.new_database(), blobs_url=s3.url, max_attempts=100)
+    attempts = {"max_attempts": 100, "max_job_attempts": 100}
+    cluster = make_cluster(database_url=postgres.new_database(), blobs_url=s3.url, **attempts)
     machines, rng = Machines(cluster, mlflow), random.Random(SEED)
     clients = [cluster.client(machines.ports[number % 2]) for number in range(CLIENTS)]
 
