@@ -10,18 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from homophily_service.errors import FailedPrecondition, Unavailable
+
+# Alembic is imported where it is used: processes that compute do not migrate, and start sooner without it.
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
 BUSY_SECONDS = 30.0
 # After how long a server is given up that answers nothing, not even that it is gone.
@@ -92,6 +92,9 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the tables up to this version; several processes may try at once."""
+        from alembic import command
+        from alembic.util import CommandError
+
         with self.write() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -105,9 +108,8 @@ class Database:
 
     def check_version(self) -> None:
         """Raise FailedPrecondition if the tables are not of this version."""
-        expected = ScriptDirectory.from_config(_alembic()).get_current_head()
-        with self.read() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
+        expected = _scripts().get_current_head()
+        found = self._revision()
         if found != expected:
             raise FailedPrecondition(f"the database has schema {found}, this program needs {expected}")
 
@@ -116,9 +118,8 @@ class Database:
 
         Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
         """
-        script = ScriptDirectory.from_config(_alembic())
-        with self.read() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
+        script = _scripts()
+        found = self._revision()
         older = {revision.revision for revision in script.walk_revisions()} - {script.get_current_head()}
         if found is None or found in older:
             needed = script.get_current_head()
@@ -128,8 +129,22 @@ class Database:
         """Close idle connections."""
         self.engine.dispose()
 
+    def _revision(self) -> str | None:
+        from alembic.runtime.migration import MigrationContext
+
+        with self.read() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+
+
+def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_alembic())
+
 
 def _alembic() -> Config:
+    from alembic.config import Config
+
     config = Config()
     # The configuration's parser wants each % twice.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
