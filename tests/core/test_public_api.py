@@ -48,6 +48,7 @@ def test_importing_the_core_and_fitting_on_the_cpu_loads_nothing_of_the_service_
         "mlflow",
         "cupy",
         "cupy_backends",
+        "cufinufft",
         "cuda",
         "matplotlib",
         "optuna",
