@@ -43,8 +43,11 @@ $(VENV)/.chromium: $(VENV)/.dev
 		{ apt-get update && apt-get install --yes --no-install-recommends chromium; } > $(VENV)/chromium.log 2>&1; \
 	then touch $@; fi
 
+# Tests start a hundred processes, which would compile our modules each time. Four at once, as the slowest tests mostly
+# wait; a file stays with one process, which has its fixtures, and tests/conftest.py puts the slowest files first.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
-	$(BIN)/python -m pytest -n 2 --durations 15
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 15
 
 # The files of the core suite whose subject takes a backend; what in them is of the CPU alone is told in tests/conftest.py.
 ON_GPU = answers calibration classify_graph classify_input classify_labels cluster graph relationship repulsion spectral

@@ -25,7 +25,6 @@ import grpc
 import numpy as np
 import uvloop
 
-from benchmarks import LIGHT_TRANSPORT
 from benchmarks.data import draw_labels, mnist, usps
 from benchmarks.light_client import LightClient
 from benchmarks.measure import timed
@@ -80,7 +79,7 @@ def serving(folder: Path, **settings: Any) -> Iterator[Service]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {name: value for name, value in os.environ.items() if name != LIGHT_TRANSPORT}
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
     # Runs are sent by a process beside it, whose work is not what is measured here.
     given = {"tracking": False, "audit_file": folder / "audit.jsonl", **settings}
     environment |= {f"HOMOPHILY_{name.upper()}": str(value) for name, value in given.items()}

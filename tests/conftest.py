@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Postgres is started by a fork that runs another program at once. gRPC would stop its channels for it, and was seen
-# not to go on: before it is imported, it is told that there is nothing to prepare.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# gRPC's Python client is at times served by its backup poller alone, every five seconds, which looks like a hang
-# (grpc/grpc#38290); five times a second does no harm.
-os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "200")
+if TYPE_CHECKING:
+    from .service.databases import Postgres
+
+# The tests run gRPC with its defaults. It reads these variables when it is imported, which is after this file.
+for name in [name for name in os.environ if name.startswith("GRPC_")]:
+    del os.environ[name]
+# Several processes run tests at once: libraries that wait for threads of their own would take their cores. numba's are
+# left, as the core counts its own threads by them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+#: The files that take longest. They are run first, so that no process is left with one of them at the end.
+SLOWEST = (
+    "service/test_tracking.py",
+    "system/test_machines.py",
+    "system/test_kills.py",
+    "system/test_tracking.py",
+    "service/test_readme.py",
+    "system/test_outages.py",
+    "system/test_frozen.py",
+    "service/test_pictures.py",
+    "system/test_search.py",
+    "system/test_damage.py",
+    "service/test_observability.py",
+    "service/test_demo.py",
+    "system/test_stopping.py",
+    "service/test_queue.py",
+    "system/test_cancel.py",
+    "system/test_memory.py",
+    "system/test_attempts.py",
+    "system/test_predictors.py",
+    "service/test_predictor.py",
+    "service/test_client.py",
+    "service/test_api_server.py",
+    "service/test_upgrades.py",
+    "system/test_node_client.py",
+    "system/test_device.py",
+    "benchmarks/test_tables.py",
+)
 
 #: Tests in the files of `make test-gpu` whose subject a GPU does not have, and why.
 OF_THE_CPU = {
@@ -56,6 +91,9 @@ def _keep_the_dense_engine() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    ranks = {tests / file: rank for rank, file in enumerate(SLOWEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
     if config.getoption("--on-gpu"):
         for item in items:
             reason = OF_THE_CPU.get(item.name) or OF_THE_CPU.get(item.name.partition("[")[0])
@@ -67,3 +105,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether the long form of a test is wanted; the short one does the same, less often."""
     return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A Postgres server, one for each of the processes that run tests."""
+    from .service.databases import Postgres  # takes seconds, which tests of the core need not pay
+
+    server = Postgres()
+    yield server
+    server.close()

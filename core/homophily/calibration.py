@@ -32,12 +32,18 @@ class Calibration:
     offsets: Floats
 
     def probabilities(self, scores: Floats) -> Floats:
-        """Class probabilities with shape (m, C): rows sum to 1, and the largest is at the decided class."""
+        """Class probabilities with shape (m, C): rows sum to 1, and the largest is at the decided class.
+
+        Of two classes, the second one has more than 0.5 exactly where it is decided.
+        """
         corrected = np.asarray(scores, dtype=np.float64) + self.offsets
         p = np.asarray(softmax(_logits(self.slope * corrected), axis=1))
         # Scores that differ by less than rounding share their probability; the decided class gets the last bit.
         decided = decide_index(corrected)
-        rows = np.flatnonzero(p.argmax(axis=1) != decided)
+        is_short = p.argmax(axis=1) != decided
+        if p.shape[1] == 2:
+            is_short |= (decided == 1) & (p[:, 1] <= 0.5)
+        rows = np.flatnonzero(is_short)
         p[rows, decided[rows]] = np.nextafter(p[rows].max(axis=1), 2.0)
         return p
 

@@ -195,8 +195,7 @@ def embedded_service(folder: Path) -> Iterator[str]:
         began = time.monotonic()
         with Status("starting a service of our own", console=err):
             target = _address(process, log)
-            if ask_health(target, START_SECONDS) != "SERVING":
-                raise DemoFailed(f"the service on {target} is not ready{_tail(log)}")
+            _wait_until_ready(process, target, log)
         say(f"✓ a service runs on {target} ({time.monotonic() - began:.1f} s)")
         yield target
     except BaseException:
@@ -217,6 +216,15 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
     if match is None:
         raise DemoFailed(f"the service did not start{_tail(log)}")
     return match.group(1)
+
+
+def _wait_until_ready(process: subprocess.Popen[str], target: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    # It may answer before it can compute, and one question may be lost.
+    while ask_health(target, deadline - time.monotonic()) != "SERVING":
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise DemoFailed(f"the service on {target} is not ready{_tail(log)}")
+        time.sleep(0.1)
 
 
 def _wait_or_kill(process: subprocess.Popen[str]) -> int:

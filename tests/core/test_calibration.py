@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, softmax
@@ -61,6 +61,7 @@ def test_binary_probability_rises_with_the_score():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 3, 10]), st.floats(1e-8, 1e8))
+@example(0, 1, 2.0)  # probabilities 0.5 and the number below it
 def test_the_most_probable_class_is_the_decided_one(seed, n, slope):
     rng = np.random.default_rng(seed)
     offsets = rng.normal(size=n)

@@ -41,9 +41,24 @@ def test_public_names_come_with_a_runnable_example(name):
     assert ">>>" in getattr(homophily, name).__doc__
 
 
-def test_importing_the_core_loads_nothing_of_the_service():
-    outside = ["grpc", "sqlalchemy", "mlflow", "cupy", "matplotlib", "optuna", "homophily_service"]
-    program = f"import homophily, sys; print([name for name in {outside} if name in sys.modules])"
+def test_importing_the_core_and_fitting_on_the_cpu_loads_nothing_of_the_service_or_of_cuda():
+    outside = [
+        "grpc",
+        "sqlalchemy",
+        "mlflow",
+        "cupy",
+        "cupy_backends",
+        "cufinufft",
+        "cuda",
+        "matplotlib",
+        "optuna",
+        "homophily_service",
+    ]
+    program = f"""
+import sys, numpy as np, homophily
+homophily.ERRClassifier().fit(np.arange(40.0)[:, None], [0, 1, *[-1] * 38])
+print([name for name in {outside} if name in sys.modules])
+"""
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"
     assert run.stderr == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -237,26 +236,16 @@ def test_a_stage_ends_when_its_time_is_over_by_the_clock():
     assert ends["relationships"] == pytest.approx(6.3)
 
 
-def test_optuna_is_needed_only_beyond_the_design():
-    program = """
-import sys
-sys.modules["optuna"] = None
-from homophily.selection import Search
-from tests.core.test_select import pretend
-search = Search(3000, 2, trials=18)
-while groups := search.ask():
-    search.tell(map(pretend, groups))
-print(len(search.trials), search.best.method)
-search = Search(3000, 2, method="irr", trials=240)
-search.tell(map(pretend, search.ask()))
-try:
-    search.ask()
-except ImportError as error:
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert "18 err" in run.stdout
-    assert "pip install homophily[search]" in run.stdout
+def test_optuna_is_needed_only_beyond_the_design(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    search = Search(3000, 2, trials=18)
+    while groups := search.ask():
+        search.tell(map(pretend, groups))
+    assert (len(search.trials), search.best.method) == (18, "err")
+    search = Search(3000, 2, method="irr", trials=240)
+    search.tell(map(pretend, search.ask()))
+    with pytest.raises(ImportError, match=r"pip install homophily\[search\]"):
+        search.ask()
 
 
 def told_gain(gain, metric):

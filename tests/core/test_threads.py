@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from sklearn.datasets import make_moons
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from homophily import ERRClassifier
 from homophily.threads import single_threaded_blas
@@ -36,14 +36,14 @@ def test_a_forked_child_can_search_neighbours():
 
 
 def test_blas_has_its_threads_back_when_the_last_user_leaves():
-    before = blas_threads()
-    one, other = single_threaded_blas(), single_threaded_blas()
-    one.__enter__()
-    other.__enter__()
-    one.__exit__(None, None, None)
-    assert set(blas_threads()) == {1}
-    other.__exit__(None, None, None)
-    assert blas_threads() == before
+    with threadpool_limits(2):
+        one, other = single_threaded_blas(), single_threaded_blas()
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)
+        assert set(blas_threads()) == {1}
+        other.__exit__(None, None, None)
+        assert set(blas_threads()) == {2}
 
 
 def test_fits_at_the_same_time_give_the_answers_of_fits_in_turn():

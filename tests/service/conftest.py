@@ -16,11 +16,24 @@ from .databases import (  # noqa: F401
     database,
     database_url,
     empty_url,
-    postgres,
     postgres_tables,
     sqlite_template,
 )
-from .serving import Project, Service, running
+from .serving import Project, Service, closed_channels, running
+
+
+@pytest.fixture(autouse=True)
+def closed_after_the_test() -> Iterator[None]:
+    """No test leaves a connection open."""
+    with closed_channels():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def closed_after_the_module() -> Iterator[None]:
+    """Nor do the fixtures of a module."""
+    with closed_channels():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import itertools
 import os
@@ -11,9 +10,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -21,94 +20,86 @@ import pytest
 from homophily_service.store.database import Database
 from homophily_service.store.tables import metadata
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+from .serving import PATIENCE, eventually
 
 
 class Postgres:
-    """A server in a folder of its own, reached by a socket in it, without the care for the disk that takes time."""
+    """A server in a folder of its own, reached by a socket in it. It ends with the thread that starts it.
+
+    It may forget what a crash of the machine would lose, which no test has; a crash of its own loses nothing.
+    """
+
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "listen_addresses": "",
+        "max_connections": 200,
+        "fsync": "off",
+        "full_page_writes": "off",
+    }
 
     def __init__(self) -> None:
         # A wheel that brings the programs; what it does when it is imported is not needed.
-        found = importlib.util.find_spec("pgserver")
-        assert found is not None
-        assert found.origin is not None
-        self.programs = Path(found.origin).parent / "pginstall" / "bin"
-        # Not in pytest's folder, which no other user may enter.
+        wheel = importlib.util.find_spec("pgserver")
+        assert wheel is not None
+        assert wheel.origin is not None
+        self._programs = Path(wheel.origin).parent / "pginstall" / "bin"
+        # Not below pytest's folder, which no other user may enter: Postgres refuses to run as root.
         self.folder = Path(tempfile.mkdtemp(prefix="homophily-postgres-"))
-        # Postgres refuses to run as root.
-        self.user = "nobody" if os.geteuid() == 0 else None
-        if self.user is not None:
-            os.chown(self.folder, pwd.getpwnam(self.user).pw_uid, -1)
-        options = "-D data -U postgres --auth=trust --no-sync --locale=C --encoding=UTF8"
-        subprocess.run(
-            [self.programs / "initdb", *options.split()],
-            cwd=self.folder,
-            user=self.user,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        self.process: subprocess.Popen[bytes] | None = None
-        self.names = (f"test{number}" for number in itertools.count())
+        self._names = (f"test{number}" for number in itertools.count())
+        if os.geteuid() == 0:
+            os.chown(self.folder, pwd.getpwnam("nobody").pw_uid, -1)
+        options = "-U postgres --auth=trust --no-sync --locale=C --encoding=UTF8"
+        initdb = self._command("initdb", *options.split())
+        subprocess.run(initdb, check=True, cwd=self.folder, stdout=subprocess.DEVNULL)
         self.start()
 
-    def url(self, name: str) -> str:
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = next(self._names)
+        self._execute(f"CREATE DATABASE {name}")
         return f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
-
-    def execute(self, statement: str) -> None:
-        with psycopg.connect(f"host={self.folder} user=postgres", autocommit=True) as connection:
-            connection.execute(statement.encode())
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        settings = {"listen_addresses": "", "unix_socket_directories": self.folder, "max_connections": 200}
-        careless = dict.fromkeys(("fsync", "synchronous_commit", "full_page_writes"), "off")
-        options = [word for name, value in (settings | careless).items() for word in ("-c", f"{name}={value}")]
+        settings = {"unix_socket_directories": self.folder} | self.SETTINGS
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [self.programs / "postgres", "-D", "data", *options],
-                cwd=self.folder,
-                user=self.user,
-                stdout=log,
-                stderr=log,
-                # A test run that is killed must not leave it behind.
-                preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0),
+            self._process = subprocess.Popen(
+                self._command("postgres", *options), cwd=self.folder, stdout=log, stderr=log
             )
-        while True:
-            try:
-                return self.execute("SELECT 1")
-            except psycopg.OperationalError:
-                if self.process.poll() is not None:
-                    raise
-                time.sleep(0.02)
+        eventually(self._answers)
 
-    def stop(self) -> None:
-        """Stop as an administrator would: sessions are ended."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
+    def stop(self, how: str = "fast") -> None:
+        """Stop: "fast" ends sessions in order, "immediate" is a crash."""
+        self._process.send_signal({"fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
+        self._process.wait(PATIENCE)
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Stop for good."""
+        self.stop("immediate")
+        shutil.rmtree(self.folder)
+
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        # By another program: becoming another user by ourselves means to fork, which gRPC's threads do not survive.
+        become = ["--reuid=nobody", "--clear-groups"] if os.geteuid() == 0 else []
+        return ["setpriv", *become, "--pdeathsig=QUIT", str(self._programs / program), "-D", "data", *arguments]
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, (self.folder / "log").read_text()
         try:
-            self.stop()
-        finally:
-            shutil.rmtree(self.folder)
+            self._execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
 
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A Postgres server."""
-    server = Postgres()
-    yield server
-    server.remove()
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(f"host={self.folder} user=postgres", autocommit=True) as connection:
+            connection.execute(statement.encode())
 
 
 @pytest.fixture(scope="session")
 def postgres_tables(postgres: Postgres) -> str:
     """The address of a database with our tables. It is used by one test after another, as a new one takes long."""
-    postgres.execute("CREATE DATABASE ours")
-    url = postgres.url("ours")
+    url = postgres.new_database()
     database = Database(url)
     database.migrate()
     database.close()
@@ -136,10 +127,7 @@ def empty_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> s
     """The address of a database without tables."""
     if backend == "sqlite":
         return f"sqlite:///{tmp_path / 'homophily.db'}"
-    server: Postgres = request.getfixturevalue("postgres")
-    name = next(server.names)
-    server.execute(f"CREATE DATABASE {name}")
-    return server.url(name)
+    return str(request.getfixturevalue("postgres").new_database())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +35,8 @@ from homophily_service.stores import Stores
 
 DESCRIPTOR = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"]
 SERVICE = DESCRIPTOR.full_name
+# Where processes find that what the extra `tracking` brings is not installed; they start sooner without it.
+PRODUCTION = Path(__file__).parents[1] / "system" / "production"
 # Nothing here takes as long unless it hangs.
 PATIENCE = 180.0
 MIB = 1 << 20
@@ -54,7 +56,19 @@ def started(server):
 run_server(settings, started)
 """
 # Small and quick, for machines that run several tests at once.
-_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.02, "shutdown_grace": 2.0, "tracking": False}
+_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.05, "shutdown_grace": 2.0, "tracking": False}
+
+
+_channels: list[grpc.Channel] = []
+
+
+@contextmanager
+def closed_channels() -> Iterator[None]:
+    """Closes the connections to services that are opened within."""
+    before = len(_channels)
+    yield
+    while len(_channels) > before:
+        _channels.pop().close()
 
 
 @dataclass
@@ -66,18 +80,17 @@ class Service:
     metrics_port: int | None
     settings: Settings
     log: Path
-    channels: list[grpc.Channel] = field(default_factory=list)
     children: dict[int, str] | None = None
     credentials: grpc.ChannelCredentials | None = None
 
     def channel(self, *options: tuple[str, Any], credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
-        """A connection of its own."""
+        """A connection of its own, closed by `closed_channels`."""
         shown, alone = credentials or self.credentials, [("grpc.use_local_subchannel_pool", 1), *options]
         if shown is None:
             channel = grpc.insecure_channel(self.target, options=alone)
         else:
             channel = grpc.secure_channel(self.target, shown, options=alone)
-        self.channels.append(channel)
+        _channels.append(channel)
         return channel
 
     def project(self, token: str = "") -> Project:
@@ -93,8 +106,9 @@ class Service:
 
     def health(self, name: str) -> int:
         """What the standard health service says."""
-        stub = health_pb2_grpc.HealthStub(self.channel())
-        return int(stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE).status)
+        with self.channel() as channel:
+            request = health_pb2.HealthCheckRequest(service=name)
+            return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE).status)
 
     def descendants(self) -> dict[int, str]:
         """The server's processes by number, with their command lines."""
@@ -114,8 +128,6 @@ class Service:
         if self.children is None:
             self.terminate()
         code = self.process.wait(PATIENCE)
-        for channel in self.channels:
-            channel.close()
         assert code == 0, f"ended with {code}:\n{self.log.read_text()[-4000:]}"
         children = self.children or {}
         eventually(lambda: not [pid for pid, command in children.items() if _command(pid) == command])
@@ -132,6 +144,8 @@ def running(
         f"HOMOPHILY_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
         for name, value in given.items()
     }
+    if not given["tracking"]:
+        environment["PYTHONPATH"] = str(PRODUCTION)
     data_dir.mkdir(parents=True, exist_ok=True)
     log = data_dir / f"log-{secrets.token_hex(4)}"
     with log.open("w") as stderr:

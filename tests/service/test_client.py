@@ -7,11 +7,15 @@ import hashlib
 import json
 import pickle
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -392,14 +396,49 @@ def fake() -> Fake:
 
 
 @pytest.fixture
-def client(fake: Fake) -> Iterator[Client]:
+def fake_port(fake: Fake) -> Iterator[int]:
     server = grpc.server(ThreadPoolExecutor(4))
     services.add_HomophilyServiceServicer_to_server(fake, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with Client(f"127.0.0.1:{port}", token="secret", patience=3.0) as client:
-        yield client
+    yield port
     server.stop(None).wait()
+
+
+@pytest.fixture
+def client(fake_port: int) -> Iterator[Client]:
+    with Client(f"127.0.0.1:{fake_port}", token="secret", patience=3.0) as client:
+        yield client
+
+
+@contextmanager
+def slow_proxy(port: int, delay: float) -> Iterator[int]:
+    """A port that takes connections at once, and passes their bytes on to another port after a delay."""
+
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            time.sleep(delay)
+            with socket.create_connection(("127.0.0.1", port)) as server:
+                upwards = threading.Thread(target=copy, args=(self.request, server))
+                upwards.start()
+                copy(server, self.request)
+                upwards.join()
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        try:
+            yield proxy.server_address[1]
+        finally:
+            proxy.shutdown()
+            thread.join()
 
 
 def test_every_call_carries_the_token_and_an_id_of_its_own(client: Client, fake: Fake) -> None:
@@ -594,6 +633,12 @@ def test_a_server_that_never_answered_is_given_up_soon() -> None:
         client.get_model("m")
     with Client("127.0.0.1:1", patience=0.0) as client, pytest.raises(Unavailable):
         client.upload(np.ones((2, 2)))
+
+
+def test_a_server_that_greets_a_new_connection_late_is_reached(fake_port: int) -> None:
+    # Regression: grpc.min_reconnect_backoff_ms = 200 dropped every connection that was not ready within 200 ms.
+    with slow_proxy(fake_port, delay=1.0) as port, Client(f"127.0.0.1:{port}", patience=3.0) as client:
+        assert len(list(client.list_models())) == 3
 
 
 # -- the real server -------------------------------------------------------------------------------------------------

@@ -42,6 +42,19 @@ def test_a_service_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pyte
         pass
 
 
+def test_a_service_is_waited_for_until_it_is_ready_or_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [None, "NOT_SERVING", "SERVING", "NOT_SERVING"]
+    monkeypatch.setattr(demo, "ask_health", lambda *_: answers.pop(0))
+    log = tmp_path / "log"
+    log.write_text("no space left")
+    with subprocess.Popen(["sleep", "60"], text=True) as process:
+        demo._wait_until_ready(process, "here", log)
+        process.kill()
+    with pytest.raises(demo.DemoFailed, match="here is not ready; its last lines:\nno space left"):
+        demo._wait_until_ready(process, "here", log)
+    assert answers == []
+
+
 def test_the_service_of_a_demonstration_that_fails_is_stopped(tmp_path: Path) -> None:
     before = set(descendants(os.getpid()))
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import logging
-import os
-import pwd
 import secrets
-import shutil
-import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 from urllib.request import Request, urlopen
 
-import psycopg
 import pytest
 from werkzeug.serving import make_server
 
-from .harness import PATIENCE, Cluster, eventually, free_port
+from .harness import Cluster, free_port
 
 LOG_LINES = 300
 
@@ -36,71 +27,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         for log in sorted(folder.glob("*.log")):
             report.sections.append((log.name, "\n".join(log.read_text().splitlines()[-LOG_LINES:])))
     return report
-
-
-class Postgres:
-    """A server of our own that can be stopped and started. It ends with the thread that starts it."""
-
-    def __init__(self) -> None:
-        # A wheel that brings the programs; what it does when it is imported is not needed.
-        wheel = importlib.util.find_spec("pgserver")
-        assert wheel is not None
-        assert wheel.origin is not None
-        self._programs = Path(wheel.origin).parent / "pginstall" / "bin"
-        # Not below pytest's folder, which no other user may enter: Postgres refuses to run as root.
-        self.folder = Path(mkdtemp(prefix="homophily-postgres-"))
-        self._names = (f"test{number}" for number in itertools.count())
-        if os.geteuid() == 0:
-            os.chown(self.folder, pwd.getpwnam("nobody").pw_uid, -1)
-        initdb = self._command("initdb", "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8")
-        subprocess.run(initdb, check=True, cwd=self.folder, stdout=subprocess.DEVNULL)
-        self.start()
-
-    def new_database(self) -> str:
-        """The URL of an empty database."""
-        name = next(self._names)
-        self._execute(f"CREATE DATABASE {name}")
-        return f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        command = self._command("postgres", "-c", "listen_addresses=", "-c", f"unix_socket_directories={self.folder}")
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
-        eventually("Postgres answers", self._answers)
-
-    def stop(self, how: str) -> None:
-        """Stop: «fast» ends sessions in order, «immediate» is a crash."""
-        self._process.send_signal({"fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
-        self._process.wait(PATIENCE)
-
-    def close(self) -> None:
-        self.stop("immediate")
-        shutil.rmtree(self.folder)
-
-    def _command(self, program: str, *arguments: str) -> list[str]:
-        # By another program, as becoming another user by ourselves means to fork, which gRPC's threads do not survive.
-        become = ["--reuid=nobody", "--clear-groups"] if os.geteuid() == 0 else []
-        return ["setpriv", *become, "--pdeathsig=QUIT", str(self._programs / program), "-D", "data", *arguments]
-
-    def _answers(self) -> bool:
-        assert self._process.poll() is None, (self.folder / "log").read_text()
-        try:
-            self._execute("SELECT 1")
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def _execute(self, statement: str) -> None:
-        with psycopg.connect(f"host={self.folder} user=postgres", autocommit=True) as connection:
-            connection.execute(statement.encode())
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    yield server
-    server.close()
 
 
 MakeCluster = Callable[..., Cluster]

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from sqlalchemy import Row
@@ -23,7 +23,8 @@ from homophily_service._pb.job_pb2 import FitResult
 from homophily_service._pb.model_pb2 import Model
 from homophily_service.names import ModelName
 
-from .conftest import S3, MakeCluster, Postgres
+from ..service.databases import Postgres
+from .conftest import S3, MakeCluster
 from .harness import Cluster, Process, eventually, fit_request, free_port, signal_to
 
 # For tests of networks (RFC 2544), so nobody's own.
@@ -95,14 +96,12 @@ def link() -> Iterator[Link]:
 class ReachablePostgres(Postgres):
     """One that listens on the bridge too."""
 
+    SETTINGS: ClassVar[dict[str, Any]] = Postgres.SETTINGS | {"listen_addresses": ADDRESS}
+
     def start(self) -> None:
         with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {ADDRESS}/{PREFIX} trust\n")
         super().start()
-
-    def _command(self, program: str, *arguments: str) -> list[str]:
-        more = ["-c", f"listen_addresses={ADDRESS}"] if program == "postgres" else []
-        return [*super()._command(program, *arguments), *more]
 
     def new_database(self) -> str:
         """The URL of an empty database, by its address."""

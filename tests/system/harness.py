@@ -33,10 +33,10 @@ from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.uploads import publish_dataset
 
+from ..service.serving import PRODUCTION
 from . import procfs
 
 LAUNCHER = Path(__file__).with_name("launch.py")
-PRODUCTION = Path(__file__).with_name("production")
 PROJECT = "projects/default"
 LEASE_SECONDS = 3.0
 # How long anything may take that is not itself what a test measures: machines of continuous integration are slow.
@@ -273,7 +273,6 @@ class Client:
     def __init__(self, port: int) -> None:
         options = [
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 500),
             # Every client shall have a connection of its own.
             ("grpc.use_local_subchannel_pool", 1),

@@ -40,14 +40,14 @@ def test_no_acknowledged_job_is_lost_by_kills(
     make_cluster: MakeCluster, database_options: dict[str, str], long: bool
 ) -> None:
     # So many attempts that every job can succeed, however often it is hit.
-    cluster = make_cluster(max_attempts=100, **database_options)
+    cluster = make_cluster(max_attempts=100, max_job_attempts=100, **database_options)
     rng = random.Random(SEED)
     api, workers = cluster.serve(), [cluster.worker(), cluster.worker()]
     enough = threading.Event()
     with ThreadPoolExecutor(CLIENTS) as pool:
         try:
             clients = [pool.submit(jobs_in_a_row, cluster, cluster.client(), seed, enough) for seed in range(CLIENTS)]
-            for victim in victims(rng, 200 if long else 13):
+            for victim in victims(rng, 200 if long else 7):
                 before = jobs_succeeded(cluster)
                 eventually(
                     "the service goes on after a kill, or a client has given up",

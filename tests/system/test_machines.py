@@ -17,8 +17,9 @@ from homophily_service import queue
 from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.store.tables import graphs
 
+from ..service.databases import Postgres
 from ..service.mlflow_server import MlflowServer
-from .conftest import S3, MakeCluster, Postgres
+from .conftest import S3, MakeCluster
 from .harness import Client, Cluster, Process, clouds, embed_request, eventually, fit_request, free_port, labels
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:mlflow", "ignore::FutureWarning:mlflow")
@@ -76,9 +77,10 @@ class Asked(NamedTuple):
 def test_machines_that_share_only_stores_do_each_job_once_while_they_are_killed(
     make_cluster: MakeCluster, postgres: Postgres, s3: S3, mlflow: MlflowServer, long: bool
 ) -> None:
-    count, kills = (200, 40) if long else (18, 3)
+    count, kills = (200, 40) if long else (12, 3)
     # So many attempts that every job can succeed, however often it is hit.
-    cluster = make_cluster(database_url=postgres.new_database(), blobs_url=s3.url, max_attempts=100)
+    attempts = {"max_attempts": 100, "max_job_attempts": 100}
+    cluster = make_cluster(database_url=postgres.new_database(), blobs_url=s3.url, **attempts)
     machines, rng = Machines(cluster, mlflow), random.Random(SEED)
     clients = [cluster.client(machines.ports[number % 2]) for number in range(CLIENTS)]
 

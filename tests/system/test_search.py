@@ -12,12 +12,9 @@ from homophily_service._pb import job_pb2, model_pb2
 from .conftest import MakeCluster
 from .harness import Cluster, eventually, fit_request, signal_to
 
-TRIALS = 24
 
-
-def search_request(**search: object) -> job_pb2.FitRequest:
-    fields = model_pb2.SearchParameters(trials=TRIALS, **search)
-    return fit_request(3, 400, 3, search=fields)
+def search_request(points: int, **search: object) -> job_pb2.FitRequest:
+    return fit_request(3, points, 3, search=model_pb2.SearchParameters(**search))
 
 
 def found(cluster: Cluster, name: object) -> model_pb2.Model:
@@ -30,15 +27,16 @@ def found(cluster: Cluster, name: object) -> model_pb2.Model:
 def test_a_spread_search_survives_the_death_of_workers(make_cluster: MakeCluster, long: bool) -> None:
     cluster = make_cluster()
     workers = [cluster.worker() for _ in range(2)]
-    alone = found(cluster, cluster.submit_fit(search_request()))
-    assert len(alone.search.trials) == TRIALS
+    points, trials, most_kills, longest_pause = (400, 24, 40, 2.0) if long else (200, 12, 2, 0.5)
+    alone = found(cluster, cluster.submit_fit(search_request(points, trials=trials)))
+    assert len(alone.search.trials) == trials
 
     rng = random.Random(0)
-    name = cluster.submit_fit(search_request(spread=True), max_attempts=1000)
+    name = cluster.submit_fit(search_request(points, trials=trials, spread=True), max_attempts=1000)
     kills = 0
-    while cluster.job(name).state not in queue.FINAL and kills < (40 if long else 4):
+    while cluster.job(name).state not in queue.FINAL and kills < most_kills:
         eventually("trials run", lambda: cluster.children() or cluster.job(name).state in queue.FINAL)
-        time.sleep(rng.uniform(0.0, 2.0))
+        time.sleep(rng.uniform(0.0, longest_pause))
         if rng.random() < 0.5:
             place = rng.randrange(len(workers))
             workers[place].kill()

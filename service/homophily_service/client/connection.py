@@ -31,8 +31,8 @@ _OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
     # The default backs off to two minutes: a server that has come back should be found within seconds.
+    # Not grpc.min_reconnect_backoff_ms: in spite of its name, it limits how long connecting may take.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 

@@ -10,18 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from homophily_service.errors import FailedPrecondition, Unavailable
+
+# Alembic is imported where it is used: processes that compute do not migrate, and start sooner without it.
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
 BUSY_SECONDS = 30.0
 # After how long a server is given up that answers nothing, not even that it is gone.
@@ -107,6 +107,9 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the tables up to this version; several processes may try at once."""
+        from alembic import command
+        from alembic.util import CommandError
+
         if self.is_embedded and self.engine.url.database:
             Path(self.engine.url.database).parent.mkdir(parents=True, exist_ok=True)
         with self.write() as connection:
@@ -140,13 +143,15 @@ class Database:
 
     def _versions(self) -> tuple[str | None, str | None, bool]:
         """The version of the tables, the one that this program needs, and whether the first is an older one."""
-        script = ScriptDirectory.from_config(_alembic())
+        script = _scripts()
         found, needed = self._revision(), script.get_current_head()
         older = {revision.revision for revision in script.walk_revisions()} - {needed}
         return found, needed, found is None or found in older
 
     def _revision(self) -> str | None:
         """The version of the tables; None if there are none. SQLite's file is not made by looking for it."""
+        from alembic.runtime.migration import MigrationContext
+
         path = self.engine.url.database
         if self.is_embedded and path and not Path(path).exists():
             return None
@@ -158,7 +163,15 @@ class Database:
         self.engine.dispose()
 
 
+def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_alembic())
+
+
 def _alembic() -> Config:
+    from alembic.config import Config
+
     config = Config()
     # The configuration's parser wants each % twice.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
