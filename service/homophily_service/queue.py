@@ -40,7 +40,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
 from homophily_service.quotas import count_alone, count_job
-from homophily_service.store.database import Database, now
+from homophily_service.store.database import Database, now, page_of
 from homophily_service.store.tables import events, jobs, turns
 
 QUEUED, RUNNING, WAITING = "queued", "running", "waiting"
@@ -57,9 +57,6 @@ FORGET_AT_ONCE = 500
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 300.0
 # Reports of progress that are kept of a job: of more, every second one is forgotten, but for the newest.
 MOST_REPORTS, NEWEST_REPORTS = 400, 100
-# Bytes of results in a page of jobs: the message stays below gRPC's usual limit of 4 MiB.
-PAGE_BYTES = 2 << 20
-
 MaxRunning = Callable[[str], int | None]
 
 
@@ -197,7 +194,7 @@ class Queue:
         if before is not None:
             matches.append(jobs.c.number < before)
         with self.database.read() as connection:
-            numbers, has_more = page_of(connection, jobs.c.number, jobs.c.outcome, matches, limit, PAGE_BYTES)
+            numbers, has_more = page_of(connection, jobs.c.number, jobs.c.outcome, matches, limit)
             query = select(*_SHOWN).where(jobs.c.number.in_(numbers)).order_by(jobs.c.number.desc())
             rows = connection.execute(query).all()
             places = _places(connection, rows)
@@ -585,24 +582,6 @@ def _waiting(connection: Connection, project: str) -> int:
     """How many of a project's jobs wait."""
     query = select(func.count()).where(jobs.c.project == project, jobs.c.state == QUEUED)
     return int(connection.scalar(query) or 0)
-
-
-def page_of(
-    connection: Connection, number: Any, body: Any, matches: Sequence[Any], limit: int, most_bytes: int
-) -> tuple[list[int], bool]:
-    """The numbers of a page, newest first: at most ``limit``, and so many that their bodies are not too large.
-
-    Also whether there are more. One row is a page however large it is.
-    """
-    sizes = select(number, func.coalesce(func.length(body), 0)).where(*matches).order_by(number.desc())
-    numbers: list[int] = []
-    total = 0
-    for found, size in connection.execute(sizes.limit(limit + 1)):
-        total += size
-        if numbers and (len(numbers) == limit or total > most_bytes):
-            return numbers, True
-        numbers.append(found)
-    return numbers, False
 
 
 def _forget_reports(connection: Connection, job: int) -> None:

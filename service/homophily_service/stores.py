@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
 from homophily_service.errors import DataLoss, NotFound
 from homophily_service.queue import Queue
 from homophily_service.settings import Settings
-from homophily_service.store.blobs import Blobs, StoredObject
+from homophily_service.store.blobs import Blobs, StoredObject, StoredRows
 from homophily_service.store.catalog import Catalog
 from homophily_service.store.database import Database
 from homophily_service.store.identity import Identity, StoreMismatch
@@ -39,8 +41,18 @@ class Stores:
 
     def read(self, path: str, *names: str) -> StoredObject:
         """Arrays that a record refers to: as Blobs.read, but DataLoss if they are gone and the record is not."""
-        try:
+        with self._loss_told(path):
             return self.blobs.read(path, *names)
+
+    def read_rows(self, path: str, *names: str) -> list[StoredRows]:
+        """The same for Blobs.open."""
+        with self._loss_told(path):
+            return self.blobs.open(path, *names)
+
+    @contextmanager
+    def _loss_told(self, path: str) -> Iterator[None]:
+        try:
+            yield
         except NotFound:
             if self.blobs.exists(path) or not self.catalog.refers_to(path):
                 raise

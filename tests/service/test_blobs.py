@@ -874,3 +874,50 @@ def test_a_folder_that_is_gone_is_unavailable_rather_than_empty(folder: Blobs, t
 
 def test_arrays_of_a_folder_are_mapped_rather_than_read(folder: Blobs) -> None:
     assert isinstance(folder.read(PATH).arrays["points"], np.memmap)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_read_as_they_are_asked_for(blobs_url: str) -> None:
+    blobs = Blobs(blobs_url)
+    large, small = np.random.default_rng(0).random((300_000, 2)), np.arange(7, dtype=np.int32)
+    blobs.write("a/b", {"large": large, "small": small}, {})
+    rows, few = blobs.open("a/b", "large", "small")
+    assert (rows.shape, rows.dtype, rows.row_bytes, few.row_bytes) == ((300_000, 2), large.dtype, 16, 4)
+    np.testing.assert_array_equal(rows.rows(123_456, 200_000), large[123_456:200_000])
+    np.testing.assert_array_equal(few.rows(0, 7), small)
+    assert few.rows(3, 3).shape == (0,)
+    with pytest.raises(NotFound, match="has no array other"):
+        blobs.open("a/b", "other")
+    with pytest.raises(NotFound):
+        blobs.open("a/c", "large")
+
+
+def test_rows_of_a_damaged_array_are_not_read(tmp_path: Path) -> None:
+    blobs = Blobs(str(tmp_path))
+    blobs.write("a/b", {"large": np.zeros(100_000)}, {})
+    with (tmp_path / "a" / "b" / "large.npy").open("r+b") as file:
+        file.seek(500_000)
+        file.write(b"x")
+    with pytest.raises(DataLoss, match=r"large\.npy is damaged"):
+        blobs.open("a/b", "large")
+
+
+def test_a_large_array_of_a_bucket_takes_no_private_memory(s3_url: str) -> None:
+    """Streams that nobody read held whole models in memory."""
+    blobs = Blobs(s3_url)
+    blobs.write("a/b", {"large": np.ones(4 << 20)}, {})
+    before = private_memory()
+    (rows,) = blobs.open("a/b", "large")
+    assert rows.rows(0, 1000).sum() == 1000.0
+    assert private_memory() - before < 8 << 20
+    array = blobs.read("a/b").arrays["large"]
+    assert array.sum() == float(4 << 20)
+    assert private_memory() - before < 24 << 20
+
+
+def private_memory() -> int:
+    """Bytes that this process has for itself, other than parts of files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))

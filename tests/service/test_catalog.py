@@ -126,8 +126,9 @@ def test_pages_are_newest_first_and_complete(catalog: Catalog) -> None:
     add(catalog, DatasetName("other", "d"))
 
     def pages() -> Iterator[list[str]]:
-        before = None
-        while rows := catalog.page("datasets", "default", before=before, limit=2):
+        before, has_more = None, True
+        while has_more:
+            rows, has_more = catalog.page("datasets", "default", before=before, limit=2)
             yield [row.id for row in rows]
             before = rows[-1].number
 
@@ -137,10 +138,10 @@ def test_pages_are_newest_first_and_complete(catalog: Catalog) -> None:
 def test_a_page_goes_on_where_it_stopped_also_if_that_resource_is_gone(catalog: Catalog) -> None:
     for number in range(4):
         add(catalog, DatasetName("default", f"d{number}"))
-    last = catalog.page("datasets", "default", limit=2)[-1]
+    last = catalog.page("datasets", "default", limit=2)[0][-1]
     catalog.remove(DatasetName("default", last.id))
     add(catalog, DatasetName("default", "newer"))
-    assert [row.id for row in catalog.page("datasets", "default", before=last.number)] == ["d1", "d0"]
+    assert [row.id for row in catalog.page("datasets", "default", before=last.number)[0]] == ["d1", "d0"]
 
 
 def test_a_dataset_is_found_by_the_upload_that_made_it(catalog: Catalog) -> None:

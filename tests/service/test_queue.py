@@ -585,7 +585,7 @@ def test_pages_are_newest_first_and_complete(queue: Queue) -> None:
 
 
 def test_pages_end_before_their_results_are_too_large_together(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(database_module, "PAGE_BYTES", 1000)
     for size in (400, 400, 400, 5000):
         submit(queue)
         queue.finish(claim(queue), bytes(size))

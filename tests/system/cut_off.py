@@ -139,7 +139,7 @@ def test_a_worker_that_is_cut_off_loses_its_job_writes_nothing_late_and_works_ag
     # A fit, whose points the cut worker cannot even read.
     done = done_elsewhere(cluster, link, far, lambda: here.submit("Fit", fit_request(0)), "the database is away")
     result = FitResult.FromString(done.outcome)
-    (model,) = cluster.stores.catalog.page(ModelName.collection, "default")
+    (model,), _ = cluster.stores.catalog.page(ModelName.collection, "default")
     assert Model.FromString(model.message) == result.model
     assert (here.solution(result.model.name) == there.solution(result.model.name)).all()
 

@@ -119,9 +119,9 @@ class Cluster:
         """Start a worker; its child is warm some seconds later."""
         return self._start("worker", settings, within)
 
-    def serve(self, **settings: Any) -> Process:
+    def serve(self, within: Sequence[str] = (), **settings: Any) -> Process:
         """Start an API (with as many workers as the settings say); returns when it answers."""
-        process = self._start("serve", {"port": self.port, **settings})
+        process = self._start("serve", {"port": self.port, **settings}, within)
         port = settings.get("port", self.port)
         eventually(f"{process.log} listens", lambda: not process.is_running or listens(port))
         assert process.is_running, process.log.read_text()
@@ -206,6 +206,16 @@ class Cluster:
         """A job's row."""
         return self.queue.get(name if isinstance(name, JobName) else JobName.parse(name, "name"))
 
+    def jobs(self, project: str = "default") -> list[Row[Any]]:
+        """The rows of all jobs of a project."""
+        placed = _all_pages(lambda before: self.queue.page(project, before=before), lambda one: one[0])
+        return [row for row, _ in placed]
+
+    def resources(self, collection: str) -> list[Row[Any]]:
+        """The rows of all datasets, models or embeddings."""
+        catalog = self.stores.catalog
+        return _all_pages(lambda before: catalog.page(collection, "default", before=before), lambda row: row)
+
     def is_running_job(self, name: JobName | str, attempt: int = 1) -> bool:
         """Whether a worker has the job, for the so-many-th time."""
         job = self.job(name)
@@ -222,6 +232,15 @@ class Cluster:
         assert [event.sequence for event in history] == list(range(1, job.last_sequence + 1)), history
         assert [event.state in queue.FINAL for event in history] == [False] * (len(history) - 1) + [True], history
         assert history[-1].state == job.state
+
+
+def _all_pages(page: Callable[[int | None], tuple[Sequence[Any], bool]], row: Callable[[Any], Row[Any]]) -> list[Any]:
+    found: list[Any] = []
+    has_more = True
+    while has_more:
+        some, has_more = page(row(found[-1]).number if found else None)
+        found += some
+    return found
 
 
 def odd(line: str) -> bool:

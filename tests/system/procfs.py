@@ -41,3 +41,9 @@ def written(pid: int) -> int:
     """Bytes that it has written to files and sockets."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+
+
+def peak_memory(pid: int) -> int:
+    """Bytes of memory that it has had at most."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -57,7 +57,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     eventually("the frozen worker notices", lambda: cluster.logged(second, LOST))
     assert cluster.job(fit) == done
     cluster.has_one_end(fit)
-    (model,) = cluster.stores.catalog.page(ModelName.collection, "default")
+    (model,), _ = cluster.stores.catalog.page(ModelName.collection, "default")
     assert Model.FromString(model.message) == FitResult.FromString(done.outcome).model
     assert cluster.stores.blobs.read(model.blob).arrays
 

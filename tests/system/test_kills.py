@@ -147,13 +147,7 @@ def check_each(cluster: Cluster, acknowledged: list[Acknowledged]) -> None:
         if job.HasField("embed"):
             maps.add(job.embed.embedding.name)
             assert client.coordinates(job.embed.embedding.name).shape == (N_POINTS, 2)
-    rows = cluster.stores.catalog.page(EmbeddingName.collection, "default", limit=10**6)
-    assert {str(EmbeddingName("default", row.id)) for row in rows} == maps
-    rows = cluster.stores.catalog.page(ModelName.collection, "default", limit=10**6)
-    assert {str(ModelName("default", row.id)) for row in rows} == models
-    stored, before, has_more = [], None, True
-    while has_more:
-        page, has_more = cluster.queue.page("default", before=before, limit=1000)
-        stored += [str(JobName(row.project, row.id)) for row, _ in page]
-        before = page[-1][0].number
+    for kind, made in ((EmbeddingName, maps), (ModelName, models)):
+        assert {str(kind("default", row.id)) for row in cluster.resources(kind.collection)} == made
+    stored = [str(JobName(row.project, row.id)) for row in cluster.jobs()]
     assert sorted(job.name for job in acknowledged) == sorted(stored)

@@ -94,11 +94,11 @@ class Datasets:
         """A page of datasets."""
         project = allowed_project(request.parent, "parent")
         limit, before = page_limit(request.page_size), page_start(request.page_token)
-        rows = await asyncio.to_thread(
+        rows, has_more = await asyncio.to_thread(
             self.stores.catalog.page, DatasetName.collection, project, before=before, limit=limit
         )
         datasets = [pb.Dataset.FromString(row.message) for row in rows]
-        return pb.ListDatasetsResponse(datasets=datasets, next_page_token=next_page(rows, limit))
+        return pb.ListDatasetsResponse(datasets=datasets, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteDataset(self, request: pb.DeleteDatasetRequest, _: Any) -> pb.DeleteDatasetResponse:
         """Forget a dataset, then remove its arrays."""

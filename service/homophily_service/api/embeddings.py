@@ -9,6 +9,7 @@ from typing import Any
 from homophily_service._pb import embedding_pb2 as pb
 from homophily_service._pb import job_pb2
 from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.arrays import to_tensor
 from homophily_service.embeddings import (
@@ -52,11 +53,11 @@ class Embeddings:
         """A page of embeddings."""
         project = allowed_project(request.parent, "parent")
         limit, before = page_limit(request.page_size), page_start(request.page_token)
-        rows = await asyncio.to_thread(
+        rows, has_more = await asyncio.to_thread(
             self.stores.catalog.page, EmbeddingName.collection, project, before=before, limit=limit
         )
         embeddings = [pb.Embedding.FromString(row.message) for row in rows]
-        return pb.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, limit))
+        return pb.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteEmbedding(self, request: pb.DeleteEmbeddingRequest, _: Any) -> pb.DeleteEmbeddingResponse:
         """Forget an embedding, then remove its arrays."""
@@ -75,14 +76,16 @@ class Embeddings:
         if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).clusters:
             raise FailedPrecondition(f"{name} was made without clusters", reason="NO_CLUSTERS")
         field = FIELDS[request.field]
-        array = (await asyncio.to_thread(self.stores.read, row.blob, field)).arrays[field]
-        total = len(array)
+        # The next rows are read when the caller has taken these.
+        await held.get().take(2 * CHUNK_BYTES)
+        [array] = await asyncio.to_thread(self.stores.read_rows, row.blob, field)
+        total = array.shape[0]
         if not 0 <= request.start <= total:
             raise InvalidRequest("start", f"must be between 0 and {total}; got {request.start}")
-        step = max(1, CHUNK_BYTES // (array.dtype.itemsize * (array.size // max(1, total)) or 1))
+        step = max(1, CHUNK_BYTES // (array.row_bytes or 1))
         end = min(total, request.start + request.count) if request.count else total
         for start in range(request.start, end, step) or (request.start,):
-            rows = array[start : min(end, start + step)]
+            rows = await asyncio.to_thread(array.rows, start, max(start, min(end, start + step)))
             yield pb.ReadEmbeddingResponse(start=start, count=len(rows), total=total, rows=to_tensor(rows))
 
 

@@ -24,6 +24,7 @@ from homophily_service.api.messages import (
     STATES,
     event_message,
     job_message,
+    next_page,
     page_limit,
     page_start,
 )
@@ -125,7 +126,7 @@ class Jobs:
         placed, has_more = await asyncio.to_thread(
             self.stores.queue.page, project, states=states, kind=kind, before=before, limit=limit
         )
-        token = str(placed[-1][0].number) if has_more else ""
+        token = next_page([row for row, _ in placed], has_more=has_more)
         return pb.ListJobsResponse(jobs=[job_message(row, place) for row, place in placed], next_page_token=token)
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:

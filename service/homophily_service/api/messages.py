@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -105,6 +106,6 @@ def page_start(page_token: str) -> int | None:
     return int(page_token)
 
 
-def next_page(rows: Any, limit: int) -> str:
-    """The token of the page that follows; empty if this one was not full."""
-    return str(rows[-1].number) if len(rows) == limit else ""
+def next_page(rows: Sequence[Row[Any]], *, has_more: bool) -> str:
+    """The token of the page that follows; empty if there is none."""
+    return str(rows[-1].number) if has_more else ""

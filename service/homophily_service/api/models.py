@@ -9,6 +9,7 @@ from typing import Any
 
 from homophily_service._pb import model_pb2
 from homophily_service.api.access import allowed_name, allowed_project
+from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.api.predictors import Predictors
 from homophily_service.arrays import to_tensor
@@ -49,11 +50,11 @@ class Models:
         """A page of models."""
         project = allowed_project(request.parent, "parent")
         limit, before = page_limit(request.page_size), page_start(request.page_token)
-        rows = await asyncio.to_thread(
+        rows, has_more = await asyncio.to_thread(
             self.stores.catalog.page, ModelName.collection, project, before=before, limit=limit
         )
         models = [model_pb2.Model.FromString(row.message) for row in rows]
-        return model_pb2.ListModelsResponse(models=models, next_page_token=next_page(rows, limit))
+        return model_pb2.ListModelsResponse(models=models, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteModel(self, request: model_pb2.DeleteModelRequest, _: Any) -> model_pb2.DeleteModelResponse:
         """Forget a model, then remove its arrays; its graph stays for others."""
@@ -107,12 +108,12 @@ class Models:
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         names = [FIELDS[field] for field in fields]
-        stored = await asyncio.to_thread(self.stores.read, row.blob, *names)
-        arrays = [stored.arrays[name] for name in names]
-        row_bytes = sum(array.dtype.itemsize * (array.size // max(1, len(array))) for array in arrays)
-        step = max(1, CHUNK_BYTES // max(1, row_bytes))
+        # The next rows are read when the caller has taken these.
+        await held.get().take(2 * CHUNK_BYTES)
+        arrays = await asyncio.to_thread(self.stores.read_rows, row.blob, *names)
+        step = max(1, CHUNK_BYTES // max(1, sum(array.row_bytes for array in arrays)))
         end = min(model.points, request.start + request.count) if request.count else model.points
         for start in range(request.start, end, step):
-            part = slice(start, min(end, start + step))
-            tensors = [to_tensor(array[part]) for array in arrays]
-            yield model_pb2.ReadSolutionResponse(start=start, count=part.stop - start, tensors=tensors)
+            stop = min(end, start + step)
+            tensors = await asyncio.to_thread(lambda: [to_tensor(array.rows(start, stop)) for array in arrays])  # noqa: B023
+            yield model_pb2.ReadSolutionResponse(start=start, count=stop - start, tensors=tensors)

@@ -19,7 +19,7 @@ import secrets
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,8 @@ class Entry:
         return MANIFEST in self.sizes
 
 
+# The bytes of a file from one place to another.
+ReadRange: TypeAlias = Callable[[int, int], memoryview]
 # Files, each in pieces.
 Contents: TypeAlias = Sequence[tuple[StoredFile, Sequence[memoryview]]]
 
@@ -86,6 +88,10 @@ class Backend(ABC):
     @abstractmethod
     def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
         """The sha256 that the file has and its bytes, read-only; DataLoss if it is missing or of another size."""
+
+    @abstractmethod
+    def ranges(self, path: str, file: StoredFile) -> tuple[str, ReadRange]:
+        """The same, but with what reads some of the bytes: at no time are more than a part of the file in memory."""
 
     @abstractmethod
     def publish(self, path: str, manifest: bytes, files: Contents) -> bool:
@@ -235,6 +241,11 @@ class Folder(Backend):
                     return digest, np.memmap(opened, np.uint8, "r", shape=(file.bytes,))
             except FileNotFoundError as error:
                 raise DataLoss(f"{shown} is missing") from error
+
+    def ranges(self, path: str, file: StoredFile) -> tuple[str, ReadRange]:
+        """See Backend; the kernel holds what is mapped only as long as it has memory to spare."""
+        digest, content = self.fetch(path, file)
+        return digest, lambda start, stop: content[start:stop].data
 
     def publish(self, path: str, manifest: bytes, files: Contents) -> bool:
         """See Backend."""

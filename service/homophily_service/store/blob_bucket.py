@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from homophily_service.store.blob_backends import (
     Backend,
     Contents,
     Entry,
+    ReadRange,
     StoredFile,
     check_manifest_size,
     check_size,
@@ -34,6 +36,18 @@ from homophily_service.store.blob_backends import (
 # A request of obstore may take 30 s in all, body included: files go in parts that a slow line manages in that time.
 _PART_BYTES = 16 << 20
 _MAX_PARTS = 10_000
+# What is read at once of a file that is only looked through.
+_RANGE_BYTES = 1 << 20
+
+
+def _space(size: int) -> NDArray[np.uint8]:
+    """Room for a file's bytes, aligned as arrays want it; for large ones on disk, as many may be read at a time."""
+    if size <= _PART_BYTES:
+        return np.empty(size, np.uint8)
+    with tempfile.TemporaryFile(prefix="homophily-") as file:
+        return np.memmap(file, np.uint8, "w+", shape=(size,))
+
+
 # S3 itself copies up to 5 GB, and is given 30 s for it.
 _COPY_BYTES = 1 << 30
 
@@ -74,8 +88,7 @@ class Bucket(Backend):
             try:
                 result = self._store.get(key)
                 check_size(shown, file, result.meta["size"])
-                # Our own memory, since arrays want theirs aligned.
-                content = np.empty(file.bytes, np.uint8)
+                content = _space(file.bytes)
                 for start in range(0, file.bytes, _PART_BYTES):
                     length = min(_PART_BYTES, file.bytes - start)
                     whole = length == file.bytes
@@ -85,6 +98,27 @@ class Bucket(Backend):
                 raise DataLoss(f"{shown} is missing") from error
         content.flags.writeable = False
         return hashlib.sha256(content.data).hexdigest(), content
+
+    def ranges(self, path: str, file: StoredFile) -> tuple[str, ReadRange]:
+        """See Backend."""
+        key, shown = self._key(path, file), f"{path}/{file.name}"
+
+        def read(start: int, stop: int) -> memoryview:
+            with storage_errors(path):
+                try:
+                    return memoryview(self._store.get_range(key, start=start, end=stop))
+                except FileNotFoundError as error:
+                    raise DataLoss(f"{shown} is missing") from error
+
+        digest = hashlib.sha256()
+        with storage_errors(path):
+            try:
+                check_size(shown, file, self._store.head(key)["size"])
+            except FileNotFoundError as error:
+                raise DataLoss(f"{shown} is missing") from error
+        for start in range(0, file.bytes, _RANGE_BYTES):
+            digest.update(read(start, min(file.bytes, start + _RANGE_BYTES)))
+        return digest.hexdigest(), read
 
     def publish(self, path: str, manifest: bytes, files: Contents) -> bool:
         """See Backend."""

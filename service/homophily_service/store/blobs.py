@@ -25,6 +25,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from homophily_service.store.blob_backends import (
     Backend,
     Entry,
     Folder,
+    ReadRange,
     StoredFile,
     check_size,
     open_file,
@@ -73,6 +75,27 @@ class StoredObject:
     document: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
     size: int
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """An array that is read as its rows are asked for."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    _offset: int
+    _read: ReadRange
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows, as a new array."""
+        begin, end = (self._offset + self.row_bytes * row for row in (start, stop))
+        content = self._read(begin, end) if begin < end else b""
+        return np.frombuffer(content, self.dtype).reshape(stop - start, *self.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -145,6 +168,17 @@ class Blobs:
 
     def read(self, path: str, *names: str) -> StoredObject:
         """The object, with all its arrays or those named; NotFound; DataLoss, naming the file, if it is damaged."""
+        with self._reading(path, names) as (document, files, size):
+            return StoredObject(document, {name: self._load(path, files[name]) for name in names or files}, size)
+
+    def open(self, path: str, *names: str) -> list[StoredRows]:
+        """Arrays of an object, to be read row by row; errors are those of read."""
+        with self._reading(path, names) as (_, files, _):
+            return [self._open(path, files[name]) for name in names]
+
+    @contextmanager
+    def _reading(self, path: str, names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, _ArrayFile], int]]:
+        """The document, the files by their arrays' names, and the size of an object that is being read."""
         _check_path(path)
         raw = self._backend.manifest(path)
         if raw is None:
@@ -154,7 +188,7 @@ class Blobs:
         if missing:
             raise NotFound(f"{path} has no array {', '.join(sorted(missing))}; it has {', '.join(files)}")
         try:
-            arrays = {name: self._load(path, files[name]) for name in names or files}
+            yield document, files, _size(raw, list(files.values()))
         except DataLoss:
             # Not lost but deleted, if that happened since the manifest was read.
             now = self._backend.manifest(path)
@@ -163,7 +197,12 @@ class Blobs:
             if now != raw:
                 raise Unavailable(f"{path} was replaced while it was read; try again") from None
             raise
-        return StoredObject(document, arrays, _size(raw, list(files.values())))
+
+    def _open(self, path: str, file: _ArrayFile) -> StoredRows:
+        digest, read = self._backend.ranges(path, file)
+        start = read(0, min(file.bytes, _MAX_HEADER_BYTES)).tobytes()
+        dtype, shape, offset = _checked_header(f"{path}/{file.name}", file, digest, start)
+        return StoredRows(dtype, shape, offset, read)
 
     def exists(self, path: str) -> bool:
         """Whether there is an object; its content is not checked."""
@@ -243,11 +282,7 @@ class Blobs:
     def _load(self, path: str, file: _ArrayFile) -> NDArray[Any]:
         shown = f"{path}/{file.name}"
         digest, content = self._backend.fetch(path, file)
-        if digest != file.sha256:
-            raise DataLoss(f"{shown} is damaged: its sha256 is {digest}, but {file.sha256} was written")
-        dtype, shape, offset = _read_header(content[:_MAX_HEADER_BYTES].tobytes(), file.bytes, shown)
-        if (_BY_DESCRIPTION[dtype.str], shape) != (file.dtype, file.shape):
-            raise DataLoss(f"{shown} is {dtype} {shape}, but the manifest says {file.dtype} {file.shape}")
+        dtype, shape, offset = _checked_header(shown, file, digest, content[:_MAX_HEADER_BYTES].tobytes())
         try:
             return content[offset:].view(dtype).reshape(shape)
         except ValueError as error:  # more axes than NumPy has, or longer ones
@@ -366,6 +401,18 @@ def _files_of(folder: Path, digests: Mapping[str, str]) -> Sequence[_ArrayFile]:
 # NumPy reads a header by Python's parser. That of 3.11 now and then miscounts where threads use it at once and raises a
 # SystemError (as in CPython's issue 106905): a sound file would be said to be lost.
 ONE_HEADER_AT_A_TIME = threading.Lock()
+
+
+def _checked_header(
+    shown: str, file: _ArrayFile, digest: str, start: bytes
+) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """As :func:`_read_header`, of a file that has this digest; DataLoss unless it is the one that was written."""
+    if digest != file.sha256:
+        raise DataLoss(f"{shown} is damaged: its sha256 is {digest}, but {file.sha256} was written")
+    dtype, shape, offset = _read_header(start, file.bytes, shown)
+    if (_BY_DESCRIPTION[dtype.str], shape) != (file.dtype, file.shape):
+        raise DataLoss(f"{shown} is {dtype} {shape}, but the manifest says {file.dtype} {file.shape}")
+    return dtype, shape, offset
 
 
 def _read_header(start: bytes, size: int, shown: str) -> tuple[np.dtype[Any], tuple[int, ...], int]:

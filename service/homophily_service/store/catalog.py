@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, delete, exc, exists, func, insert, selec
 
 from homophily_service.errors import AlreadyExists, NotFound
 from homophily_service.names import ResourceName
-from homophily_service.store.database import Database, now, time_of
+from homophily_service.store.database import Database, now, page_of, time_of
 from homophily_service.store.tables import graphs, jobs, resources
 
 
@@ -67,18 +67,17 @@ class Catalog:
         with self.database.read() as connection:
             return connection.execute(query).all()
 
-    def page(self, collection: str, project: str, *, before: int | None = None, limit: int = 100) -> Sequence[Row[Any]]:
-        """Resources of a project, newest first, with a number below ``before``."""
-        query = (
-            select(resources)
-            .where(resources.c.project == project, resources.c.collection == collection)
-            .order_by(resources.c.number.desc())
-            .limit(limit)
-        )
+    def page(
+        self, collection: str, project: str, *, before: int | None = None, limit: int = 100
+    ) -> tuple[Sequence[Row[Any]], bool]:
+        """Resources of a project, newest first, with a number below ``before``; and whether there are more."""
+        matches = [resources.c.project == project, resources.c.collection == collection]
         if before is not None:
-            query = query.where(resources.c.number < before)
+            matches.append(resources.c.number < before)
         with self.database.read() as connection:
-            return connection.execute(query).all()
+            numbers, has_more = page_of(connection, resources.c.number, resources.c.message, matches, limit)
+            query = select(resources).where(resources.c.number.in_(numbers)).order_by(resources.c.number.desc())
+            return connection.execute(query).all(), has_more
 
     def remove(self, name: ResourceName) -> str:
         """Forget a resource; returns the path of its arrays, which are for the caller to delete."""

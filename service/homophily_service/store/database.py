@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, func, make_url, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -33,6 +33,8 @@ _SILENCE = {
     "tcp_user_timeout": 10_000,
 }
 _FROZEN_SECONDS = 10
+# Bytes in a page of a list: the message stays below gRPC's usual limit of 4 MiB.
+PAGE_BYTES = 2 << 20
 # Any number will do, as long as nothing else in the database uses it.
 _MIGRATION_LOCK = 0x686F6D6F
 
@@ -161,6 +163,24 @@ class Database:
     def close(self) -> None:
         """Close idle connections."""
         self.engine.dispose()
+
+
+def page_of(
+    connection: Connection, number: Any, body: Any, matches: Sequence[Any], limit: int
+) -> tuple[list[int], bool]:
+    """The numbers of a page, newest first, and whether there are more.
+
+    It has at most ``limit`` rows, fewer if their bodies are large together; one row is a page however large it is.
+    """
+    sizes = select(number, func.coalesce(func.length(body), 0)).where(*matches).order_by(number.desc())
+    numbers: list[int] = []
+    total = 0
+    for found, size in connection.execute(sizes.limit(limit + 1)):
+        total += size
+        if numbers and (len(numbers) == limit or total > PAGE_BYTES):
+            return numbers, True
+        numbers.append(found)
+    return numbers, False
 
 
 def _scripts() -> ScriptDirectory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from homophily.backend import select_device
 from homophily.errors import DeviceUnavailableError
@@ -17,6 +18,7 @@ from homophily_service.worker.compute import KINDS, compute
 from homophily_service.worker.importing import remove_abandoned
 from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, WAIT, Task, Waiting
 
+NICENESS = 10
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.worker.child")
 
@@ -32,6 +34,8 @@ def main() -> None:
     except DeviceUnavailableError as error:
         _log.error("cannot compute on %s: %s", settings.device, error)
         raise SystemExit(1) from None
+    # Behind what answers calls, where they share cores.
+    os.nice(NICENESS)
     if backend == "numpy":
         # A GPU's driver reserves more than it uses.
         limit_memory(fair_memory(settings))
