@@ -59,7 +59,8 @@ TEXT = np.dtype(object)
 LARGEST = 1e12
 MOST_COMPONENTS = 100
 MOST_TRIALS = 1000
-REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,200}")
+# With its project before it, it has at most the 256 characters that MLflow takes.
+REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,180}")
 # MLflow keeps the newest version's name and those of all versions for itself, in either case.
 ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[a-z0-9_-]{1,100}", re.IGNORECASE | re.ASCII)
 # What a search may look for.
@@ -269,7 +270,7 @@ def apart(field: str, points: Sequence[int], labelled: Sequence[int]) -> None:
 def check_registration(message: pb.Registration, field: str) -> None:
     """Refuse names that a model registry does not take."""
     if not REGISTERED_NAME.fullmatch(message.name):
-        raise InvalidRequest(f"{field}.name", "must be 1 to 200 characters, without / : @ and control characters")
+        raise InvalidRequest(f"{field}.name", "must be 1 to 180 characters, without / : @ and control characters")
     for place, alias in enumerate(message.aliases):
         if not ALIAS.fullmatch(alias):
             raise InvalidRequest(

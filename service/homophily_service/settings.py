@@ -134,6 +134,8 @@ class Settings(BaseSettings):
         "registered", description="Models that are logged whole: those to be registered, or all."
     )
 
+    tracking_memory_bytes: int = Field(4 << 30, ge=1 << 30, description="Memory of the process that sends runs.")
+
     # -- keeping and forgetting
     keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")
     keep_uploads_hours: PositiveFloat = Field(48.0, description="Hours that a broken upload can be resumed.")

@@ -251,9 +251,10 @@ def test_registered_model_is_served_by_mlflow_and_comes_back(
     tracked: Tracked, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, y = three_clouds()
-    name = f"insects-{project.id}"
+    short = "insects"
+    name = f"{project.id}.{short}"
     for aliases in (["first"], ["first", "champion"]):
-        registration = model_pb2.Registration(name=name, aliases=aliases)
+        registration = model_pb2.Registration(name=short, aliases=aliases)
         job = project.fit(X, known(y, range(30)), calibrate=True, registration=registration)
         run = tracked.run_of(project, job)
     model, client = job.fit.model, tracked.mlflow.client
@@ -287,6 +288,7 @@ def test_registered_model_is_served_by_mlflow_and_comes_back(
 
     assert served(folder, new)["predictions"][0]["class"] == table["class"][0]
 
+    uri = f"models:/{short}@champion"
     request = job_pb2.ImportModelRequest(parent=project.name, uri=uri, model_id="back")
     imported = project.ended(project.stub.ImportModel(request, timeout=PATIENCE).job)
     assert imported.state == job_pb2.JOB_STATE_SUCCEEDED, imported.error
@@ -301,10 +303,27 @@ def test_registered_model_is_served_by_mlflow_and_comes_back(
     corrected = project.transduce(back.name, {40: "ant"})
     assert corrected.state == job_pb2.JOB_STATE_SUCCEEDED, corrected.error
 
-    request.uri, request.model_id = f"models:/{name}@nobody", ""
+    request.uri, request.model_id = f"models:/{short}@nobody", ""
     missing = project.ended(project.stub.ImportModel(request, timeout=PATIENCE).job)
     assert missing.state == job_pb2.JOB_STATE_FAILED
     assert (missing.error.reason, missing.attempt) == ("NOT_FOUND", 1)
+
+    # Neither by name nor by id does another project get it, nor moves it the alias.
+    other = tracked.service.project()
+    logged = version.source.removeprefix("models:/")
+    for of_another in (
+        f"models:/{name}@champion",
+        f"models:/{name}/2",
+        f"models:/{logged}",
+        f"runs:/{run.info.run_id}/a",
+    ):
+        request = job_pb2.ImportModelRequest(parent=other.name, uri=of_another)
+        refused = other.ended(other.stub.ImportModel(request, timeout=PATIENCE).job)
+        assert (refused.error.reason, refused.attempt) == ("NOT_FOUND", 1), of_another
+    same_name = model_pb2.Registration(name=short, aliases=["champion"])
+    tracked.run_of(other, other.fit(X, known(y, range(30)), registration=same_name))
+    assert client.get_model_version_by_alias(name, "champion").version == "2"
+    assert client.get_model_version_by_alias(f"{other.id}.{short}", "champion").version == "1"
 
 
 def test_commands_register_a_model_and_bring_it_back(
@@ -313,14 +332,16 @@ def test_commands_register_a_model_and_bring_it_back(
     X, y = three_clouds()
     np.save(tmp_path / "points.npy", X)
     (tmp_path / "few.csv").write_text("point,label\n" + "".join(f"{point},{y[point]}\n" for point in range(30)))
-    name = f"sent-{project.id}"
+    name = "sent"
     for alias in ("Latest", "V1"):
         fit = ("fit", "points.npy", "--labels", "few.csv", "--method", "irr", "--register", name, "--alias")
         assert "not latest nor a version" in run(*fit, alias, code=2).err
     run(*fit, "champion", "--model", "sent")
     client = tracked.mlflow.client
     eventually(
-        lambda: [one for one in client.search_registered_models(f"name = '{name}'") if "champion" in one.aliases]
+        lambda: [
+            one for one in client.search_registered_models(f"name = '{project.id}.{name}'") if "champion" in one.aliases
+        ]
     )
     run("import", f"models:/{name}@champion", "--model", "back")
     assert run("model", "back", "--json").json["source"] == f"models:/{name}@champion"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Row
 
 from homophily_service.names import JobName, new_id
 from homophily_service.queue import NewJob, Queue
 from homophily_service.settings import Settings
 from homophily_service.store.database import Database
-from homophily_service.tracking.outbox import Outbox, Turn
+from homophily_service.tracking.outbox import MOST_ATTEMPTS, Outbox, Turn
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.records import KINDS
+from homophily_service.tracking.tracker import Tracker
 
 POISON = b""
 
@@ -85,3 +88,58 @@ def test_one_tracker_has_the_turn_until_it_is_gone(database: Database) -> None:
     assert theirs.is_mine()
     theirs.close()
     other.close()
+
+
+class Deadly:
+    """A sender that the process dies of, or that MLflow or the memory fails."""
+
+    def __init__(self, failure: BaseException | None) -> None:
+        self.failure, self.sent = failure, 0
+
+    def send(self, job: Row[Any]) -> None:  # noqa: ARG002
+        self.sent += 1
+        if self.failure is not None:
+            raise self.failure
+
+    def answers(self) -> bool:
+        return True
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing of ours runs after it."""
+
+
+@pytest.mark.parametrize("failure", [Killed(), MemoryError()])
+def test_a_job_that_the_tracker_dies_of_is_given_up(database: Database, tmp_path: Path, failure: BaseException) -> None:
+    """It was tried for ever, and everybody waited behind it."""
+    queued(database)
+    assert Queue(database).claim("worker", ["fit"], 60.0, POISON) is not None
+    settings = Settings(data_dir=tmp_path, database_url=database.url)
+    sender = Deadly(failure)
+    for _ in range(MOST_ATTEMPTS + 2):
+        tracker = Tracker(settings)
+        tracker._sender = sender  # type: ignore[assignment]
+        with suppress(Killed):
+            tracker.round()
+        tracker.turn.close()
+        tracker.stores.close()
+    assert sender.sent == MOST_ATTEMPTS
+    assert waiting(database) == []
+
+
+def test_a_job_that_mlflow_refuses_is_not_given_up(database: Database, tmp_path: Path) -> None:
+    queued(database)
+    assert Queue(database).claim("worker", ["fit"], 60.0, POISON) is not None
+    tracker = Tracker(Settings(data_dir=tmp_path, database_url=database.url))
+    tracker._sender = sender = Deadly(ValueError("no"))  # type: ignore[assignment]
+    for _ in range(MOST_ATTEMPTS + 2):
+        tracker._refused.clear()
+        tracker.round()
+    assert sender.sent == MOST_ATTEMPTS + 2
+    [job] = waiting(database)
+    assert job.tracking_attempts == 0
+    sender.failure = None
+    tracker._refused.clear()
+    assert tracker.round() == 1
+    tracker.turn.close()
+    tracker.stores.close()

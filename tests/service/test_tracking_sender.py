@@ -163,5 +163,5 @@ def test_a_registration_that_mlflow_refuses_is_noted_and_the_run_ends(scene: Sce
     assert run.info.status == "FINISHED"
     assert "reserved" in run.data.tags["homophily.refused"]
     assert scene.client.list_artifacts(run.info.run_id, "pictures")
-    assert scene.client.get_model_version("clouds", "1").run_id == run.info.run_id
+    assert scene.client.get_model_version("default.clouds", "1").run_id == run.info.run_id
     assert not scene.stores.queue.get(lease.name).untracked

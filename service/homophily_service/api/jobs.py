@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -60,15 +59,11 @@ from homophily_service.quotas import check_bytes
 from homophily_service.settings import Settings
 from homophily_service.sources import source_digest, source_name
 from homophily_service.stores import Stores
+from homophily_service.tracking.registry import URI
 from homophily_service.uploads import limits_of, publish_dataset
 
 LONGEST_WAIT = 60.0
 NO_TRACKING = "NO_TRACKING"
-
-# A version or an alias of a registered model, or an artifact of a run.
-REGISTERED = re.compile(
-    r"models:/[^/@\0]{1,250}(/\d{1,9}|@[\w.-]{1,250})|models:/m-[0-9a-f]{32}|runs:/[0-9a-f]{32}/[\w./-]{1,250}"
-)
 
 Request = TypeVar("Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest, pb.ImportModelRequest)
 Name = TypeVar("Name", bound=ResourceName)
@@ -287,7 +282,7 @@ class Jobs:
         """Refuse what is wrong."""
         if not self.settings.tracking:
             raise FailedPrecondition("this service keeps no tracking runs, so it has no registry", reason=NO_TRACKING)
-        if not REGISTERED.fullmatch(request.uri) or ".." in request.uri:
+        if not URI.fullmatch(request.uri) or ".." in request.uri:
             raise InvalidRequest(
                 "uri", "must be models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}"
             )

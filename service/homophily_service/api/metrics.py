@@ -22,6 +22,7 @@ from homophily_service.queue import QUEUED, RUNNING, SUCCEEDED
 from homophily_service.store.database import Database, now
 from homophily_service.store.tables import events, jobs
 from homophily_service.stores import Stores
+from homophily_service.tracking.outbox import MOST_ATTEMPTS
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
 # A job may be seen so long after its end was written down: the row appears when the transaction ends.
@@ -58,11 +59,12 @@ class ServiceMetrics(Collector):
         for state, kind, count in self.stores.queue.depths():
             jobs.add_metric([state, kind], count)
         yield jobs
-        oldest, untracked = _delays(self.stores.database)
+        oldest, untracked, given_up = _delays(self.stores.database)
         yield GaugeMetricFamily("homophily_oldest_queued_seconds", "Age of the job that waits longest", value=oldest)
         # Without a tracker nobody waits for them, though they are marked for when there is one.
         late = untracked if self.tracks else 0
         yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs of which MLflow does not know all yet", late)
+        yield GaugeMetricFamily("homophily_tracking_given_up_jobs", "Jobs whose runs are no longer sent", given_up)
         stored = GaugeMetricFamily("homophily_stored_bytes", "Bytes of what is recorded", labels=["collection"])
         for collection, size in self.stores.catalog.stored_bytes():
             stored.add_metric([collection], size)
@@ -170,12 +172,14 @@ def made_by(row: Row[Any]) -> model_pb2.Model | embedding_pb2.Embedding | None:
     return None
 
 
-def _delays(database: Database) -> tuple[float, int]:
-    """Seconds that the oldest queued job has waited (0 if there is none), and jobs with something untracked."""
+def _delays(database: Database) -> tuple[float, int, int]:
+    """Seconds that the oldest queued job has waited (0 if there is none), jobs with something untracked, and given up."""
     oldest = select(now() - func.min(jobs.c.created)).where(jobs.c.state == QUEUED)
     untracked = select(func.count()).where(jobs.c.untracked)
+    given_up = select(func.count()).where(jobs.c.tracking_attempts >= MOST_ATTEMPTS)
     with database.read() as connection:
-        return float(connection.scalar(oldest) or 0.0), int(connection.scalar(untracked) or 0)
+        counts = (int(connection.scalar(query) or 0) for query in (untracked, given_up))
+        return float(connection.scalar(oldest) or 0.0), *counts
 
 
 def _ended_after(database: Database, finished: float, number: int) -> Sequence[Row[Any]]:

@@ -19,6 +19,8 @@ from homophily_service import queue
 from homophily_service.store.database import Database
 from homophily_service.store.tables import jobs
 
+# A job that the tracker was lost to so often, killed or out of memory, is not sent again.
+MOST_ATTEMPTS = 3
 # Any number will do, as long as nothing else in the database uses it.
 _LOCK = 0x686F6D74
 
@@ -55,6 +57,23 @@ class Outbox:
         with self.database.write(durable=False) as connection:
             mine = update(jobs).where(jobs.c.number == number, jobs.c.last_sequence == sequence)
             connection.execute(mine.values(untracked=False))
+
+    def begin(self, number: int) -> None:
+        """Count an attempt to send a job, before it is made: whoever dies of it cannot count it."""
+        self._count(number, jobs.c.tracking_attempts + 1)
+
+    def survived(self, number: int) -> None:
+        """The attempt has ended, with or without success: the job does no harm."""
+        self._count(number, 0)
+
+    def _count(self, number: int, attempts: Any) -> None:
+        with self.database.write(durable=False) as connection:
+            connection.execute(update(jobs).where(jobs.c.number == number).values(tracking_attempts=attempts))
+
+    def give_up(self, number: int) -> None:
+        """Take the mark away though the run is behind."""
+        with self.database.write(durable=False) as connection:
+            connection.execute(update(jobs).where(jobs.c.number == number).values(untracked=False))
 
 
 class Turn:

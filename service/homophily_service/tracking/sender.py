@@ -58,6 +58,7 @@ from homophily_service.tracking.records import (
     trial_measures,
     trial_parameters,
 )
+from homophily_service.tracking.registry import JOB_TAG, registered_name
 
 _log = logging.getLogger(__name__)
 
@@ -352,7 +353,7 @@ class Sender:
             return
         if record.registration is None:
             return
-        name = record.registration.name
+        name = registered_name(record.job.project, record.registration.name)
         version = self._version(name, str(record.job))
         if version is None:
             made = self.client.create_model_version(
@@ -360,7 +361,7 @@ class Sender:
                 source=f"models:/{logged}",
                 run_id=run.info.run_id,
                 model_id=logged,
-                tags={"homophily.job": str(record.job), "homophily.model": record.tags["homophily.model"]},
+                tags={JOB_TAG: str(record.job), "homophily.model": record.tags["homophily.model"]},
             )
             version = str(made.version)
         for alias in record.registration.aliases:

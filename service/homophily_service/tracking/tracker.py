@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from homophily_service.errors import Unavailable
 from homophily_service.logs import job_name, start_logging
-from homophily_service.processes import begin
+from homophily_service.processes import begin, limit_memory
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
-from homophily_service.tracking.outbox import Outbox, Turn
+from homophily_service.tracking.outbox import MOST_ATTEMPTS, Outbox, Turn
 from homophily_service.tracking.place import Place, connect, is_installed
 from homophily_service.tracking.records import KINDS
 
@@ -31,7 +31,7 @@ POLL_SECONDS = 1.0
 AT_ONCE = 100
 # How long MLflow is left alone that does not answer, at first and at most; and a job that it refuses.
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_REFUSAL = 0.5, 10.0, 600.0
-# Behind everything that computes.
+# Behind everything that answers.
 NICENESS = 5
 
 
@@ -43,6 +43,8 @@ class Tracker:
         self.outbox, self.turn = Outbox(self.stores.database), Turn(self.stores.database)
         self._sender: Sender | None = None
         self._pause = 0.0
+        # Jobs whose sending this process has begun and not ended.
+        self._begun: set[int] = set()
         # Jobs that MLflow takes nothing of, though it answers: how often, and when they are tried again.
         self._refused: dict[int, tuple[int, float]] = {}
 
@@ -71,11 +73,23 @@ class Tracker:
             if job.number in self._refused and self._refused[job.number][1] > now:
                 continue
             job_name.set(f"projects/{job.project}/jobs/{job.id}")
+            if job.tracking_attempts >= MOST_ATTEMPTS:
+                _log.error("the run is given up: the tracker was lost %d times while sending it", job.tracking_attempts)
+                self.outbox.give_up(job.number)
+                continue
             try:
-                self._connected().send(job)
+                sender = self._connected()
+                self._begin(job.number)
+                sender.send(job)
+                self._survived(job.number)
             except Unavailable:
                 raise
             except Exception as error:
+                if isinstance(error, MemoryError):
+                    # As good as lost: the next attempt counts as another.
+                    self._begun.discard(job.number)
+                else:
+                    self._survived(job.number)
                 if not self._goes_on(job.number, error):
                     return done
             else:
@@ -85,6 +99,16 @@ class Tracker:
             finally:
                 job_name.set("")
         return done
+
+    def _begin(self, number: int) -> None:
+        """Count the attempt, once in this process's life: only if it is lost will the next one count more."""
+        if number not in self._begun:
+            self.outbox.begin(number)
+            self._begun.add(number)
+
+    def _survived(self, number: int) -> None:
+        self.outbox.survived(number)
+        self._begun.discard(number)
 
     def _connected(self) -> Sender:
         if self._sender is None:
@@ -116,6 +140,7 @@ def main() -> None:
     connection, settings = begin()
     start_logging(settings.log_level)
     os.nice(NICENESS)
+    limit_memory(settings.tracking_memory_bytes)
     # MLflow prints, and the server's output may be a pipe that nobody reads.
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if is_installed():

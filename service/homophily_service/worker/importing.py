@@ -28,6 +28,7 @@ from homophily_service.settings import Settings
 from homophily_service.store.blob_backends import MANIFEST
 from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
 from homophily_service.tracking.place import connect
+from homophily_service.tracking.registry import importable
 from homophily_service.worker.work import Work
 
 # The folder of ours inside MLflow's.
@@ -100,16 +101,19 @@ def remove_abandoned(settings: Settings) -> None:
 
 def _download(work: Work, uri: str, folder: Path) -> Path:
     """Fetch what is ours of a registered model, once its size is known; returns where it is."""
-    connect(work.settings)
+    client = connect(work.settings)
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+    try:
+        uri = importable(client, work.task.name.project, uri)
+    except MlflowException as error:
+        raise Unavailable(f"the registry does not answer: {' '.join(str(error).split())[:300]}") from error
     run, _, path = uri.removeprefix(_RUNS).partition("/")
     root, path = (f"{_RUNS}{run}", path.rstrip("/")) if uri.startswith(_RUNS) else (uri, "")
     ours = f"{path}/{FOLDER}" if path else FOLDER
     limit = work.settings.max_dataset_bytes
     try:
-        # It is looked up once: an alias may be moved meanwhile.
         repository: Any = get_artifact_repository(root)
         sizes = _sizes(repository, ours)
         if not sizes:

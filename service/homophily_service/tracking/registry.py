@@ -1,0 +1,89 @@
+"""Registered models by project: MLflow's registry knows none, so that each name there begins with its project's.
+
+A model that project ``team`` registers as ``digits`` is ``team.digits`` in MLflow. Ids of projects have no dot, so no
+project's names are another's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from homophily_service.errors import InvalidRequest, NotFound
+from homophily_service.names import DEFAULT_PROJECT, JobName
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+JOB_TAG = "homophily.job"
+# A version or an alias of a registered model, or an artifact of a run.
+URI = re.compile(
+    r"models:/(?P<model>m-[0-9a-f]{32})"
+    r"|models:/(?P<name>[^/@\0]{1,250})(?:/(?P<version>\d{1,9})|@(?P<alias>[\w.-]{1,250}))"
+    r"|runs:/(?P<run>[0-9a-f]{32})/[\w./-]{1,250}"
+)
+_MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
+
+
+def registered_name(project: str, name: str) -> str:
+    """What a project's registered model is called in MLflow."""
+    return f"{project}.{name}"
+
+
+def importable(client: MlflowClient, project: str, uri: str) -> str:
+    """The URI of what a project means by a URI, without aliases; NotFound if there is nothing of its own.
+
+    What the service has tracked or registered carries its job's name. What others have put there carries none: the
+    default project may import it, others only under a name that begins with theirs. Whether something exists that is
+    another project's is not told.
+    """
+    match = URI.fullmatch(uri)
+    if match is None:
+        raise InvalidRequest("uri", "must be models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}")
+    nothing = NotFound(f"{uri}: project {project} has no such model in MLflow")
+    if match["run"] or match["model"]:
+        found = _run(client, match["run"]) if match["run"] else _model(client, match["model"])
+        if found is None or not _may_have(found, project):
+            raise nothing
+        return uri
+    for name in (registered_name(project, match["name"]), match["name"]):
+        version = _version(client, name, match["version"], match["alias"])
+        is_own_name = name.startswith(registered_name(project, ""))
+        if version is not None and _may_have(version.tags, project, is_own_name=is_own_name):
+            return f"models:/{name}/{version.version}"
+    raise nothing
+
+
+def _may_have(tags: dict[str, str], project: str, *, is_own_name: bool = False) -> bool:
+    job = tags.get(JOB_TAG)
+    if job is None:
+        return is_own_name or project == DEFAULT_PROJECT
+    return JobName.parse(job, "job").project == project
+
+
+def _version(client: MlflowClient, name: str, version: str | None, alias: str | None) -> Any:
+    if version is not None:
+        return _unless_missing(client.get_model_version, name, version)
+    return _unless_missing(client.get_model_version_by_alias, name, alias)
+
+
+def _run(client: MlflowClient, run: str) -> dict[str, str] | None:
+    found = _unless_missing(client.get_run, run)
+    return None if found is None else dict(found.data.tags)
+
+
+def _model(client: MlflowClient, model: str) -> dict[str, str] | None:
+    found = _unless_missing(client.get_logged_model, model)
+    return None if found is None else dict(found.tags)
+
+
+def _unless_missing(ask: Any, *arguments: Any) -> Any:
+    """What MLflow answers; None if it has nothing of this name."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return ask(*arguments)
+    except MlflowException as error:
+        if error.error_code in _MISSING:
+            return None
+        raise
