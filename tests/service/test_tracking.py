@@ -225,13 +225,12 @@ def test_a_run_that_mlflow_refuses_for_now_keeps_no_other_waiting(tracked: Track
 
 def test_a_registration_that_mlflow_refuses_is_noted_and_the_run_ends(tracked: Tracked, project: Project) -> None:
     tracked.proxy.once("/registered-models/alias", "refused")
-    name = f"refused-{project.id}"
-    registration = model_pb2.Registration(name=name, aliases=["champion"])
+    registration = model_pb2.Registration(name="refused", aliases=["champion"])
     job = quick_fit(project, registration=registration)
     run = tracked.run_of(project, job)
     assert run.data.tags["homophily.refused"] == "INVALID_PARAMETER_VALUE: the proxy does not want it"
     assert tracked.mlflow.client.list_artifacts(run.info.run_id, "pictures")
-    assert tracked.mlflow.client.get_model_version(name, "1").run_id == run.info.run_id
+    assert tracked.mlflow.client.get_model_version(f"{project.id}.refused", "1").run_id == run.info.run_id
 
 
 def test_a_search_that_mlflow_missed_is_told_afterwards(tracked: Tracked, project: Project) -> None:
@@ -311,12 +310,8 @@ def test_registered_model_is_served_by_mlflow_and_comes_back(
     # Neither by name nor by id does another project get it, nor moves it the alias.
     other = tracked.service.project()
     logged = version.source.removeprefix("models:/")
-    for of_another in (
-        f"models:/{name}@champion",
-        f"models:/{name}/2",
-        f"models:/{logged}",
-        f"runs:/{run.info.run_id}/a",
-    ):
+    by_id = f"models:/{logged}", f"runs:/{run.info.run_id}/model"
+    for of_another in (f"models:/{name}@champion", f"models:/{name}/2", *by_id):
         request = job_pb2.ImportModelRequest(parent=other.name, uri=of_another)
         refused = other.ended(other.stub.ImportModel(request, timeout=PATIENCE).job)
         assert (refused.error.reason, refused.attempt) == ("NOT_FOUND", 1), of_another

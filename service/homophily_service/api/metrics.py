@@ -173,13 +173,13 @@ def made_by(row: Row[Any]) -> model_pb2.Model | embedding_pb2.Embedding | None:
 
 
 def _delays(database: Database) -> tuple[float, int, int]:
-    """Seconds that the oldest queued job has waited (0 if there is none), jobs with something untracked, and given up."""
+    """Seconds that the oldest queued job has waited (0 if there is none); jobs with something untracked; given up."""
     oldest = select(now() - func.min(jobs.c.created)).where(jobs.c.state == QUEUED)
     untracked = select(func.count()).where(jobs.c.untracked)
     given_up = select(func.count()).where(jobs.c.tracking_attempts >= MOST_ATTEMPTS)
     with database.read() as connection:
-        counts = (int(connection.scalar(query) or 0) for query in (untracked, given_up))
-        return float(connection.scalar(oldest) or 0.0), *counts
+        behind, lost = (int(connection.scalar(query) or 0) for query in (untracked, given_up))
+        return float(connection.scalar(oldest) or 0.0), behind, lost
 
 
 def _ended_after(database: Database, finished: float, number: int) -> Sequence[Row[Any]]:
