@@ -62,13 +62,16 @@ class Stores:
             ) from None
 
     def discard(self, path: str) -> None:
-        """Move arrays whose record was deleted to quarantine; leave them if the store may be another database's."""
+        """Remove arrays whose record was deleted by a call; leave them if the store may be another database's.
+
+        Not by way of quarantine: a tenant who uploads and deletes would fill the disk with what no quota counts.
+        """
         try:
             self.identity.check()
         except StoreMismatch as error:
             _log.error("the arrays at %s are not removed: %s", path, error.message)
         else:
-            self.blobs.quarantine(path, self.database.time())
+            self.blobs.delete(path)
 
     def close(self) -> None:
         """Close connections."""

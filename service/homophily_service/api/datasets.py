@@ -101,7 +101,7 @@ class Datasets:
         return pb.ListDatasetsResponse(datasets=datasets, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteDataset(self, request: pb.DeleteDatasetRequest, _: Any) -> pb.DeleteDatasetResponse:
-        """Forget a dataset, then move its arrays to quarantine."""
+        """Forget a dataset, then remove its arrays."""
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(DatasetName, request.name, "name"))
         await asyncio.to_thread(self.stores.discard, blob)
         return pb.DeleteDatasetResponse()

@@ -60,7 +60,7 @@ class Embeddings:
         return pb.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteEmbedding(self, request: pb.DeleteEmbeddingRequest, _: Any) -> pb.DeleteEmbeddingResponse:
-        """Forget an embedding, then move its arrays to quarantine."""
+        """Forget an embedding, then remove its arrays."""
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(EmbeddingName, request.name, "name"))
         await asyncio.to_thread(self.stores.discard, blob)
         return pb.DeleteEmbeddingResponse()

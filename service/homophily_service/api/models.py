@@ -57,7 +57,7 @@ class Models:
         return model_pb2.ListModelsResponse(models=models, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteModel(self, request: model_pb2.DeleteModelRequest, _: Any) -> model_pb2.DeleteModelResponse:
-        """Forget a model, then move its arrays to quarantine; its graph stays for others."""
+        """Forget a model, then remove its arrays; its graph stays for others."""
         name = allowed_name(ModelName, request.name, "name")
         self._known.pop(name, None)
         blob = await asyncio.to_thread(self.stores.catalog.remove, name)
