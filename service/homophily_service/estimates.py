@@ -26,6 +26,10 @@ SECONDS_PER_NEIGHBOUR, SECONDS_PER_ELEMENT = 2e-7, 5e-8
 SECONDS_PER_ENTRY, SECONDS_PER_PRODUCT, SECONDS_PER_CLASS = 3e-8, 2e-9, 1e-5
 
 
+# A shorter job is not refused: the estimate is not that good.
+CERTAIN_SECONDS = 60.0
+
+
 class Cost(NamedTuple):
     """What a job needs."""
 
@@ -102,7 +106,7 @@ def check_cost(cost: Cost, max_bytes: int, max_seconds: float, threads: int) -> 
             reason="JOB_TOO_LARGE",
         )
     seconds = cost.seconds / threads
-    if seconds > max_seconds:
+    if seconds > max(max_seconds, CERTAIN_SECONDS):
         raise LimitExceeded(
             f"the job needs at least {seconds:,.0f} s, its time limit is {max_seconds:,.0f} s: take fewer "
             "graph.n_neighbors, solver.power = 1 or fewer points, or a longer options.time_limit",

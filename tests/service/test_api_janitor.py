@@ -533,7 +533,7 @@ def test_a_server_with_an_empty_database_leaves_the_store_of_another_alone(tmp_p
         stores.identity.adopt()
         stores.close()
         again.stub.DeleteDataset(dataset_pb2.DeleteDatasetRequest(name=name))
-        assert len(list(blobs.glob(f"quarantine/*/datasets/{project.id}/*/*/*.npy"))) == 1
+        assert not list(blobs.glob(f"datasets/{project.id}/*/*/*.npy"))
 
 
 # -- clocks
