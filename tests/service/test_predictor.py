@@ -18,27 +18,28 @@ from homophily_service.frames import ERROR, SUCCESS
 from homophily_service.names import ModelName
 from homophily_service.predictor import Call, Desk, ModelCache
 
-from .serving import eventually, inline, open_stores, refusal, running
+from .serving import Project, Service, eventually, inline, open_stores, refusal, running
 
 X = np.random.default_rng(0).normal(size=(40, 3)) + 9.0 * (np.arange(40) % 2)[:, None]
 IRR = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR)
 LIMITS = Limits(10**6, 10**3, 1 << 30)
 
 
-def test_a_predictor_forgets_the_model_that_was_used_longest_ago(tmp_path: Path) -> None:
-    with running(tmp_path / "first") as service:
-        project, stores = service.project(), open_stores(service)
-        model = project.model(X, {0: 0, 1: 1}, solver=IRR)
-        blob = stores.catalog.get(ModelName.parse(model.name, "name")).blob
-        size = stores.catalog.bytes_of_model(blob, model.graph.digest)
-        stores.close()
-    with running(tmp_path / "second", predictor_cache_bytes=int(2.5 * size)) as service:
+def test_a_predictor_forgets_the_model_that_was_used_longest_ago(
+    service: Service, project: Project, tmp_path: Path
+) -> None:
+    stores = open_stores(service)
+    model = project.model(X, {0: 0, 1: 1}, solver=IRR)
+    blob = stores.catalog.get(ModelName.parse(model.name, "name")).blob
+    size = stores.catalog.bytes_of_model(blob, model.graph.digest)
+    stores.close()
+    with running(tmp_path / "data", predictor_cache_bytes=int(2.5 * size)) as service:
         project = service.project()
         points = project.upload(X).name
         a, b, c = (project.model(points, {0: 0, 1: 1, 2 + point: 0}, solver=IRR).name for point in (0, 2, 4))
         answers = {name: project.predict(name, X[:9]) for name in (a, b, a, c)}
         # What is in memory needs no files.
-        models = tmp_path / "second" / "blobs" / "models"
+        models = tmp_path / "data" / "blobs" / "models"
         models.rename(tmp_path / "elsewhere")
         for name in (a, c):
             assert project.predict(name, X[:9]) == answers[name]

@@ -104,12 +104,12 @@ def known(y: NDArray[np.int64], points: range, words: tuple[str, ...] = ("ant", 
 
 
 def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: Project) -> None:
-    X, y = three_clouds()
+    X, y = three_clouds(150)
     job = project.fit(
         X,
         known(y, range(20)),
         validation=labels_of(known(y, range(20, 60))),
-        test=labels_of(known(y, range(60, 300))),
+        test=labels_of(known(y, range(60, 150))),
         solver=model_pb2.SolverParameters(lambda1=0.02),
         search=model_pb2.SearchParameters(trials=14, vary=["n_neighbors", "sigma_f", "lambda2"]),
         calibrate=True,
@@ -127,7 +127,7 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
     expected |= {"graph.metric": "euclidean", "graph.symmetrize": "mean", "search.trials": "14", "search.seed": "0"}
     expected |= {"search.vary": "n_neighbors, sigma_f, lambda2", "search.spread": "False"}
     expected |= {"graph.space": "input", "graph.n_directions": "None", "search.warm_start": "False"}
-    expected |= {"data.points": "300", "data.dimensions": "5", "data.classes": "3", "device": "cpu"}
+    expected |= {"data.points": "150", "data.dimensions": "5", "data.classes": "3", "device": "cpu"}
     assert expected.items() <= parameters.items()
     assert float(parameters["solver.sigma_f"]) > 0
     assert parameters["graph.n_neighbors"] == str(model.graph_parameters.n_neighbors or 10)
@@ -149,7 +149,7 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
 
     (points,) = run.inputs.dataset_inputs
     assert json.loads(points.dataset.source)["uri"] == model.dataset
-    assert json.loads(points.dataset.profile)["points"] == 300
+    assert json.loads(points.dataset.profile)["points"] == 150
     assert json.loads(points.dataset.source)["sha256"].startswith(points.dataset.digest)
 
     pictures = {one.path for one in tracked.mlflow.client.list_artifacts(run.info.run_id, "pictures")}
