@@ -60,7 +60,7 @@ test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with C
 	$(BIN)/python -m pytest --on-gpu $(addprefix tests/core/test_,$(addsuffix .py,$(ON_GPU)))
 
 # The files of the service's suite that tell what it withstands; tests/system is about little else.
-WITHSTANDS = api_datasets api_embed api_errors api_fuzz api_jobs api_server blobs cli_files
+WITHSTANDS = api_datasets api_embed api_errors api_fuzz api_jobs api_server blobs cli_files pictures
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests: 200 kills on each database, 1,000 flipped bits, 10⁵ garbled messages, 10 minutes of pings; an hour
 	$(BIN)/python -m pytest --long tests/system $(addprefix tests/service/test_,$(addsuffix .py,$(WITHSTANDS)))

@@ -161,11 +161,18 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return drawn
 
 
-@pytest.mark.parametrize("points", [10, 100_000])
-@pytest.mark.parametrize("classes", [2, 10, 30])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The long form has all sizes, the short one those at the ends."""
+    if "crowd" in metafunc.fixturenames:
+        sizes = [(points, classes) for points in (10, 100_000) for classes in (2, 10, 30)]
+        ends = [(10, 2), (10, 30), (100_000, 30)]
+        metafunc.parametrize("crowd", sizes if metafunc.config.getoption("--long") else ends)
+
+
 def test_nothing_is_cut_off_at_the_edges_and_headings_are_above_all_else(
-    figures: list[Figure], points: int, classes: int
+    figures: list[Figure], crowd: tuple[int, int]
 ) -> None:
+    points, classes = crowd
     name = "a-model-of-a-thirty-two-long-nam"
     model = full_model(points, [f"class {one}" for one in range(classes)])
     model.name = f"projects/default/models/{name}"
