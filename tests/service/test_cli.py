@@ -220,8 +220,9 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
 
 def test_failed_jobs_and_services_out_of_reach_have_codes_of_their_own(run: Run, tmp_path: Path, idle: Service) -> None:
     noise(tmp_path)
-    ended = run("fit", "noise.npy", "--labels", "y.npy", "--calibrate", "--time-limit", "0.05", code=1)
-    assert re.search("Error: projects/.* failed: .*0.05 s", ended.err)
+    # Longer than the least that it could take, or it would be refused at once.
+    ended = run("fit", "noise.npy", "--labels", "y.npy", "--calibrate", "--time-limit", "1.05", code=1)
+    assert re.search("Error: projects/.* failed: .*1.05 s", ended.err)
     assert re.search(r"fit +failed: TIME_LIMIT", run("jobs").out)
     assert "The service cannot be reached" in run("jobs", "--target", "127.0.0.1:1", code=3).err
     assert run("health").out.endswith(": SERVING\n")
