@@ -15,6 +15,7 @@ from homophily_service._pb import job_pb2
 from homophily_service.frames import frame, head
 from homophily_service.names import JobName
 from homophily_service.settings import Settings
+from homophily_service.stores import Stores
 from homophily_service.worker.protocol import Task
 
 from . import procfs
@@ -97,7 +98,11 @@ def test_who_computes_ends_without_a_word_when_its_answer_is_not_heard(
     who: str, asked: bytes, has_answered: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # A kill -9 of the parent as it looks from below, a moment before the signal: its end of the socket is closed.
-    process, ours = processes.start(f"homophily_service.{who}", Settings(data_dir=tmp_path, workers=0), 1)
+    settings = Settings(data_dir=tmp_path, workers=0)
+    stores = Stores.open(settings)
+    stores.database.migrate()
+    stores.close()
+    process, ours = processes.start(f"homophily_service.{who}", settings, 1)
     with ours:
         assert ours.recv(1000)  # it is ready
         silent = procfs.written(process.pid)
