@@ -39,7 +39,6 @@ from homophily_service.store.blobs import ONE_HEADER_AT_A_TIME
 from homophily_service.stores import Stores
 
 START = "start.binpb"
-THREADS = 8
 # Bytes after which the disk is set to work, so that little is left to write when the last have come.
 SYNC_BYTES = 1 << 25
 GRACE_SECONDS = 3600.0
@@ -58,8 +57,6 @@ class Uploads:
         self.settings, self.stores, self.limits = settings, stores, limits_of(settings)
         self._open: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
-        # Of their own: the end of a large upload takes minutes, in which others' calls shall find a thread.
-        self.threads = ThreadPoolExecutor(THREADS, "upload")
 
     @storage_errors("upload")
     def received(self, project: str, upload_id: str) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from homophily_service._pb import dataset_pb2 as pb
 from homophily_service._pb import points_pb2
 from homophily_service.api.access import caller
 from homophily_service.api.datasets import Datasets
+from homophily_service.api.threads import FairThreads
 from homophily_service.errors import LimitExceeded, NotFound, ServiceError, Unavailable
 from homophily_service.names import DatasetName
 from homophily_service.settings import load_settings
@@ -446,6 +447,7 @@ def test_a_caller_who_goes_away_at_the_end_leaves_nobody_else_in(
     monkeypatch.setattr(uploads.stores.blobs, "adopt", slow)
     calls = Datasets()
     calls.stores, calls.uploads, calls.under_way = uploads.stores, uploads, set()
+    calls.upload_threads = FairThreads(2, "upload")
     caller.set("p")
 
     async def sent() -> AsyncIterator[pb.UploadDatasetRequest]:

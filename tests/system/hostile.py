@@ -88,7 +88,9 @@ class Attacker:
                 async with asyncio.timeout(CALL_SECONDS):
                     await attack()
             except grpc.aio.AioRpcError as error:
-                result = error.code().name
+                # What gRPC's client says by itself, where a stream was refused while it sent.
+                is_local = str(error.details()).startswith("Internal error from Core")
+                result = "refused" if is_local else error.code().name
             except (TimeoutError, OSError) as error:
                 result = type(error).__name__
             self.made[f"{attack.__name__} {result}"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -25,6 +26,7 @@ class Datasets:
 
     stores: Stores
     uploads: Uploads
+    upload_threads: Executor
     # Who stops the server waits for them: those that are broken off still have files to close.
     under_way: set[asyncio.Task[Any]]
 
@@ -70,7 +72,7 @@ class Datasets:
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """What a function answers. It is waited for even when the caller is gone: nobody else may write meanwhile."""
         run = partial(copy_context().run, function, *arguments)
-        running = asyncio.get_running_loop().run_in_executor(self.uploads.threads, run)
+        running = asyncio.get_running_loop().run_in_executor(self.upload_threads, run)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:

@@ -118,11 +118,12 @@ class Jobs:
         if request.kind and not kind:
             raise InvalidRequest("kind", f"{request.kind} is not known")
 
-        placed, has_more = await asyncio.to_thread(
-            self.stores.queue.page, project, states=states, kind=kind, before=before, limit=limit
-        )
-        token = next_page([row for row, _ in placed], has_more=has_more)
-        return pb.ListJobsResponse(jobs=[job_message(row, place) for row, place in placed], next_page_token=token)
+        def page() -> pb.ListJobsResponse:
+            placed, has_more = self.stores.queue.page(project, states=states, kind=kind, before=before, limit=limit)
+            token = next_page([row for row, _ in placed], has_more=has_more)
+            return pb.ListJobsResponse(jobs=[job_message(row, place) for row, place in placed], next_page_token=token)
+
+        return await asyncio.to_thread(page)
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
         """The job when it has ended, or when the time is up."""

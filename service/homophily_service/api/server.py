@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -35,6 +34,7 @@ from homophily_service.api.jobs import Jobs
 from homophily_service.api.metrics import ServiceMetrics
 from homophily_service.api.models import Models
 from homophily_service.api.predictors import Predictors
+from homophily_service.api.threads import FairThreads
 from homophily_service.api.tls import server_credentials
 from homophily_service.api.together import Together
 from homophily_service.api.tracing import Tracing
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 SERVICE = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].full_name
 # Threads that wait for the database; uploads have their own.
-THREADS = 16
+THREADS, UPLOAD_THREADS = 16, 8
 SECONDS_BETWEEN_PINGS = 5
 # After so long a TLS connection is to be made anew, once its calls have ended: a certificate is only looked at then.
 CONNECTION_SECONDS = 3600.0
@@ -72,6 +72,8 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         self.watcher, self.predictors = watcher, predictors
         self.looks = Together(stores.queue.placed)
         self.uploads, self.under_way = Uploads(settings, stores), set()
+        # Of their own: the end of a large upload takes minutes, in which others' calls shall find a thread.
+        self.upload_threads = FairThreads(UPLOAD_THREADS, "upload")
 
 
 class Server:
@@ -90,7 +92,7 @@ class Server:
     async def start(self) -> int:
         """Open the port; returns it."""
         settings = self.settings
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "store"))
+        asyncio.get_running_loop().set_default_executor(FairThreads(THREADS, "store"))
         # Threads take turns ten times as often as by default: answers of milliseconds pass through several of them.
         sys.setswitchinterval(0.0005)
         await asyncio.to_thread(_prepare, self.stores.database)

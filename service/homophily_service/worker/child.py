@@ -34,8 +34,6 @@ def main() -> None:
     except DeviceUnavailableError as error:
         _log.error("cannot compute on %s: %s", settings.device, error)
         raise SystemExit(1) from None
-    # Behind what answers calls, where they share cores.
-    os.nice(NICENESS)
     if backend == "numpy":
         # A GPU's driver reserves more than it uses.
         limit_memory(fair_memory(settings))
@@ -52,6 +50,8 @@ def main() -> None:
     def tell(progress: Progress) -> None:
         say(PROGRESS + progress.SerializeToString())
 
+    # From now on behind what answers calls, where they share cores.
+    os.nice(NICENESS)
     say(READY + " ".join(KINDS).encode())
     while True:
         try:

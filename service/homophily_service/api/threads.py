@@ -1,0 +1,68 @@
+"""Threads in which calls wait for the database and the store: projects take turns for them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from homophily_service.api.access import caller
+
+T = TypeVar("T")
+Task = tuple["Future[Any]", Callable[[], Any]]
+
+
+class FairThreads(ThreadPoolExecutor):
+    """Threads of which each project has its turns, and never all.
+
+    In a plain pool a call waits behind all tasks of all others; here behind one of each.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, name)
+        self.most = max(1, 3 * threads // 4)
+        self._lock = threading.Lock()
+        # By project, in the order of their turns.
+        self._waiting: OrderedDict[str, deque[Task]] = OrderedDict()
+        self._running: Counter[str] = Counter()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run a function when it is its caller's turn."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._waiting.setdefault(caller.get(), deque()).append((future, lambda: fn(*args, **kwargs)))
+        super().submit(self._work)
+        return future
+
+    def _work(self) -> None:
+        """Run tasks until none may run; those of a project that has its share are left to its own threads."""
+        while (taken := self._take()) is not None:
+            project, (future, run) = taken
+            try:
+                if future.set_running_or_notify_cancel():
+                    _finish(future, run)
+            finally:
+                with self._lock:
+                    self._running[project] -= 1
+
+    def _take(self) -> tuple[str, Task] | None:
+        with self._lock:
+            for project, tasks in self._waiting.items():
+                if self._running[project] < self.most:
+                    self._running[project] += 1
+                    task = tasks.popleft()
+                    del self._waiting[project]
+                    if tasks:
+                        # Behind the others.
+                        self._waiting[project] = tasks
+                    return project, task
+        return None
+
+
+def _finish(future: Future[Any], run: Callable[[], Any]) -> None:
+    try:
+        future.set_result(run())
+    except BaseException as error:
+        future.set_exception(error)
