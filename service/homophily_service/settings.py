@@ -70,9 +70,9 @@ class Settings(BaseSettings):
     # -- limits
     max_message_bytes: PositiveInt = Field(4 * MIB, description="Largest message; more data goes by UploadDataset.")
     max_bytes_in_flight: PositiveInt = Field(
-        256 * MIB, description="Bytes of messages received at a time; a project may have a quarter of them."
+        256 * MIB, description="Bytes of messages received at a time; a project may have an eighth of them."
     )
-    max_calls: PositiveInt = Field(2000, description="Calls under way at a time; a project may have a quarter of them.")
+    max_calls: PositiveInt = Field(4000, description="Calls under way at a time; a project may have an eighth.")
     max_connections: PositiveInt = Field(5000, description="Connections to the API at a time.")
     max_points: PositiveInt = Field(20_000_000, description="Points of a dataset.")
     max_dimensions: PositiveInt = Field(1_000_000, description="Features of a point.")

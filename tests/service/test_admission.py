@@ -84,7 +84,7 @@ def test_one_who_gives_up_waiting_takes_nothing() -> None:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A server with little room: a project may have 10 calls and two messages under way."""
-    settings = {"workers": 0, "predictors": 0, "auth": "tokens", "max_calls": 40, "max_bytes_in_flight": 32 * MIB}
+    settings = {"workers": 0, "predictors": 0, "auth": "tokens", "max_calls": 80, "max_bytes_in_flight": 64 * MIB}
     with running(tmp_path_factory.mktemp("admission"), **settings) as service:
         yield service
 

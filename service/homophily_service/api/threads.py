@@ -9,20 +9,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from homophily_service.api.access import caller
+from homophily_service.tokens import EVERY_PROJECT
 
 T = TypeVar("T")
 Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class FairThreads(ThreadPoolExecutor):
-    """Threads of which each project has its turns, and never all.
+    """Threads of which each project has its turns, and a quarter at most.
 
-    In a plain pool a call waits behind all tasks of all others; here behind one of each.
+    In a plain pool a call waits behind all tasks of all others; here behind one of each. And as threads share Python's
+    lock, few of one project's leave more of it to the loop that answers everybody.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, name)
-        self.most = max(1, 3 * threads // 4)
+        self.threads = threads
         self._lock = threading.Lock()
         # By project, in the order of their turns.
         self._waiting: OrderedDict[str, deque[Task]] = OrderedDict()
@@ -50,7 +52,7 @@ class FairThreads(ThreadPoolExecutor):
     def _take(self) -> tuple[str, Task] | None:
         with self._lock:
             for project, tasks in self._waiting.items():
-                if self._running[project] < self.most:
+                if self._running[project] < self._most(project):
                     self._running[project] += 1
                     task = tasks.popleft()
                     del self._waiting[project]
@@ -59,6 +61,10 @@ class FairThreads(ThreadPoolExecutor):
                         self._waiting[project] = tasks
                     return project, task
         return None
+
+    def _most(self, project: str) -> int:
+        # Who may do everything is an operator, or everybody where there are no tokens.
+        return self.threads if project in ("", EVERY_PROJECT) else max(1, self.threads // 4)
 
 
 def _finish(future: Future[Any], run: Callable[[], Any]) -> None:
