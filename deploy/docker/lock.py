@@ -1,4 +1,4 @@
-"""Write requirements.txt and requirements-cuda.txt for the images: newest allowed versions, with their files' hashes.
+"""Write the requirements*.txt of the images: the newest versions that are allowed, with the hashes of their files.
 
 The versions are those that pip resolves pyproject.toml to. The hashes are of the wheels that pip chooses for each
 Python and processor below. The Dockerfile installs with --require-hashes, so a file that was exchanged is refused.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from itertools import product
 from pathlib import Path
@@ -75,12 +76,14 @@ def write(name: str, versions: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Resolve both images together, so that they share versions."""
+    """Resolve both images together, so that they share versions; and what builds our own wheel."""
     plain, cuda = ".[otel,service,tracking]", ".[gpu,otel,service,tracking]"
     both = resolved(cuda)
     needed = resolved(plain)
     write("requirements.txt", {name: both[name] for name in needed})
     write("requirements-cuda.txt", {name: version for name, version in both.items() if name not in needed})
+    (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    write("requirements-build.txt", resolved(build))
 
 
 if __name__ == "__main__":
