@@ -55,14 +55,7 @@ def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Pop
     # Before there is anybody to read it: a process that is killed at once is not noticed here, but at its socket.
     with Connection(os.dup(ours.fileno())) as connection:
         connection.send_bytes(settings.for_children().encode())
-    # Libraries read these once, when they are loaded.
-    count = str(threads)
-    environment = os.environ | {
-        "OMP_NUM_THREADS": count,
-        "OPENBLAS_NUM_THREADS": count,
-        "MKL_NUM_THREADS": count,
-        "NUMBA_NUM_THREADS": count,
-    }
+    environment = os.environ | thread_variables(threads)
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
@@ -71,6 +64,12 @@ def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Pop
             stdin=subprocess.DEVNULL,
         )
     return process, ours
+
+
+def thread_variables(count: int) -> dict[str, str]:
+    """What tells libraries how many threads to start; they read it once, when they are loaded."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    return dict.fromkeys(names, str(count))
 
 
 def begin(when_parent_dies: signal.Signals = signal.SIGKILL) -> tuple[Connection, Settings]:

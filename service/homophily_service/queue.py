@@ -55,6 +55,9 @@ _UNCLAIMED = _NO_LEASE | {"progress": None}
 FORGET_AT_ONCE = 500
 # A job whose process was lost waits before its next attempt: four times as long each time.
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 300.0
+# How often a job is given back for the same reason before that counts as an attempt: a job that takes longer than its
+# workers are given to stop would start for ever.
+FREE_RETURNS = 10
 # Reports of progress that are kept of a job: of more, every second one is forgotten, but for the newest.
 MOST_REPORTS, NEWEST_REPORTS = 400, 100
 MaxRunning = Callable[[str], int | None]
@@ -362,13 +365,14 @@ class Queue:
         """Give the job back, or end it if it is to be cancelled.
 
         An attempt that is not ``charged`` does not count, and the job keeps its place; otherwise it waits a while, and
-        then behind others of its priority.
+        then behind others of its priority. After ``FREE_RETURNS`` with the same message every attempt is charged.
         """
-        later = {"not_before": now() + _backoff(lease.attempt)} if charged else {"attempt": lease.attempt - 1}
         with self.database.write() as connection:
             if connection.scalar(select(jobs.c.cancel_requested).where(_mine(lease)).with_for_update()):
                 _change(connection, lease, CANCELLED, "cancelled when it was given back")
                 return
+            charged = charged or _returns(connection, lease.number, message) >= FREE_RETURNS
+            later = {"not_before": now() + _backoff(lease.attempt)} if charged else {"attempt": lease.attempt - 1}
             _change(connection, lease, QUEUED, message, **later, **_UNCLAIMED)
 
     def get_request(self, number: int) -> bytes:
@@ -576,6 +580,12 @@ def _take_back(connection: Connection, lost: Select[Any], poison: bytes) -> int:
 
 def _backoff(attempt: int) -> float:
     return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 4.0 ** (min(attempt, 10) - 1)))
+
+
+def _returns(connection: Connection, job: int, message: str) -> int:
+    """How often a job was given back with this message."""
+    same = and_(events.c.job == job, events.c.state == QUEUED, events.c.message == message)
+    return int(connection.scalar(select(func.count()).where(same)) or 0)
 
 
 def _waiting(connection: Connection, project: str) -> int:

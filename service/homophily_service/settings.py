@@ -133,8 +133,10 @@ class Settings(BaseSettings):
     tracking_models: Literal["registered", "all"] = Field(
         "registered", description="Models that are logged whole: those to be registered, or all."
     )
-
     tracking_memory_bytes: int = Field(4 << 30, ge=1 << 30, description="Memory of the process that sends runs.")
+    tracker: bool = Field(
+        True, description="Send runs from a process beside the API; if not, `homophily tracker` is to send them."
+    )
 
     # -- keeping and forgetting
     keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")

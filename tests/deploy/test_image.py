@@ -29,8 +29,7 @@ def wanted(*extras: str) -> Iterator[Requirement]:
 
 
 def locked(*names: str) -> dict[str, Version]:
-    lines = (line for name in names for line in (DOCKER / name).read_text().splitlines() if not line.startswith("#"))
-    pairs = (line.split("==") for line in lines)
+    pairs = re.findall(r"^([\w.-]+)==(\S+)", "".join((DOCKER / name).read_text() for name in names), re.MULTILINE)
     return {canonicalize_name(name): Version(version) for name, version in pairs}
 
 
@@ -48,6 +47,32 @@ def test_locked_versions_are_those_that_the_project_wants(extras: tuple[str, ...
         name = canonicalize_name(requirement.name)
         assert name in versions, f"{name} is missing: make image-lock"
         assert requirement.specifier.contains(versions[name], prereleases=True), f"{name}: make image-lock"
+
+
+@pytest.mark.parametrize("file", sorted(DOCKER.glob("requirements*.txt")), ids=lambda file: file.name)
+def test_every_package_is_installed_by_its_hash(file: Path) -> None:
+    text = file.read_text().replace("\\\n", "")
+    packages = [line for line in text.splitlines() if not line.startswith("#")]
+    for line in packages:
+        assert re.fullmatch(r"[\w.-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+", line), line
+    (install,) = re.findall(rf"pip install .+--requirement /build/{file.name}", DOCKERFILE)
+    assert "--require-hashes" in install
+    # A source archive would be built by packages that are not locked.
+    assert "--only-binary :all:" in install
+
+
+def test_nothing_else_is_fetched() -> None:
+    installs = re.findall(r"pip (?:install|wheel) (.+)", DOCKERFILE)
+    others = [options for options in installs if "--require-hashes" not in options]
+    assert others
+    assert all("--no-deps" in options for options in others)
+    assert all("--no-index" in options or "--no-build-isolation" in options for options in others)
+
+
+def test_the_base_can_be_pinned_by_digest() -> None:
+    """It is not by itself: a digest must be looked up where there is a registry."""
+    assert re.search(r"^ARG BASE_IMAGE=\S+:[\d.]+-slim$", DOCKERFILE, re.MULTILINE)
+    assert re.findall(r"^FROM (\S+) AS python$", DOCKERFILE, re.MULTILINE) == ["${BASE_IMAGE}"]
 
 
 def test_everything_that_is_copied_is_let_through() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from homophily_service.predictor import BASE_BYTES, LOADED
 from homophily_service.queue import FAILED, QUEUED, RUNNING, NewJob, Queue
 from homophily_service.settings import Settings, load_settings
 
@@ -19,6 +20,7 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 # What a process needs to close everything once its grace time is over: an attempt at a silent database, and then some.
 MARGIN = 20.0
+GIB = 1 << 30
 
 _spec = importlib.util.spec_from_file_location("check_manifests", KUBERNETES / "check.py")
 assert _spec is not None
@@ -75,6 +77,7 @@ def settings_of(workload: Resource, overlay: str, monkeypatch: pytest.MonkeyPatc
 
 workloads = pytest.mark.parametrize("rendered", each("Deployment", "Job"))
 servers = pytest.mark.parametrize("rendered", each("Deployment"))
+production = pytest.mark.parametrize("overlay", ["cpu", "gpu"])
 
 
 def test_every_overlay_is_there() -> None:
@@ -124,10 +127,10 @@ def test_every_container_has_requests_and_limits(rendered: Rendered) -> None:
             assert {"cpu", "memory"} <= container["resources"][part].keys()
 
 
-@servers
-def test_every_container_that_stays_has_probes(rendered: Rendered) -> None:
+# A job's container has no probes: its end is what counts. Nor has the tracker's: it answers nothing.
+@pytest.mark.parametrize("rendered", [one for one in each("Deployment") if "tracker" not in str(one.id)])
+def test_every_container_that_answers_has_probes(rendered: Rendered) -> None:
     workload, overlay = rendered
-    # A job's container has none: its end is what counts.
     ports = environment(workload, overlay)
     for container in containers(workload):
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -149,6 +152,69 @@ def test_draining_is_shorter_than_the_grace_time(rendered: Rendered, monkeypatch
         command = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
         before = float(command[-1])
         assert drain + before + MARGIN <= workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+
+
+@production
+def test_no_job_takes_longer_than_a_worker_has_to_finish_it(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers were scaled in after ten minutes, and gave longer jobs back to be begun again, without end."""
+    worker = one(overlay, "Deployment", "homophily-worker")
+    settings = settings_of(worker, overlay, monkeypatch)
+    assert settings.job_time_limit <= settings.max_job_time_limit <= settings.shutdown_grace
+    annotations = worker["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    api = settings_of(one(overlay, "Deployment", "homophily-api"), overlay, monkeypatch)
+    assert api.max_job_time_limit == settings.max_job_time_limit
+
+
+@servers
+def test_limits_of_the_service_are_hit_before_those_of_the_container(
+    rendered: Rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, overlay = rendered
+    settings = settings_of(workload, overlay, monkeypatch)
+    (container,) = containers(workload)
+    # What the container's first process takes: the API with its messages, or a supervisor.
+    needed = {"serve": GIB, "worker": GIB / 2, "tracker": 0}[container["args"][0]]
+    if container["args"] == ["serve"]:
+        needed += settings.predictors * (LOADED * settings.predictor_cache_bytes + BASE_BYTES)
+        needed += settings.workers * (settings.job_memory_bytes or 0)
+    if container["args"] == ["worker"]:
+        assert settings.job_memory_bytes is not None
+        needed += settings.job_memory_bytes
+    if container["args"] == ["tracker"] or (container["args"] == ["serve"] and settings.tracker):
+        needed += settings.tracking_memory_bytes
+    limit = container["resources"]["limits"]["memory"]
+    assert limit.endswith("Gi")
+    assert needed <= GIB * int(limit.removesuffix("Gi"))
+
+
+@production
+def test_apis_refuse_what_no_worker_can_hold(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, worker = (one(overlay, "Deployment", f"homophily-{name}") for name in ("api", "worker"))
+    sizes = [settings_of(workload, overlay, monkeypatch).job_memory_bytes for workload in (api, worker)]
+    assert sizes[0] == sizes[1] is not None
+
+
+@production
+def test_runs_are_sent_by_one_process_in_a_container_of_its_own(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not settings_of(one(overlay, "Deployment", "homophily-api"), overlay, monkeypatch).tracker
+    tracker = one(overlay, "Deployment", "homophily-tracker")
+    assert tracker["spec"]["replicas"] == 1
+    assert settings_of(tracker, overlay, monkeypatch).tracking
+
+
+@production
+def test_only_the_migration_can_change_tables(overlay: str) -> None:
+    secrets = {
+        workload["metadata"]["name"]: variable["valueFrom"]["secretKeyRef"]["name"]
+        for workload in RENDERED[overlay]
+        if workload["kind"] in ("Deployment", "Job")
+        for variable in containers(workload)[0]["env"]
+        if variable["name"] == "HOMOPHILY_DATABASE_URL"
+    }
+    migrate = f"homophily-migrate-{VERSION.replace('.', '-')}"
+    assert secrets.pop(migrate) == "homophily-database-owner"
+    assert secrets == {f"homophily-{name}": "homophily-database" for name in ("api", "worker", "tracker")}
 
 
 @workloads

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
+import psycopg
 import pytest
+from click.testing import Result
 from sqlalchemy import text
 from typer.testing import CliRunner
 
 from homophily_service.cli.main import app
+from homophily_service.client import Client
 from homophily_service.errors import FailedPrecondition, Unavailable
 from homophily_service.store.database import Database
 
-from .serving import running
+from .databases import Postgres
+from .serving import PATIENCE, running
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+KEDA = re.compile(r"query: (SELECT .+)")
 
 
 def test_makes_the_tables_and_may_run_again(tmp_path: Path) -> None:
@@ -82,3 +91,47 @@ def test_the_api_migrates_a_database_of_its_own_and_no_other(empty_url: str, bac
     with running(tmp_path, **settings):
         database.check_version()
     database.close()
+
+
+# -- a role for each purpose -------------------------------------------------------------------------------------------
+
+
+def test_the_service_needs_no_right_to_change_tables(postgres: Postgres, tmp_path: Path) -> None:
+    """As deploy/roles.sql makes them: one role migrates, another serves, a third counts jobs."""
+    administrator = postgres.new_database()
+    owner, ours, scaler = (
+        administrator.replace("postgres@", f"{role}@") for role in ("homophily_owner", "homophily", "homophily_scaler")
+    )
+    execute(administrator, (DEPLOY / "roles.sql").read_text())
+
+    def migrate(url: str) -> Result:
+        return CliRunner().invoke(app, ["migrate", "--set", f"database_url={url}"])
+
+    refused = migrate(ours)
+    assert isinstance(refused.exception, FailedPrecondition)
+    assert "role that owns the tables" in refused.exception.message
+    assert migrate(owner).exit_code == 0
+    (grant,) = re.findall(r"GRANT SELECT \(.+ TO homophily_scaler;", (DEPLOY / "README.md").read_text())
+    execute(owner, grant)
+
+    with running(tmp_path, database_url=ours, workers=1, predictors=0) as service:
+        X = np.random.default_rng(0).normal(size=(30, 2))
+        with Client(service.target) as client:
+            client.fit(X, [0, 1] + 28 * [-1]).result(timeout=PATIENCE)
+    keda = KEDA.search((DEPLOY / "kubernetes" / "production" / "scaling.yaml").read_text())
+    assert keda is not None
+    execute(scaler, keda[1])
+    for url, statement in (
+        (ours, "DROP TABLE jobs"),
+        (ours, "ALTER TABLE jobs ADD COLUMN more TEXT"),
+        (ours, "CREATE TABLE more (number INTEGER)"),
+        (scaler, "SELECT request FROM jobs"),
+        (scaler, "DELETE FROM jobs"),
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            execute(url, statement)
+
+
+def execute(url: str, statements: str) -> None:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(statements.encode())

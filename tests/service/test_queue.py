@@ -981,3 +981,32 @@ def test_children_count_towards_the_limits_of_their_project(queue: Queue) -> Non
     with pytest.raises(LimitExceeded, match="max_jobs_per_day is 4"):
         queue.wait_for(lease, children, "waits", max_queued=3, max_per_day=4)
     assert len(queue.children(name)) == 3
+
+
+def test_a_job_that_no_worker_has_time_for_is_charged_in_the_end(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that were scaled in gave a job back that took longer than their grace time, again and again."""
+    monkeypatch.setattr(queue_module, "FREE_RETURNS", 3)
+    name, other = submit(queue, max_attempts=2), submit(queue, priority=-1)
+    for attempt in (1, 1, 1, 1, 2):
+        lease = claim(queue)
+        assert (lease.name, lease.attempt) == (name, attempt)
+        queue.release(lease, "its worker is stopping", charged=False)
+    assert claim(queue).name == other
+    assert nothing_to_do(queue)
+    row = queue.get(name)
+    assert (row.state, row.outcome, row.attempt) == (FAILED, POISON, 2)
+
+
+def test_a_job_that_waits_for_its_own_jobs_again_and_again_is_not_charged(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only returns count towards the limit, though the job is queued after each wait as well."""
+    monkeypatch.setattr(queue_module, "FREE_RETURNS", 2)
+    name = submit(queue, max_attempts=1)
+    for number in range(4):
+        queue.wait_for(claim(queue), [NewJob(JobName("default", f"child-{number}"), "trial", b"t")], "waits")
+        trial = queue.claim("w", ["trial"], 60.0, b"")
+        assert trial is not None
+        queue.finish(trial, b"")
+    queue.release(claim(queue), "its worker is stopping", charged=False)
+    assert (queue.get(name).state, queue.get(name).attempt) == (QUEUED, 0)

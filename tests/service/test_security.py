@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import socket
@@ -10,6 +11,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,12 @@ import grpc
 import numpy as np
 import pytest
 from cryptography import x509
+from prometheus_client import REGISTRY
 
 from homophily_service._pb import dataset_pb2, job_pb2
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api import server as server_module
+from homophily_service.api.audit import note, start_audit
 from homophily_service.api.server import Server
 from homophily_service.api.tls import Certificates, server_credentials
 from homophily_service.client import Client, LimitExceeded, Unauthenticated, Unavailable
@@ -398,6 +402,20 @@ def test_the_audit_log_tells_who_did_what(guarded: Service) -> None:
     assert (line["method"], line["resource"]) == ("CancelJob", job.name)
     whole = json.dumps(audit(guarded))
     assert "a-look" not in whole
+
+    # It is in the log of all calls, with the same names.
+    def calls() -> list[dict[str, Any]]:
+        lines = (json.loads(line) for line in guarded.log.read_text().splitlines() if '"a-look"' in line)
+        return [line for line in lines if line["message"] == "call"]
+
+    [line] = eventually(calls, seconds=10.0)
+    assert line["method"].endswith("/GetJob")
+    assert {key: line[key] for key in ("code", "token", "project", "resource")} == {
+        "code": "OK",
+        "token": identifier,
+        "project": "audited",
+        "resource": job.name,
+    }
     # Neither in the audit log nor in the other one is there a secret, good or bad.
     for text in (whole, guarded.log.read_text()):
         assert secret not in text
@@ -405,6 +423,61 @@ def test_the_audit_log_tells_who_did_what(guarded: Service) -> None:
     file = guarded.settings.audit_file
     assert file is not None
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_reads_name_their_token_also_where_no_audit_log_is_kept(tmp_path: Path) -> None:
+    with running(tmp_path, auth="tokens", audit="off", workers=0, predictors=0) as service:
+        stores = open_stores(service)
+        identifier, secret = stores.tokens.create("mine")
+        stores.close()
+        refusal(service.project(secret).stub.GetJob, ABOUT_NOTHING)
+        lines = eventually(
+            lambda: [line for line in service.log.read_text().splitlines() if "/GetJob" in line], seconds=10.0
+        )
+        fields = json.loads(lines[0])
+        assert (fields["code"], fields["token"], fields["project"]) == ("NOT_FOUND", identifier, "mine")
+
+
+def failures() -> float:
+    return REGISTRY.get_sample_value("homophily_audit_failures_total") or 0.0
+
+
+def test_an_audit_line_that_the_disk_does_not_take_is_on_standard_error(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = failures()
+    # Every write to this device fails as on a full disk.
+    stop = start_audit(load_settings(audit_file="/dev/full"))
+    for action in ("first", "second"):
+        note(action, token="t1")
+    stop()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if "homophily.audit" in line]
+    assert [(line["message"], line["token"]) for line in lines] == [("first", "t1"), ("second", "t1")]
+    assert failures() == before + 2
+    assert "No space left on device" in caplog.text
+
+
+def test_a_disk_that_has_room_again_gets_whole_audit_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "audit.log"
+    stop = start_audit(load_settings(audit_file=file))
+    note("before")
+
+    def cut_off(_: object) -> None:
+        with file.open("a") as end:
+            end.write('{"half of')
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(WatchedFileHandler, "reopenIfNeeded", cut_off)
+        note("meanwhile")
+    note("after")
+    stop()
+    before, half, after = file.read_text().splitlines()
+    assert [json.loads(line)["message"] for line in (before, after)] == ["before", "after"]
+    assert half == '{"half of'
+    assert '"meanwhile"' in capsys.readouterr().err
 
 
 # -- quotas ------------------------------------------------------------------------------------------------------------

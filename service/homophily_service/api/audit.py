@@ -1,6 +1,7 @@
 """Who did what: a line of JSON for every call that changes something or is refused, through the logger homophily.audit.
 
-The token is named by its id, never by its secret; what was sent is not in it.
+The token is named by its id, never by its secret; what was sent is not in it. Calls that only read are in the log lines
+of all calls, with the same fields (:class:`homophily_service.api.interceptors.Logging`).
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
+import sys
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from io import TextIOWrapper
 from typing import Any
 
-from homophily_service.api.access import Deed, deed
+from prometheus_client import Counter
+
+from homophily_service.api.access import Deed, this_deed
 from homophily_service.api.interceptors import Context, Interceptor, Observed
 from homophily_service.logs import JsonLines
 from homophily_service.settings import Settings
 
 _log = logging.getLogger("homophily.audit")
+_failures_log = logging.getLogger(__name__)
+FAILURES = Counter("homophily_audit_failures_total", "Lines of the audit log that its file did not take")
 
 # The first words of methods that only look; Predict is a question too.
 _LOOKS = ("Get", "List", "Wait", "Watch", "Read", "Predict")
@@ -37,8 +43,8 @@ class Audit(Interceptor):
         """Note who calls, and tell what came of it."""
         if self.which == "off":
             return _UNTOLD
-        done = Deed(peer=context.peer(), certificate=_certificate(context) if self.shows_certificates else "")
-        deed.set(done)
+        done = this_deed()
+        done.certificate = _certificate(context) if self.shows_certificates else ""
         return Observed(context, self._teller(method, done))
 
     def _teller(self, method: str, done: Deed) -> Callable[[str, float], None]:
@@ -61,13 +67,44 @@ def _certificate(context: Context) -> str:
 
 
 class _OwnersFile(logging.handlers.WatchedFileHandler):
-    """A file that only its owner can read, opened again after somebody has moved it away, as logrotate does."""
+    """A file that only its owner can read, opened again after somebody has moved it away, as logrotate does.
+
+    A line that it does not take, on a full disk for example, goes to standard error and is counted.
+    """
+
+    # Whether the file may end in the middle of a line.
+    _is_cut = False
 
     def _open(self) -> TextIOWrapper:
         def opener(path: str, flags: int) -> int:
             return os.open(path, flags, 0o600)
 
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)  # type: ignore[return-value]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; the call that it tells of goes on whatever comes of it."""
+        line = self.format(record)
+        try:
+            self.reopenIfNeeded()
+            if self.stream is None:
+                self.stream = self._open()
+            self.stream.write(f"\n{line}\n" if self._is_cut else f"{line}\n")
+            self.stream.flush()
+            self._is_cut = False
+        except OSError as error:
+            FAILURES.inc()
+            self._is_cut = True
+            self._drop()
+            with suppress(OSError, ValueError):
+                print(line, file=sys.stderr, flush=True)
+            _failures_log.error("a line of the audit log was not written, it is in the line before: %s", error)
+
+    def _drop(self) -> None:
+        """Close the file without what it still holds, which would be written twice."""
+        stream, self.stream = self.stream, None
+        with suppress(OSError):
+            if stream is not None:
+                stream.close()
 
 
 def start_audit(settings: Settings) -> Callable[[], None]:

@@ -24,7 +24,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status.rpc_status import to_status
 from prometheus_client import Counter, Histogram
 
-from homophily_service.api.access import caller, this_deed
+from homophily_service.api.access import Deed, caller, deed, this_deed
 from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
 from homophily_service.errors import (
     InternalError,
@@ -137,7 +137,10 @@ _UNOBSERVED = nullcontext()
 
 
 class Logging(Interceptor):
-    """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer."""
+    """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer.
+
+    It names the token, the project and the resource, as reads are not in the audit log unless it is told to hold all.
+    """
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
         """Log the call's end."""
@@ -147,13 +150,14 @@ class Logging(Interceptor):
         # Where calls are traced, it is the span's already.
         if not trace.get() and is_traceparent(parent := metadata_of(context, "traceparent")):
             trace.set(parent)
+        # The peer is asked for now: once a cancelled call is gone, that ends the process.
+        done = Deed(peer=context.peer())
+        deed.set(done)
         if not _log.isEnabledFor(logging.INFO):
             return _UNOBSERVED
-        # Now: once a cancelled call is gone, asking for its peer ends the process.
-        peer = context.peer()
 
         def log(code: str, seconds: float) -> None:
-            fields = {"method": method, "code": code, "milliseconds": round(1e3 * seconds, 2), "peer": peer}
+            fields = {"method": method, "code": code, "milliseconds": round(1e3 * seconds, 2), **done.fields()}
             _log.info("call", extra={"fields": fields})
 
         return Observed(context, log)

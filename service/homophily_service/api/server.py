@@ -284,7 +284,7 @@ async def serve(settings: Settings, started: Callable[[Server], None] | None = N
         asyncio.create_task(keep_running("homophily_service.worker.supervisor", settings, threads, grace))
         for _ in range(settings.workers)
     ]
-    if settings.tracking:
+    if settings.tracking and settings.tracker:
         workers.append(asyncio.create_task(keep_running("homophily_service.tracking.tracker", settings, 1, grace)))
     try:
         if started is not None:

@@ -25,6 +25,7 @@ for name, function, panel in (
     ("demo", demonstrating.demo, _RUN),
     ("serve", serving.serve, _RUN),
     ("worker", serving.worker, _RUN),
+    ("tracker", serving.tracker, _RUN),
     ("ui", serving.ui, _RUN),
     ("migrate", operating.migrate, _RUN),
     ("fsck", operating.fsck, _RUN),

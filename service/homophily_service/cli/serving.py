@@ -1,4 +1,4 @@
-"""Commands that run the service: serve, worker, ui, config, token, health."""
+"""Commands that run the service: serve, worker, tracker, ui, config, token, health."""
 
 from __future__ import annotations
 
@@ -110,6 +110,25 @@ def worker(
             serve_metrics(running, settings)
 
     run_worker(settings, started)
+
+
+def tracker(
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    assignments: Set = None,
+) -> None:
+    """Send the jobs' runs to MLflow, for a `homophily serve` with tracker = false, until Ctrl-C or SIGTERM."""
+    from homophily_service.logs import start_logging
+    from homophily_service.processes import thread_variables
+
+    settings = settings_from(config, assignments, data_dir=data_dir, log_level=log_level)
+    start_logging(settings.log_level)
+    # Before NumPy is loaded.
+    os.environ.update(thread_variables(1))
+    from homophily_service.tracking.tracker import run_tracker
+
+    run_tracker(settings)
 
 
 def ui(

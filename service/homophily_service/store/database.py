@@ -37,6 +37,8 @@ _FROZEN_SECONDS = 10
 PAGE_BYTES = 2 << 20
 # Any number will do, as long as nothing else in the database uses it.
 _MIGRATION_LOCK = 0x686F6D6F
+# Postgres' code for it.
+_INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class now(FunctionElement[float]):
@@ -124,6 +126,11 @@ class Database:
             except CommandError as error:
                 # The only one that can be: the tables are of a version that this program has never heard of.
                 raise FailedPrecondition(f"the database is of another version than this program: {error}") from error
+            except exc.ProgrammingError as error:
+                if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
+                    raise
+                advice = "migrate with the database_url of the role that owns the tables"
+                raise FailedPrecondition(f"this role may not change tables ({error.orig}): {advice}") from error
 
     def check_version(self) -> None:
         """Raise FailedPrecondition if the tables are not of this version."""

@@ -1,4 +1,4 @@
-"""The tracker: a process beside the API that keeps the jobs' runs in MLflow up to date.
+"""The tracker: a process that keeps the jobs' runs in MLflow up to date, beside the API or by `homophily tracker`.
 
 It may be killed at any moment, and is when the service stops: what it has not sent is still marked in the database, and
 sending it again does no harm. Nobody waits for it.
@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from homophily_service.errors import Unavailable
+from homophily_service.errors import FailedPrecondition, Unavailable
 from homophily_service.logs import job_name, start_logging
 from homophily_service.processes import begin, limit_memory
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.tracking.outbox import MOST_ATTEMPTS, Outbox, Turn
-from homophily_service.tracking.place import Place, connect, is_installed
+from homophily_service.tracking.place import Place, connect, is_installed, is_kept
 from homophily_service.tracking.records import KINDS
 
 if TYPE_CHECKING:
@@ -50,8 +51,12 @@ class Tracker:
 
     def run(self) -> None:
         """Until killed."""
+        is_migrated = False
         while True:
             try:
+                if not is_migrated:
+                    self.stores.database.check_is_new_enough()
+                    is_migrated = True
                 self.round()
             except Unavailable as error:
                 _log.warning("waits for the database: %s", error.message)
@@ -139,16 +144,30 @@ def main() -> None:
     """Start as a process of `homophily serve`."""
     connection, settings = begin()
     start_logging(settings.log_level)
-    os.nice(NICENESS)
-    limit_memory(settings.tracking_memory_bytes)
     # MLflow prints, and the server's output may be a pipe that nobody reads.
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if is_installed():
-        _log.info("keeps a run of every job in %s", Place.of(settings).shown)
-        Tracker(settings).run()
+        _track(settings)
     _log.info("tracking is off: MLflow is not installed (pip install 'homophily[tracking]')")
     # As long as the server lives, which would start it again.
     connection.poll(None)
+
+
+def run_tracker(settings: Settings) -> None:
+    """A tracker as a process of its own, until SIGTERM or SIGINT."""
+    if not is_kept(settings):
+        raise FailedPrecondition("there is nothing to track: `tracking` is off, or MLflow is not installed")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # At once: nothing is lost by it. Without a handler the first process of a container would ignore SIGTERM.
+        signal.signal(number, lambda *_: os._exit(0))
+    _track(settings)
+
+
+def _track(settings: Settings) -> None:
+    os.nice(NICENESS)
+    limit_memory(settings.tracking_memory_bytes)
+    _log.info("keeps a run of every job in %s", Place.of(settings).shown)
+    Tracker(settings).run()
 
 
 if __name__ == "__main__":
