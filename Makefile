@@ -8,7 +8,7 @@ DATA_FLAG := $(if $(DATA),--data $(DATA),)
 JOBS ?= 2
 FLAGS ?=
 
-.PHONY: demo serve ui test test-gpu chaos fuzz machines-net lint proto format audit bench image-test image-lock clean
+.PHONY: demo serve ui test test-gpu chaos siege fuzz machines-net lint proto format audit bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml
@@ -47,7 +47,14 @@ $(VENV)/.chromium: $(VENV)/.dev
 # wait; a file stays with one process, which has its fixtures, and tests/conftest.py puts the slowest files first.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 15
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 15 --ignore $(SIEGE)
+	$(BIN)/python -m pytest -s $(SIEGE)
+
+# It compares times, so that nothing else may run beside it.
+SIEGE = tests/system/test_siege.py
+
+siege: $(VENV)/.dev  ## one tenant attacks for half an hour, another works as usual; `make test` does so for two minutes
+	$(BIN)/python -m pytest -s --long $(SIEGE)
 
 # The files of the core suite whose subject takes a backend; what in them is of the CPU alone is told in tests/conftest.py.
 ON_GPU = answers calibration classify_graph classify_input classify_labels cluster graph relationship repulsion spectral
@@ -63,7 +70,7 @@ test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with C
 WITHSTANDS = api_datasets api_embed api_errors api_fuzz api_jobs api_server blobs cli_files pictures
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests: 200 kills on each database, 1,000 flipped bits, 10⁵ garbled messages, 10 minutes of pings; an hour
-	$(BIN)/python -m pytest --long tests/system $(addprefix tests/service/test_,$(addsuffix .py,$(WITHSTANDS)))
+	$(BIN)/python -m pytest --long tests/system --ignore $(SIEGE) $(addprefix tests/service/test_,$(addsuffix .py,$(WITHSTANDS)))
 
 MESSAGES ?= 1000000
 fuzz: $(VENV)/.dev  ## 10⁶ random and garbled messages to every call, hours; make fuzz MESSAGES=10000

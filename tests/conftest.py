@@ -23,7 +23,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 #: The files that take longest. They are run first, so that no process is left with one of them at the end.
 SLOWEST = (
     "service/test_tracking.py",
-    "system/test_siege.py",
     "system/test_machines.py",
     "system/test_kills.py",
     "system/test_tracking.py",

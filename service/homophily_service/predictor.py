@@ -299,7 +299,8 @@ class Large:
 def _response(found: Answers, call: Call, rows: slice) -> model_pb2.PredictResponse:
     """The answer to a call, out of some rows of what was found."""
     classes, scores = found.classes[rows], found.scores[rows]
-    response = model_pb2.PredictResponse(class_indices=classes, scores=to_tensor(scores.reshape(len(classes), -1)))
+    table = to_tensor(scores.reshape(len(classes), -1))
+    response = model_pb2.PredictResponse(class_indices=classes.tolist(), scores=table)
     if call.request.probabilities and found.probabilities is not None:
         response.probabilities.CopyFrom(to_tensor(found.probabilities[rows]))
     return response

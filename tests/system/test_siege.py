@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     "job_time_limit": 20.0,
     "max_job_time_limit": 20.0,
 }
-UNDISTURBED_SECONDS, SIEGE_SECONDS, LONG_SIEGE_SECONDS = 12.0, float(os.environ.get("SIEGE", "120")), 1800.0
+UNDISTURBED_SECONDS, SIEGE_SECONDS, LONG_SIEGE_SECONDS = 12.0, 120.0, 1800.0
 MOST_SLOWER = 5.0
 # Below it, the scheduler of a machine with two cores decides: a computing process may have the core for as long.
 LEAST_P99 = 0.02

@@ -16,7 +16,7 @@ Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class FairThreads(ThreadPoolExecutor):
-    """Threads of which each project has its turns, and a quarter at most.
+    """Threads of which each project has its turns, and an eighth at most.
 
     In a plain pool a call waits behind all tasks of all others; here behind one of each. And as threads share Python's
     lock, few of one project's leave more of it to the loop that answers everybody.
@@ -64,7 +64,7 @@ class FairThreads(ThreadPoolExecutor):
 
     def _most(self, project: str) -> int:
         # Who may do everything is an operator, or everybody where there are no tokens.
-        return self.threads if project in ("", EVERY_PROJECT) else max(1, self.threads // 4)
+        return self.threads if project in ("", EVERY_PROJECT) else max(1, self.threads // 8)
 
 
 def _finish(future: Future[Any], run: Callable[[], Any]) -> None:
