@@ -16,6 +16,7 @@ import pytest
 from homophily_service._pb import dataset_pb2, job_pb2
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api.budgets import Budget
+from homophily_service.api.interceptors import LOOPBACK
 
 from .serving import MIB, PATIENCE, Project, Service, eventually, open_stores, refusal_of, running, start, with_token
 
@@ -76,6 +77,22 @@ def test_one_who_gives_up_waiting_takes_nothing() -> None:
         assert budget.take("b", 2)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_near"),
+    [
+        ("ipv4:127.0.0.1:4711", True),
+        ("ipv6:%5B::1%5D:4711", True),
+        ("ipv6:[::1]:4711", True),
+        ("unix:/run/x", True),
+        ("ipv4:10.0.0.127:4711", False),
+        ("ipv6:%5Bfe80::1%5D:4711", False),
+    ],
+)
+def test_probes_of_this_machine_are_told_from_strangers(peer: str, is_near: bool) -> None:
+    """Strangers who ask for health must not use up what probes need."""
+    assert bool(LOOPBACK.match(peer)) == is_near
 
 
 # -- the API -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status.rpc_status import to_status
 from prometheus_client import Counter, Histogram
 
-from homophily_service.api.access import Deed, caller, deed, this_deed
+from homophily_service.api.access import NEIGHBOURS, STRANGERS, Deed, caller, deed, this_deed
 from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
 from homophily_service.errors import (
     InternalError,
@@ -50,6 +50,7 @@ MOST_VIOLATIONS = 3
 # A message that takes a millisecond to read.
 LARGE_MESSAGE = 1 << 18
 
+LOOPBACK = re.compile(r"unix:|ipv4:127\.|ipv6:(\[|%5B)::1(\]|%5D)")
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -236,8 +237,13 @@ class Authentication(Interceptor):
         if token is not None and time.monotonic() < until:
             return token
         assert self.tokens is not None
-        self._known.pop(secret, None)
-        token = await asyncio.to_thread(self.tokens.look_up, secret)
+        # Those who try secrets do not hold up those who have shown a good one before.
+        caller.set(STRANGERS if token is None else token.project)
+        try:
+            token = await asyncio.to_thread(self.tokens.look_up, secret)
+        except Unauthenticated:
+            self._known.pop(secret, None)
+            raise
         if len(self._known) > 10_000:
             self._known.clear()
         left = self.SECONDS_REMEMBERED if token.seconds_left is None else token.seconds_left
@@ -254,7 +260,9 @@ class _Known:
     async def __aenter__(self) -> None:
         if self.authentication.tokens is None:
             caller.set(EVERY_PROJECT)
-        elif not self.method.startswith("/grpc.health."):
+        elif self.method.startswith("/grpc.health."):
+            caller.set(NEIGHBOURS if LOOPBACK.match(self.context.peer()) else STRANGERS)
+        else:
             self.header = metadata_of(self.context, "authorization")
             token = await self.authentication.token(self.header)
             caller.set(token.project)
@@ -316,7 +324,7 @@ class _Admitted:
         self.calls, self.bytes = admission.calls, admission.bytes
 
     async def __aenter__(self) -> None:
-        # The project, or * for a token that opens all.
+        # The project, * for a token that opens all, or who has shown none.
         holder = caller.get()
         if not self.calls.take(holder, 1):
             raise LimitExceeded(
