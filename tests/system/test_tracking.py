@@ -243,7 +243,7 @@ def test_one_command_keeps_runs_and_another_shows_them(make_cluster: MakeCluster
         assert run.info.run_id == cluster.job(name).tracking_run
         pictures = [one.path for one in pages.client.list_artifacts(run.info.run_id, "pictures")]
         assert "pictures/energy.png" in pictures
-        assert pages.client.get_model_version("clouds", "1").run_id == run.info.run_id
+        assert pages.client.get_model_version("default.clouds", "1").run_id == run.info.run_id
         assert len(pages.runs_of(plain)[0].outputs.model_outputs) == 1
     finally:
         pages.stop()
