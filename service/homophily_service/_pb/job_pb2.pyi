@@ -404,9 +404,9 @@ class Job(_message.Message):
     state: Global___JobState.ValueType
     """Where it is."""
     priority: _builtins.int
-    """Jobs of higher priority are started first."""
+    """Of a project's jobs, those of higher priority are started first. Projects take turns."""
     queue_position: _builtins.int
-    """The jobs that will be started before this one; 0 unless it is queued."""
+    """About how many jobs will be started before this one, as projects take turns; 0 unless it is queued."""
     attempt: _builtins.int
     """How often it was started."""
     max_attempts: _builtins.int
@@ -518,7 +518,7 @@ class JobEvent(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """1 for the first event of a job, then rising by 1."""
+    """1 for the first event of a job, then rising. Older reports of progress of a long job are thinned out."""
     state: Global___JobState.ValueType
     """The state from here on."""
     attempt: _builtins.int
@@ -565,9 +565,9 @@ class JobOptions(_message.Message):
     request_id: _builtins.str
     """A key of the client's: the same key with the same request is the same job, however often it is sent."""
     priority: _builtins.int
-    """Jobs of higher priority are started first; −100 to 100."""
+    """Of a project's jobs, those of higher priority are started first; −100 to 100."""
     max_attempts: _builtins.int
-    """How often the job may be started when its worker dies; 3 if not given."""
+    """How often the job may be started when its worker dies; 3 if not given, and no more than the server's limit."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
         """How long the answer may take to come back with a finished job; at most a minute."""
@@ -937,7 +937,7 @@ class ImportModelRequest(_message.Message):
     parent: _builtins.str
     """projects/{project}."""
     uri: _builtins.str
-    """Where it is: models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}."""
+    """Where it is: models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}, of this project."""
     model_id: _builtins.str
     """The id of the model; the job's id if empty."""
     @_builtins.property

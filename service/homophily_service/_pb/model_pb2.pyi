@@ -551,7 +551,7 @@ Global___Labels: _TypeAlias = Labels  # noqa: Y015
 
 @_typing.final
 class GraphSummary(_message.Message):
-    """A graph that many models may share."""
+    """A graph that the models of a project may share."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -561,7 +561,7 @@ class GraphSummary(_message.Message):
     RECALL_FIELD_NUMBER: _builtins.int
     COMPONENTS_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
-    """SHA-256 of the points and of the graph's parameters."""
+    """SHA-256 of the project, the points with their shape and type, and the graph's parameters."""
     reused: _builtins.bool
     """True if the graph was there already, so that no neighbours were searched for."""
     edges: _builtins.int
@@ -860,7 +860,7 @@ class Registration(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ALIASES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The name in the model registry of the tracking server."""
+    """The name within the project; in the tracking server's registry it is {project}.{name}."""
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names for the new version, such as champion."""

@@ -255,6 +255,7 @@ class _Known:
     def __init__(self, authentication: Authentication, method: str, context: Context) -> None:
         self.authentication, self.method, self.context = authentication, method, context
         self.refused: Unauthenticated | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._next_check: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
@@ -273,9 +274,11 @@ class _Known:
     async def __aexit__(self, *_: object) -> None:
         if self._next_check is not None:
             self._next_check.cancel()
+        # A check that is under way has nothing left to end.
+        task, self._task = self._task, None
         if self.refused is not None:
-            if self._task is not None:
-                self._task.uncancel()
+            if task is not None:
+                task.uncancel()
             raise self.refused
 
     def _check_later(self) -> None:
@@ -290,8 +293,8 @@ class _Known:
         try:
             await self.authentication.token(self.header)
         except Unauthenticated as error:
-            self.refused = error
             if self._task is not None:
+                self.refused = error
                 self._task.cancel()
         except ServiceError:
             # The database is away; the next check will tell.

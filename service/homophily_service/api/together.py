@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
+from homophily_service.api.access import caller
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -30,6 +32,8 @@ class Together(Generic[Key, Value]):
         return await answer
 
     async def _look(self) -> None:
+        # For everybody, so it waits for no project's turn.
+        caller.set("")
         try:
             while self._asked:
                 keys = list(self._asked)[:MOST_AT_ONCE]
