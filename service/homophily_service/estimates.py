@@ -49,7 +49,7 @@ def estimate(
     relationship_neighbors: int | None = None,
     builds_graph: bool = True,
 ) -> Cost:
-    """The cost of a fit or a map of ``rows`` points with so many stored ``elements``.
+    """The cost of a fit or a map of ``rows`` points with this many stored ``elements``.
 
     ``power`` is that of the Laplacian whose entries are stored: 1 where only products with it are needed.
     """

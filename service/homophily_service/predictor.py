@@ -39,11 +39,11 @@ _log = logging.getLogger("homophily_service.predictor")
 # Larger buffers come fresh from the system each time, which costs more than a second read.
 READ_BYTES = 1 << 16
 MOST_WAITING = 1 << 24
-# After so long it is another project's turn; how many points that is, is learned for each model.
+# Length of a turn. How many points fit into it is learned for each model.
 TURN_SECONDS = 0.01
 LEAST_ROWS, FIRST_PACE, MOST_ROWS = 16, 64, 4096
 MOST_PACES = 1000
-# Memory of the process: its own, and so many times the bytes of the models that it keeps.
+# Memory of the process: BASE_BYTES, plus LOADED times the bytes of the models that it keeps.
 BASE_BYTES, LOADED = 1 << 30, 3
 
 
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
 
 class ModelCache:
-    """The models last used, of at most so many stored bytes; the one in use is kept however large it is."""
+    """The models last used, up to ``most_bytes`` stored bytes; the one in use is kept however large it is."""
 
     def __init__(self, stores: Stores, most_bytes: int, threads: int) -> None:
         self.stores, self.most_bytes, self.threads = stores, most_bytes, threads
@@ -193,7 +193,7 @@ class Desk:
         self._pace[path] = min(MOST_ROWS, max(LEAST_ROWS, pace))
 
     def _together(self, first: Call, calls: deque[Call], pace: int) -> list[Call]:
-        """The first call and others about its model: up to so many points, and of one layout."""
+        """The first call and others about its model: of one layout, up to ``pace`` points in all."""
         taken, rows, left = [first], first.rows, deque[Call]()
         kind = first.path, first.request.points.WhichOneof("layout")
         while calls:

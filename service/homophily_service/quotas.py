@@ -95,6 +95,6 @@ def release_upload(connection: Connection, project: str, upload_id: str) -> None
 
 
 def forget_uploads(database: Database, older_than_seconds: float) -> None:
-    """Count uploads no longer that nobody has gone on with for so long, on whatever machine they were."""
+    """Stop counting uploads that have been idle for longer, on whichever machine they were."""
     with database.write() as connection:
         connection.execute(delete(uploads).where(uploads.c.last_used < now() - older_than_seconds))

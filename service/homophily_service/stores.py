@@ -41,16 +41,16 @@ class Stores:
 
     def read(self, path: str, *names: str) -> StoredObject:
         """Arrays that a record refers to: as Blobs.read, but DataLoss if they are gone and the record is not."""
-        with self._loss_told(path):
+        with self._loss_reported(path):
             return self.blobs.read(path, *names)
 
     def read_rows(self, path: str, *names: str) -> list[StoredRows]:
         """The same for Blobs.open."""
-        with self._loss_told(path):
+        with self._loss_reported(path):
             return self.blobs.open(path, *names)
 
     @contextmanager
-    def _loss_told(self, path: str) -> Iterator[None]:
+    def _loss_reported(self, path: str) -> Iterator[None]:
         try:
             yield
         except NotFound:
@@ -64,7 +64,7 @@ class Stores:
     def discard(self, path: str) -> None:
         """Remove arrays whose record was deleted by a call; leave them if the store may be another database's.
 
-        Not by way of quarantine: a tenant who uploads and deletes would fill the disk with what no quota counts.
+        Not by way of quarantine: a tenant could fill the disk with deleted data, which no quota counts.
         """
         try:
             self.identity.check()

@@ -24,7 +24,7 @@ from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStu
 
 MIB = 1 << 20
 HOST = "127.0.0.1"
-# Each attack is made by so many at a time. Those that only hold what the project may have are made by one: more would
+# How many make each attack at a time. Attacks that only hold what the project may have are made by one: more would
 # keep the others from being let in.
 ATTACKERS = 6
 HOLDERS = ("open_uploads", "silent_messages")

@@ -62,7 +62,7 @@ class Work(NamedTuple):
 
 
 class Tenant:
-    """One who works as usual: uploads, fits, looks, predicts."""
+    """A tenant at its usual work: it fits, lists and predicts."""
 
     def __init__(self, cluster: Cluster, project: str) -> None:
         self.parent = f"projects/{project}"
@@ -74,7 +74,7 @@ class Tenant:
         self._channel.close()
 
     def work(self, seconds: float) -> Work:
-        """Work for so long; jobs of one's own one after the other, and questions meanwhile."""
+        """Work for some seconds: one job after the other, and quick calls meanwhile."""
         done = Work([], [], [], {})
         over = threading.Event()
         jobs = threading.Thread(target=self._jobs, args=(done, over))

@@ -12,7 +12,7 @@ from homophily_service.tokens import EVERY_PROJECT
 
 # The project that the caller's token opens; set by the authentication interceptor for each call.
 caller: ContextVar[str] = ContextVar("caller", default="")
-# Who has not shown a token, from another machine or from this one, where probes come from. No project has such an id.
+# Callers without a token: from other machines, and from this one, where probes come from. No project has such an id.
 STRANGERS, NEIGHBOURS = "?", "localhost?"
 
 

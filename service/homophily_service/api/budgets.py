@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from homophily_service.errors import LimitExceeded
 
-# Seconds after which callers that were turned away shall try again.
+# Callers that were turned away are asked to try again after this many seconds.
 RETRY_SECONDS = 1.0
 # How long a call waits for room for its message.
 LONGEST_WAIT = 5.0
@@ -17,7 +17,7 @@ held: ContextVar[Held] = ContextVar("held")
 
 
 class Budget:
-    """An amount that holders take parts of, each at most its share, and give back. Those who wait get it in turn."""
+    """An amount that holders take parts of, each at most its share, and give back. Waiting holders get it in turn."""
 
     def __init__(self, total: int, share: int) -> None:
         self.total, self.share = total, share
@@ -56,7 +56,7 @@ class Budget:
         return True
 
     def give(self, holder: str, amount: int) -> None:
-        """Give an amount back, to those who wait."""
+        """Give an amount back; waiting holders get it."""
         self.taken[holder] -= amount
         if self.taken[holder] <= 0:
             del self.taken[holder]

@@ -237,7 +237,7 @@ class Authentication(Interceptor):
         if token is not None and time.monotonic() < until:
             return token
         assert self.tokens is not None
-        # Those who try secrets do not hold up those who have shown a good one before.
+        # Wrong secrets do not delay callers whose token was valid a moment ago.
         caller.set(STRANGERS if token is None else token.project)
         try:
             token = await asyncio.to_thread(self.tokens.look_up, secret)
@@ -327,7 +327,7 @@ class _Admitted:
         self.calls, self.bytes = admission.calls, admission.bytes
 
     async def __aenter__(self) -> None:
-        # The project, * for a token that opens all, or who has shown none.
+        # The project, * for a token that opens all, or one of the names for callers without a token.
         holder = caller.get()
         if not self.calls.take(holder, 1):
             raise LimitExceeded(

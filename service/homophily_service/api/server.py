@@ -72,7 +72,7 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         self.watcher, self.predictors = watcher, predictors
         self.looks = Together(stores.queue.placed)
         self.uploads, self.under_way = Uploads(settings, stores), set()
-        # Of their own: the end of a large upload takes minutes, in which others' calls shall find a thread.
+        # Separate: finishing a large upload takes minutes, during which other calls need threads.
         self.upload_threads = FairThreads(UPLOAD_THREADS, "upload")
 
 

@@ -63,7 +63,7 @@ class FairThreads(ThreadPoolExecutor):
         return None
 
     def _most(self, project: str) -> int:
-        # Who may do everything is an operator, or everybody where there are no tokens.
+        # Either the server itself, an operator, or every caller of a server without tokens.
         return self.threads if project in ("", EVERY_PROJECT) else max(1, self.threads // 8)
 
 

@@ -59,7 +59,7 @@ class Outbox:
             connection.execute(mine.values(untracked=False))
 
     def begin(self, number: int) -> None:
-        """Count an attempt to send a job, before it is made: whoever dies of it cannot count it."""
+        """Count an attempt to send a job before it is made: a process that dies of it cannot count it."""
         self._count(number, jobs.c.tracking_attempts + 1)
 
     def survived(self, number: int) -> None:
