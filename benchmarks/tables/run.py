@@ -130,7 +130,15 @@ def _answers(
                 submit(1)
                 yield cell, *future.result()
     finally:
+        if running:
+            threading.excepthook = _unless_of_pool
         pool.shutdown(wait=True, kill_workers=bool(running))
+
+
+def _unless_of_pool(failure: threading.ExceptHookArgs) -> None:
+    """Report a thread's failure, unless it is loky's own, which may look for work that a stop has just dropped."""
+    if failure.thread is None or "ExecutorManager" not in type(failure.thread).__name__:
+        threading.__excepthook__(failure)
 
 
 def answer(compute: Compute, cell: Cell, folder: Path | None) -> tuple[Result | str, float]:

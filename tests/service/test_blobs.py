@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -904,20 +906,37 @@ def test_rows_of_a_damaged_array_are_not_read(tmp_path: Path) -> None:
         blobs.open("a/b", "large")
 
 
-def test_a_large_array_of_a_bucket_takes_no_private_memory(s3_url: str) -> None:
+MEMORY_PROGRAM = """
+import sys
+from pathlib import Path
+import numpy as np
+from homophily_service.store.blobs import Blobs
+
+def private_memory():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) >> 10
+
+blobs = Blobs(sys.argv[1])
+blobs.open("a/small", "small")
+before = private_memory()
+(rows,) = blobs.open("a/b", "large")
+assert rows.rows(0, 1000).sum() == 1000.0
+by_rows = private_memory() - before
+array = blobs.read("a/b").arrays["large"]
+assert array.sum() == float(16 << 20)
+print(by_rows, private_memory() - before)
+"""
+
+
+def test_a_large_array_of_a_bucket_takes_little_private_memory(s3_url: str) -> None:
     """Streams that nobody read held whole models in memory."""
     blobs = Blobs(s3_url)
-    blobs.write("a/b", {"large": np.ones(4 << 20)}, {})
-    before = private_memory()
-    (rows,) = blobs.open("a/b", "large")
-    assert rows.rows(0, 1000).sum() == 1000.0
-    assert private_memory() - before < 8 << 20
-    array = blobs.read("a/b").arrays["large"]
-    assert array.sum() == float(4 << 20)
-    assert private_memory() - before < 24 << 20
-
-
-def private_memory() -> int:
-    """Bytes that this process has for itself, other than parts of files."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+    # 128 MiB.
+    blobs.write("a/b", {"large": np.ones(16 << 20)}, {})
+    blobs.write("a/small", {"small": np.ones(1)}, {})
+    # In a process of its own, as the bucket is in this one.
+    program = [sys.executable, "-c", MEMORY_PROGRAM, s3_url]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+    by_rows, whole = map(int, ended.stdout.split())
+    assert by_rows < 32
+    assert whole < 64
