@@ -132,13 +132,7 @@ class Queue:
                 if found is not None:
                     return found
                 count_alone(connection, job.name.project)
-                waiting = _waiting(connection, job.name.project)
-                if waiting >= max_queued:
-                    raise LimitExceeded(
-                        f"{waiting} jobs of project {job.name.project} are waiting, the limit is {max_queued}",
-                        reason="QUEUE_FULL",
-                        retry_seconds=5.0,
-                    )
+                _check_room(connection, job.name.project, max_queued)
                 if max_per_day is not None:
                     count_job(connection, job.name.project, max_per_day)
                 return _insert(connection, job, digest)
@@ -161,6 +155,11 @@ class Queue:
                 reason="REQUEST_ID_CONFLICT",
             )
         return found
+
+    def check_room(self, project: str, max_queued: int) -> None:
+        """LimitExceeded if too many of the project's jobs wait; :meth:`submit` has the last word."""
+        with self.database.read() as connection:
+            _check_room(connection, project, max_queued)
 
     def knows_request(self, project: str, request_id: str) -> bool:
         """Whether a job was asked for with this request_id."""
@@ -586,6 +585,16 @@ def _returns(connection: Connection, job: int, message: str) -> int:
     """How often a job was given back with this message."""
     same = and_(events.c.job == job, events.c.state == QUEUED, events.c.message == message)
     return int(connection.scalar(select(func.count()).where(same)) or 0)
+
+
+def _check_room(connection: Connection, project: str, max_queued: int) -> None:
+    waiting = _waiting(connection, project)
+    if waiting >= max_queued:
+        raise LimitExceeded(
+            f"{waiting} jobs of project {project} are waiting, the limit is {max_queued}",
+            reason="QUEUE_FULL",
+            retry_seconds=5.0,
+        )
 
 
 def _waiting(connection: Connection, project: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
+from homophily_service._pb import dataset_pb2
 from homophily_service.errors import LimitExceeded
 from homophily_service.names import DatasetName
 from homophily_service.quotas import stored_bytes
@@ -20,7 +21,7 @@ from homophily_service.store.tables import uploads
 from homophily_service.stores import Stores
 from homophily_service.uploads import Uploads
 
-from .serving import bytes_of, start
+from .serving import Project, bytes_of, refusal, start
 
 X = np.random.default_rng(0).normal(size=(60, 3))
 PROJECT = "p"
@@ -100,3 +101,15 @@ def test_graphs_count_towards_their_project(stores: Stores) -> None:
     stores.catalog.add_graph("b" * 64, "graphs/b", 1000, "other")
     stores.catalog.add_graph("c" * 64, "graphs/c", 1000)
     assert stored(stores) == 1000
+
+
+def test_points_of_a_job_that_a_full_queue_refuses_are_not_stored(idle_project: Project) -> None:
+    """Each refusal wrote the points to the disk first."""
+    labels = {0: "a", 1: "b"}
+    for _ in range(5):
+        idle_project.stub.Fit(idle_project.fit_request(X, labels))
+    for other in (X + 1, X + 2):
+        answer = refusal(idle_project.stub.Fit, idle_project.fit_request(other, labels))
+        assert answer.reason == "QUEUE_FULL"
+    stored = idle_project.stub.ListDatasets(dataset_pb2.ListDatasetsRequest(parent=idle_project.name)).datasets
+    assert len(stored) == 1

@@ -207,7 +207,7 @@ class Jobs:
         self._check_cost(fit_cost(rows, _elements(shape), **size), request.options)
         self._check_new(ModelName, project, request.model_id, "model_id", request.options)
         if points is not None:
-            request.dataset = self._keep_inline(project, points)
+            request.dataset = self._keep_inline(project, points, request.options)
 
     def _check_compared(self, request: pb.FitRequest | pb.TransduceRequest, rows: int, kind: str) -> None:
         """Refuse what is wrong with the labels that are not used, and with where the model goes."""
@@ -277,7 +277,7 @@ class Jobs:
         )
         self._check_new(EmbeddingName, project, request.embedding_id, "embedding_id", request.options)
         if points is not None:
-            request.dataset = self._keep_inline(project, points)
+            request.dataset = self._keep_inline(project, points, request.options)
 
     def _check_import(self, project: str, request: pb.ImportModelRequest) -> None:
         """Refuse what is wrong."""
@@ -369,8 +369,15 @@ class Jobs:
     def _knows(self, project: str, request_id: str) -> bool:
         return bool(request_id) and self.stores.queue.knows_request(project, request_id)
 
-    def _keep_inline(self, project: str, points: Points) -> str:
-        """Store points that came inside a request, under the name of their bytes, once."""
+    def _keep_inline(self, project: str, points: Points, options: pb.JobOptions) -> str:
+        """Store points that came inside a request, under the name of their bytes, once.
+
+        Not for a job that would be refused: a full queue must not cost a write of megabytes each time.
+        """
+        limits = self.settings.limits_of(project)
+        assert limits.max_queued_jobs is not None
+        if not self._is_repeated(project, options):
+            self.stores.queue.check_room(project, limits.max_queued_jobs)
         arrays = parts_from_points(points)
         shape = shape_of(points)
         digest = hashlib.sha256()
@@ -383,7 +390,7 @@ class Jobs:
             size = sum(array.nbytes for array in arrays.values())
             # Two requests with the same points may come at a time.
             with suppress(AlreadyExists):
-                most = self.settings.limits_of(project).max_project_bytes
+                most = limits.max_project_bytes
                 publish_dataset(self.stores, name, start, digest.digest(), size, arrays=arrays, most=most)
         return str(name)
 
