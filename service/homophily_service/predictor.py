@@ -45,7 +45,6 @@ LEAST_ROWS, FIRST_PACE, MOST_ROWS = 16, 64, 4096
 MOST_PACES = 1000
 # Memory of the process: BASE_BYTES, plus LOADED times the bytes of the models that it keeps.
 BASE_BYTES, LOADED = 1 << 30, 3
-NICENESS = 5
 
 
 class Call(NamedTuple):
@@ -365,8 +364,6 @@ def main() -> None:
     keep_freed_memory()
     limit_memory(LOADED * settings.predictor_cache_bytes + BASE_BYTES)
     warm_up(1)
-    # Behind the API, which answers everybody, and before what computes jobs.
-    os.nice(NICENESS)
     # The API was killed before it heard all answers; nobody waits for the rest.
     with suppress(ConnectionError):
         serve(connection.fileno(), settings)

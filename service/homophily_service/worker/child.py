@@ -18,7 +18,8 @@ from homophily_service.worker.compute import KINDS, compute
 from homophily_service.worker.importing import remove_abandoned
 from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, WAIT, Task, Waiting
 
-NICENESS = 10
+# A little only: jobs must not starve where calls keep the cores busy.
+NICENESS = 3
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.worker.child")
 
