@@ -1,8 +1,8 @@
 """Frames on a stream between the API and a predictor: a length (4 bytes), a call's number (4 bytes) and a body.
 
-Asked: a line of JSON (the model's path and its graph's digest), then a PredictRequest. Answered: S and a
-PredictResponse, or E and a JobError. Number 0 says that the predictor is ready, or, with a body, how many models
-it has had in memory and how many it has had to load since it last told.
+Asked: a line of JSON (the model's path and its graph's digest), then a PredictRequest; or nothing, if the call of this
+number is no longer waited for. Answered: S and a PredictResponse, or E and a JobError. Number 0 says that the predictor
+is ready, or, with a body, how many models it has had in memory and how many it has had to load since it last told.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ MOST_CALLS = 0xFFFFFFFF
 LOOKS = struct.Struct("<II")
 MODELS = 1000  # whose lines are remembered
 SUCCESS, ERROR = b"S", b"E"
+DROPPED = b""
 
 
 @lru_cache(MODELS)

@@ -22,7 +22,7 @@ from homophily.transduction import Answers
 from homophily_service._pb import model_pb2
 from homophily_service.arrays import Limits, Points, from_points, to_tensor
 from homophily_service.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
-from homophily_service.frames import ERROR, LOOKS, READY, SUCCESS, frame, read_head, take_frames
+from homophily_service.frames import DROPPED, ERROR, LOOKS, READY, SUCCESS, frame, read_head, take_frames
 from homophily_service.job_errors import job_error
 from homophily_service.logs import start_logging
 from homophily_service.models import Classifier, load_model
@@ -133,6 +133,21 @@ class Desk:
         """Take a question."""
         self._waiting.setdefault(call.project, deque()).append(call)
 
+    def drop(self, number: int) -> None:
+        """Forget a question that nobody waits for any more."""
+        self._large.pop(number, None)
+        self._waited.discard(number)
+        for project, calls in self._waiting.items():
+            left = deque(call for call in calls if call.number != number)
+            if not left:
+                del self._waiting[project]
+            elif len(left) < len(calls):
+                self._waiting[project] = left
+            if len(left) < len(calls):
+                return
+        for _, waiting in self._loading.values():
+            waiting[:] = [call for call in waiting if call.number != number]
+
     def step(self) -> dict[int, bytes]:
         """Answer some questions: those of one project about one model that can be answered together."""
         answers = self._loaded()
@@ -140,7 +155,9 @@ class Desk:
             return answers
         project, calls = self._waiting.popitem(last=False)
         first = calls.popleft()
-        model = self.models.get(first.path)
+        # A call that was begun goes on with its model, which others may have taken the place of meanwhile.
+        large = self._large.get(first.number)
+        model = self.models.get(first.path) if large is None else large.model
         pace = self._pace.setdefault(first.path, FIRST_PACE)
         if model is None:
             self._load(first)
@@ -351,6 +368,9 @@ def serve(descriptor: int, settings: Settings) -> None:
         if descriptor in ready and not receive(descriptor, buffer):
             return
         for number, body in take_frames(buffer):
+            if body == DROPPED:
+                desk.drop(number)
+                continue
             line, _, request = body.partition(b"\n")
             desk.put(Call(number, *read_head(line), model_pb2.PredictRequest.FromString(request)))
         answers = [frame(number, body) for number, body in desk.step().items()]

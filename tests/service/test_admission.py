@@ -79,6 +79,23 @@ def test_one_who_gives_up_waiting_takes_nothing() -> None:
     asyncio.run(scenario())
 
 
+def test_what_is_given_in_the_moment_of_a_time_out_is_not_lost() -> None:
+    """It stayed taken for good, and the project's share shrank."""
+
+    async def scenario() -> None:
+        budget = Budget(1, 1)
+        for _ in range(200):
+            assert budget.take("a", 1)
+            waiting = asyncio.create_task(budget.wait("a", 1, 0.001))
+            asyncio.get_running_loop().call_later(0.001, budget.give, "a", 1)
+            if await waiting:
+                budget.give("a", 1)
+            await asyncio.sleep(0.001)
+            assert budget.taken.total() == 0
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("peer", "is_near"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 
 from homophily import IRRClassifier
 from homophily_service._pb import model_pb2
+from homophily_service.api.predictors import _Predictor
 from homophily_service.arrays import Limits
-from homophily_service.frames import ERROR, SUCCESS
+from homophily_service.frames import DROPPED, ERROR, SUCCESS
 from homophily_service.names import ModelName
 from homophily_service.predictor import Call, Desk, ModelCache
+from homophily_service.settings import Settings
 
 from .serving import Project, Service, eventually, inline, open_stores, refusal, running
 
@@ -163,3 +166,58 @@ def test_models_of_the_project_with_the_most_bytes_go_first(model: Any) -> None:
     cache.keep("models/modest/huge/t", Slow(model), 100)  # type: ignore[arg-type]
     assert cache.get("models/modest/huge/t") is not None
     assert cache.get("models/greedy/5/t") is None
+
+
+def test_a_large_question_goes_on_though_its_model_had_to_make_room(model: Any) -> None:
+    cache = Cache(model, most_bytes=1)
+    desk = Desk(cache, LIMITS, lambda: None)
+    desk.put(call(1, "large", 2000))
+    eventually(lambda: desk.step() or desk._large, 60.0)
+    desk.put(call(2, "other", 1))
+    assert answered(desk, 2) == [2, 1]
+    assert cache.loads == {"models/large/m/t": 1, "models/other/m/t": 1}
+
+
+@pytest.mark.parametrize("begun", [0, 1, 3])
+def test_a_question_that_nobody_waits_for_is_not_answered(model: Any, begun: int) -> None:
+    """Calls with short deadlines left the predictor more to do each time, without bound."""
+    cache = Cache(model)
+    desk = Desk(cache, LIMITS, lambda: None)
+    desk.put(call(1, "p", 1))
+    answered(desk, 1)
+    desk.put(call(2, "p", 5000))
+    for _ in range(begun):
+        assert desk.step() == {}
+    desk.put(call(3, "p", 1, "slow-load"))
+    desk.drop(2)
+    assert desk.step() == {}
+    desk.drop(3)
+    time.sleep(0.7)
+    assert desk.step() == {}
+    assert desk.is_idle
+    assert not desk._large
+
+
+def test_the_predictor_is_told_when_a_caller_is_gone() -> None:
+    class Sent(list[tuple[int, bytes]]):
+        def send(self, number: int, body: bytes) -> None:
+            self.append((number, body))
+
+    async def scenario() -> None:
+        predictor, sent = _Predictor(Settings()), Sent()
+        predictor._questions = sent  # type: ignore[assignment]
+        predictor._ready.set()
+        asking = asyncio.create_task(predictor.ask(b"a question"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert sent == [(1, b"a question"), (1, DROPPED)]
+        assert predictor.asked == {}
+        answered = asyncio.create_task(predictor.ask(b"another"))
+        await asyncio.sleep(0)
+        predictor.answered(2, SUCCESS)
+        assert await answered == SUCCESS
+        assert len(sent) == 3
+
+    asyncio.run(scenario())

@@ -43,16 +43,17 @@ class Budget:
         entry = (holder, amount, room)
         self._waiting.append(entry)
         try:
-            await asyncio.wait_for(asyncio.shield(room), seconds)
-        except TimeoutError:
-            return False
-        except asyncio.CancelledError:
-            if room.done():
-                self.give(holder, amount)
-            raise
-        finally:
+            async with asyncio.timeout(seconds):
+                await room
+        except (TimeoutError, asyncio.CancelledError) as error:
             if entry in self._waiting:
                 self._waiting.remove(entry)
+            else:
+                # It was given the amount in the very moment in which it stopped waiting.
+                self.give(holder, amount)
+            if isinstance(error, TimeoutError):
+                return False
+            raise
         return True
 
     def give(self, holder: str, amount: int) -> None:
@@ -65,12 +66,13 @@ class Budget:
             holder, wanted, room = entry
             if holder in passed_over:
                 continue
-            if room.done() or not self.fits(holder, wanted):
+            if not self.fits(holder, wanted):
                 passed_over.add(holder)
                 continue
             self.taken[holder] += wanted
             self._waiting.remove(entry)
-            room.set_result(None)
+            if not room.done():
+                room.set_result(None)
 
 
 class Held:

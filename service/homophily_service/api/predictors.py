@@ -14,7 +14,7 @@ from homophily_service import processes
 from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.background import repeat
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
-from homophily_service.frames import ERROR, LOOKS, MOST_CALLS, READY, frame, head, take_frames
+from homophily_service.frames import DROPPED, ERROR, LOOKS, MOST_CALLS, READY, frame, head, take_frames
 from homophily_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -91,9 +91,14 @@ class _Predictor:
         number = self._number
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.asked[number] = answer
+        questions = self._questions
         try:
-            self._questions.send(number, body)
+            questions.send(number, body)
             return await answer
+        except asyncio.CancelledError:
+            # The caller is gone: what nobody waits for must not keep the predictor busy.
+            questions.send(number, DROPPED)
+            raise
         finally:
             self.asked.pop(number, None)
 

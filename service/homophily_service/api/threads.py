@@ -48,6 +48,8 @@ class FairThreads(ThreadPoolExecutor):
             finally:
                 with self._lock:
                     self._running[project] -= 1
+                    if not self._running[project]:
+                        del self._running[project]
 
     def _take(self) -> tuple[str, Task] | None:
         with self._lock:
