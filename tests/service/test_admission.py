@@ -87,6 +87,8 @@ def test_what_is_given_in_the_moment_of_a_time_out_is_not_lost() -> None:
         for _ in range(200):
             assert budget.take("a", 1)
             waiting = asyncio.create_task(budget.wait("a", 1, 0.001))
+            # Let it begin: then what it waits for comes right after its time is up, in the same round of the loop.
+            await asyncio.sleep(0)
             asyncio.get_running_loop().call_later(0.001, budget.give, "a", 1)
             if await waiting:
                 budget.give("a", 1)
