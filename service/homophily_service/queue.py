@@ -4,8 +4,7 @@ A worker claims a job and gets a token; it writes only while the job still has t
 renewed in time is queued again, behind others of its priority, and claimed under a new token. So completion is exactly
 once, computing is not.
 
-Projects take turns: the next job is one of the project with the fewest running jobs; of several such projects, of the
-one whose last turn was longest ago. Priorities order the jobs within a project.
+Whose job is next is decided in :mod:`homophily_service.turns`.
 
     QUEUED ──claim──▶ RUNNING ──finish──▶ SUCCEEDED
        ▲                 │  ├──fail─────▶ FAILED
@@ -35,15 +34,17 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.names import JobName
 from homophily_service.quotas import count_alone, count_job
 from homophily_service.store.database import Database, now, page_of
-from homophily_service.store.tables import events, jobs, turns
+from homophily_service.store.tables import events, jobs
+from homophily_service.turns import ORDER, MaxRunning, note_turn, places, projects_in_turn
+from homophily_service.turns import QUEUED as QUEUED
+from homophily_service.turns import RUNNING as RUNNING
 
-QUEUED, RUNNING, WAITING = "queued", "running", "waiting"
+WAITING = "waiting"
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 WORKER_LOST = "cancelled after its worker was lost"
@@ -60,7 +61,6 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 300.0
 FREE_RETURNS = 10
 # Reports of progress that are kept of a job: of more, every second one is forgotten, but for the newest.
 MOST_REPORTS, NEWEST_REPORTS = 400, 100
-MaxRunning = Callable[[str], int | None]
 
 
 class LeaseLost(Exception):
@@ -178,8 +178,8 @@ class Queue:
         query = select(*_SHOWN).where(tuple_(jobs.c.project, jobs.c.id).in_(keys))
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-            places = _places(connection, rows)
-        return {JobName(row.project, row.id): (row, places.get(row.number, 0)) for row in rows}
+            found = places(connection, [row.number for row in rows if row.state == QUEUED])
+        return {JobName(row.project, row.id): (row, found.get(row.number, 0)) for row in rows}
 
     def page(
         self, project: str, *, states: Collection[str] = (), kind: str = "", before: int | None = None, limit: int = 100
@@ -199,8 +199,8 @@ class Queue:
             numbers, has_more = page_of(connection, jobs.c.number, jobs.c.outcome, matches, limit)
             query = select(*_SHOWN).where(jobs.c.number.in_(numbers)).order_by(jobs.c.number.desc())
             rows = connection.execute(query).all()
-            places = _places(connection, rows)
-        return [(row, places.get(row.number, 0)) for row in rows], has_more
+            found = places(connection, [row.number for row in rows if row.state == QUEUED])
+        return [(row, found.get(row.number, 0)) for row in rows], has_more
 
     def events_after(self, number: int, sequence: int) -> list[Event]:
         """The events of a job that come after one of them."""
@@ -297,7 +297,7 @@ class Queue:
         ready = known.where(jobs.c.state == QUEUED, jobs.c.not_before <= now())
         # Looking takes no lock: only when there is something does a writer start.
         with self.database.read() as connection:
-            if not connection.scalar(select(lost.exists())) and not _turns(connection, ready, max_running):
+            if not connection.scalar(select(lost.exists())) and not projects_in_turn(connection, ready, max_running):
                 return None
         with self.database.write(durable=False) as connection:
             _take_back(connection, lost, poison)
@@ -317,7 +317,7 @@ class Queue:
                 started=now(),
                 progress=None,
             )
-            _note_turn(connection, job.project)
+            note_turn(connection, job.project)
         name = JobName(job.project, job.id)
         came = job.origin or "", job.trace or "", job.source_digest or ""
         attempts = job.attempt + 1, job.max_attempts
@@ -493,77 +493,26 @@ def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[An
     return found
 
 
-def _places(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
-    """How many jobs will be started before each of those that are queued, by number, if projects take turns."""
-    queued = [row.number for row in rows if row.state == QUEUED]
-    if not queued:
-        return {}
-    own = func.row_number().over(partition_by=jobs.c.project, order_by=_ORDER)
-    of_projects = select(jobs.c.number, jobs.c.project, own.label("own")).where(jobs.c.state == QUEUED).subquery()
-    place = func.row_number().over(order_by=(of_projects.c.own, _last_started(), of_projects.c.number)) - 1
-    in_turn = (
-        select(of_projects.c.number, place.label("place"))
-        .outerjoin(turns, turns.c.project == of_projects.c.project)
-        .subquery()
-    )
-    found = connection.execute(select(in_turn).where(in_turn.c.number.in_(queued)))
-    return {row.number: row.place for row in found}
-
-
-_ORDER = (jobs.c.priority.desc(), jobs.c.not_before, jobs.c.number)
-
-
-def _last_started() -> Any:
-    return func.coalesce(turns.c.last_started, 0.0)
-
-
 def _first(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
     """The one that goes first, locked; others that claim at the same time get the next ones."""
-    in_turn = candidates.order_by(*_ORDER).limit(1)
+    in_turn = candidates.order_by(*ORDER).limit(1)
     return connection.execute(in_turn.with_for_update(skip_locked=True)).one_or_none()
-
-
-def _turns(connection: Connection, ready: Select[Any], max_running: MaxRunning) -> list[str]:
-    """The projects that may start one of these jobs: with the fewest running first, then by the last start."""
-    waiting = ready.with_only_columns(jobs.c.project).distinct().subquery()
-    running = (
-        select(jobs.c.project, func.count().label("count"))
-        .where(jobs.c.state == RUNNING)
-        .group_by(jobs.c.project)
-        .subquery()
-    )
-    count = func.coalesce(running.c.count, 0)
-    query = (
-        select(waiting.c.project, count)
-        .outerjoin(running, running.c.project == waiting.c.project)
-        .outerjoin(turns, turns.c.project == waiting.c.project)
-        .order_by(count, _last_started(), waiting.c.project)
-    )
-    limits = ((project, already, max_running(project)) for project, already in connection.execute(query))
-    return [project for project, already, most in limits if most is None or already < most]
 
 
 def _next(connection: Connection, ready: Select[Any], poison: bytes, max_running: MaxRunning) -> Row[Any] | None:
     """The job whose turn it is, locked. Those that must not be started once more end."""
-    for project in _turns(connection, ready, max_running):
+    for project in projects_in_turn(connection, ready, max_running):
         if connection.dialect.name == "postgresql" and max_running(project) is not None:
             # Of two that claim at the same time, neither sees the other's job run.
             alone = text("SELECT pg_try_advisory_xact_lock(hashtextextended('claim ' || :project, 0))")
             if not connection.scalar(alone, {"project": project}):
                 continue
-            if project not in _turns(connection, ready.where(jobs.c.project == project), max_running):
+            if project not in projects_in_turn(connection, ready.where(jobs.c.project == project), max_running):
                 continue
         while (job := _first(connection, ready.where(jobs.c.project == project))) is not None:
             if not _has_ended(connection, job, poison):
                 return job
     return None
-
-
-def _note_turn(connection: Connection, project: str) -> None:
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    started = {"last_started": now()}
-    noted = dialect.insert(turns).values(project=project, **started)
-    connection.execute(noted.on_conflict_do_update(index_elements=[turns.c.project], set_=started))
 
 
 def _take_back(connection: Connection, lost: Select[Any], poison: bytes) -> int:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from homophily_service.settings import Settings, load_settings
+
 from .commands import run  # noqa: F401
 from .databases import (  # noqa: F401
     backend,
@@ -66,6 +68,12 @@ def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def blobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where arrays are kept: a folder, then a bucket."""
     return str(tmp_path / "blobs") if request.param == "folder" else str(request.getfixturevalue("s3_url"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str, blobs_url: str) -> Settings:  # noqa: F811
+    """Of stores on every database and in every place for arrays."""
+    return load_settings(data_dir=tmp_path, database_url=database_url, blobs_url=blobs_url, tracking=False)
 
 
 @pytest.fixture(scope="session")

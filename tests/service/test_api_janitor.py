@@ -23,7 +23,7 @@ from homophily_service.errors import Unavailable
 from homophily_service.janitor import BLOCKED, sweep
 from homophily_service.names import JobName, ModelName
 from homophily_service.queue import NewJob
-from homophily_service.settings import Settings, load_settings
+from homophily_service.settings import Settings
 from homophily_service.store import identity
 from homophily_service.store.database import Database
 from homophily_service.store.tables import resources, store
@@ -38,11 +38,6 @@ AT_ONCE = dict.fromkeys(("keep_jobs_days", "keep_uploads_hours", "keep_orphans_h
 REMOVE = AT_ONCE | {"keep_quarantine_days": 1e-09}
 NOTHING = {"jobs", "uploads", "restored", "graphs", "quarantined", "blobs", "remnants"}
 OTHER = "00000000000000000000000000000000"
-
-
-@pytest.fixture
-def settings(tmp_path: Path, database_url: str, blobs_url: str) -> Settings:
-    return load_settings(data_dir=tmp_path, database_url=database_url, blobs_url=blobs_url, tracking=False)
 
 
 @pytest.fixture

@@ -30,11 +30,6 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def settings(tmp_path: Path, database_url: str, blobs_url: str) -> Settings:
-    return load_settings(data_dir=tmp_path, database_url=database_url, blobs_url=blobs_url, tracking=False)
-
-
-@pytest.fixture
 def stores(settings: Settings) -> Iterator[Stores]:
     """A store with an object that is referred to and one that is not."""
     stores = Stores.open(settings)
