@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,12 +43,23 @@ def closed_after_the_module() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    """A server that speaks S3 on a free port of loopback, with one bucket."""
+    """A server that speaks S3 on a free port of loopback, with one bucket.
+
+    S3 decides a conditional put in one step. Moto looks first and writes later, so that of two such puts both may
+    succeed; here they wait for one another.
+    """
     from moto.server import ThreadedMotoServer  # takes a second, which tests without S3 need not pay
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
+    moto, conditional_put = server._server.app, threading.Lock()
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        with conditional_put if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
+            return moto(environ, start_response)
+
+    server._server.app = app
     host, port = server.get_host_and_port()
     with urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/homophily-test", method="PUT")):
         pass
