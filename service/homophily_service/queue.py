@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -29,6 +30,7 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    or_,
     select,
     text,
     tuple_,
@@ -292,11 +294,11 @@ class Queue:
         Jobs whose lease ran out are queued again. Those that were to be cancelled or were started too often end here,
         with ``poison`` as their error.
         """
-        known = select(jobs).where(jobs.c.kind.in_(kinds))
-        lost = known.where(jobs.c.state == RUNNING, jobs.c.lease_until < now())
-        ready = known.where(jobs.c.state == QUEUED, jobs.c.not_before <= now())
+        lost, ready, any_of_both = _claimable(tuple(kinds))
         # Looking takes no lock: only when there is something does a writer start.
         with self.database.read() as connection:
+            if not connection.scalar(any_of_both):
+                return None
             if not connection.scalar(select(lost.exists())) and not projects_in_turn(connection, ready, max_running):
                 return None
         with self.database.write(durable=False) as connection:
@@ -491,6 +493,15 @@ def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[An
     if found is None:
         raise NotFound(f"{name} does not exist")
     return found
+
+
+@lru_cache
+def _claimable(kinds: tuple[str, ...]) -> tuple[Select[Any], Select[Any], Select[Any]]:
+    """Lost jobs, jobs that may start, and whether there is any: kept, as every idle worker asks 20 times a second."""
+    known = select(jobs).where(jobs.c.kind.in_(kinds))
+    lost = known.where(jobs.c.state == RUNNING, jobs.c.lease_until < now())
+    ready = known.where(jobs.c.state == QUEUED, jobs.c.not_before <= now())
+    return lost, ready, select(or_(lost.exists(), ready.exists()))
 
 
 def _first(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
