@@ -13,7 +13,7 @@ True
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.cluster import ERRClustering
 from homophily.embed import ERREmbedding
-from homophily.errors import (
+from homophily.exceptions import (
     ApproximationWarning,
     ContradictingLinksError,
     ContradictingLinksWarning,

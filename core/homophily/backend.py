@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
-from homophily.errors import DeviceFallbackWarning, DeviceUnavailableError
+from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
 from homophily.kernels import Kernels
 
 BackendName = Literal["numpy", "cupy", "auto"]
@@ -163,8 +163,8 @@ _lock = threading.Lock()
 def get_backend(name: BackendName = "numpy") -> Backend:
     """The backend of that name.
 
-    "cupy" raises a :class:`~homophily.errors.DeviceUnavailableError` that says what is missing; "auto" then takes the
-    CPU, with one warning in a process.
+    "cupy" raises a :class:`~homophily.exceptions.DeviceUnavailableError` that says what is missing; "auto" then takes
+    the CPU, with one warning in a process.
 
     >>> get_backend("numpy").name
     'numpy'

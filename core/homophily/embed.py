@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from homophily.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend
 from homophily.energy import row_sums
-from homophily.errors import ContradictingLinksError
+from homophily.exceptions import ContradictingLinksError
 from homophily.gpu.energy import DeviceMapEnergy
 from homophily.gpu.engines import make_device_engine
 from homophily.gpu.matrix import DeviceMatrix

@@ -16,7 +16,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from sklearn.utils import column_or_1d
 
-from homophily.errors import ContradictingLinksError, ContradictingLinksWarning
+from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
 from homophily.labels import _read_classes, class_array
 
 Pairs = NDArray[np.int64]
@@ -67,7 +67,7 @@ def check_links(
     """Links as a user gave them: None, or pairs of positions among the ``points``, in any order.
 
     Links that contradict each other, those ``beside`` them included, are kept, with a
-    :class:`~homophily.errors.ContradictingLinksWarning` that shows an example: people make mistakes, and an energy
+    :class:`~homophily.exceptions.ContradictingLinksWarning` that shows an example: people make mistakes, and an energy
     weighs links rather than trusting them. With ``two_classes`` it is also told if they would need a third class. What
     would *follow* from such links is another matter, see :func:`close_links`. ``stacklevel`` is that of whoever called
     the ``fit`` that asked, past scikit-learn's wrapper.
@@ -178,7 +178,7 @@ def find_groups(links: Links, points: int, *, two_classes: bool = False) -> Link
     """Points that must be together as groups, and which groups are apart; linear in points and links.
 
     ``two_classes`` adds what follows when there are no more than two classes: apart from the same is together. Raises
-    :class:`~homophily.errors.ContradictingLinksError` with an example chain of points.
+    :class:`~homophily.exceptions.ContradictingLinksError` with an example chain of points.
     """
     contradiction = find_contradiction(links, points, two_classes=two_classes)
     if contradiction is not None:
@@ -207,7 +207,7 @@ def close_links(
     With ``two_classes`` also: apart with apart is together. Their number can grow as the square of the number given
     (from the labels of s points follow s²/2), so at most ``max_pairs`` of each kind are returned: all that were given,
     and of the others as many as there is room for, drawn at random. :func:`find_groups` tells the same without a list.
-    Raises :class:`~homophily.errors.ContradictingLinksError` with an example, as from a contradiction anything follows.
+    Raises :class:`~homophily.exceptions.ContradictingLinksError` with an example if links contradict each other.
 
     >>> links = close_links(Links(np.array([[0, 1], [1, 2]]), np.array([[2, 3]])), points=5)
     >>> links.must.tolist(), links.cannot.tolist()

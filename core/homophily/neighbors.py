@@ -38,7 +38,7 @@ from scipy.spatial import KDTree
 from sparse_dot_topn import sp_matmul_topn
 
 from homophily.backend import Backend, CupyBackend
-from homophily.errors import NeighborsWarning
+from homophily.exceptions import NeighborsWarning
 from homophily.gpu.neighbors import DeviceSearch
 from homophily.threads import even_rows, run_chunks, thread_count
 

@@ -25,7 +25,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend, NumpyBackend
-from homophily.errors import DisconnectedGraphWarning
+from homophily.exceptions import DisconnectedGraphWarning
 from homophily.extend import Columns, extend
 from homophily.gpu.spectral import device_eigenpairs
 from homophily.graph import KNNGraph

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from homophily.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.calibration import Calibration, fit_calibration, label_folds
-from homophily.errors import UnlabelledComponentsWarning
+from homophily.exceptions import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
 from homophily.gpu.linear import solve_irr as solve_on_device
 from homophily.gpu.matrix import DeviceMatrix

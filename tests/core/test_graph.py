@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from homophily.errors import NeighborsWarning
+from homophily.exceptions import NeighborsWarning
 from homophily.graph import KNNGraph
 
 WEIGHTS = ["local", "self-tuning", "global", "fixed"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from homophily.errors import ContradictingLinksError, ContradictingLinksWarning
+from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
 from homophily.links import (
     Links,
     check_links,

@@ -6,7 +6,7 @@ import pytest
 from scipy import sparse
 
 from homophily import neighbors
-from homophily.errors import NeighborsWarning
+from homophily.exceptions import NeighborsWarning
 from homophily.neighbors import DenseIndex, SparseIndex, neighbor_index
 
 EXACT = ["kd-tree", "exact"]

@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 
 from homophily import ERRClassifier, ERREmbedding, KNNGraph
 from homophily.space import MOST_COLUMNS, PRINCIPAL_DIRECTIONS, Space
-from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
+from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
 
 
 def stretched(points=200, columns=70, seed=0):

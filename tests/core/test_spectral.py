@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import homophily.spectral as module
 from homophily import KNNGraph, SpectralEmbedding
-from homophily.errors import DisconnectedGraphWarning
+from homophily.exceptions import DisconnectedGraphWarning
 from homophily.spectral import smallest_eigenpairs, spectral_coordinates, spectral_vectors
 
 from . import oracle
@@ -192,7 +192,7 @@ def test_every_vector_can_be_had():
 
 
 @parametrize_with_checks([SpectralEmbedding(n_components=1, n_neighbors=5)])
-@pytest.mark.filterwarnings("ignore::homophily.errors.DisconnectedGraphWarning")
+@pytest.mark.filterwarnings("ignore::homophily.exceptions.DisconnectedGraphWarning")
 def test_scikit_learn_conventions_hold(estimator, check):
     check(estimator)
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import make_blobs, make_moons
 
 from homophily import ERRClustering, ERREmbedding, KNNGraph, SpectralEmbedding, relationship_energy
-from homophily.errors import ApproximationWarning, DisconnectedGraphWarning
+from homophily.exceptions import ApproximationWarning, DisconnectedGraphWarning
 
 pytestmark = pytest.mark.usefixtures("cupy")
 

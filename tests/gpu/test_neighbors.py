@@ -12,7 +12,7 @@ from homophily import KNNGraph
 from homophily.backend import get_backend
 from homophily.gpu.neighbors import DeviceSearch
 from homophily.neighbors import DenseIndex, SparseIndex
-from homophily.state import graph_state, restore_graph
+from homophily.storage import graph_state, restore_graph
 
 from .standin import counters
 

@@ -31,7 +31,7 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
 from homophily.backend import BACKEND_CONSTRAINT, BackendName, CupyBackend, get_backend
-from homophily.errors import ApproximationWarning
+from homophily.exceptions import ApproximationWarning
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine

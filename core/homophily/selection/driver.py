@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.errors import HomophilyWarning
+from homophily.exceptions import HomophilyWarning
 from homophily.graph import KNNGraph
 from homophily.labels import encode_labels
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group

@@ -16,7 +16,7 @@ from sklearn.datasets import make_blobs, make_moons
 from sklearn.exceptions import NotFittedError
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning, extend, neighbors
-from homophily.state import (
+from homophily.storage import (
     PointLabels,
     State,
     classifier_state,
@@ -376,7 +376,7 @@ def test_a_fresh_process_gives_the_same_answers(tmp_path, monkeypatch):
     program = """
 import json, pathlib, sys
 import numpy as np
-from homophily.state import State, restore_classifier, restore_graph
+from homophily.storage import State, restore_classifier, restore_graph
 
 folder = pathlib.Path(sys.argv[1])
 def load(name):
