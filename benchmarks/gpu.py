@@ -19,9 +19,9 @@ from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
 from benchmarks.speed import overtake
 from homophily import DeviceUnavailableError, ERRClassifier, IRRClassifier, KNNGraph, relationship_energy
-from homophily.backend import BackendName, CupyBackend, get_backend
 from homophily.classify import Start
-from homophily.gpu.optimize import DeviceCG
+from homophily.device.backend import BackendName, CupyBackend, get_backend
+from homophily.device.gpu.optimize import DeviceCG
 from homophily.linear import solve_irr
 from homophily.optimize import State
 from homophily.relationship import make_engine

@@ -12,7 +12,7 @@ from benchmarks.measure import forget_peak, moment_below, peak_memory, timed, tr
 from benchmarks.paper import PaperEnergy
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, KNNGraph
-from homophily.backend import BackendName
+from homophily.device.backend import BackendName
 from homophily.energy import LabelEnergy, PolynomialPreconditioner
 from homophily.linear import solve_irr
 from homophily.optimize import NonlinearCG, Objective, State

@@ -65,7 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--on-gpu"):
-        from homophily import DeviceUnavailableError, backend
+        from homophily import DeviceUnavailableError
+        from homophily.device import backend
 
         try:
             backend._NUMPY = backend.get_backend("cupy")
@@ -76,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _keep_the_dense_engine() -> None:
     """Energies by the dense engine, which others are held against, are left to the CPU: a GPU has no such engine."""
-    from homophily.gpu import engines
+    from homophily.device.gpu import engines
     from homophily.relationship import make_engine
 
     on_device = engines.evaluate_once

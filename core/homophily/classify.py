@@ -15,12 +15,12 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from homophily.backend import BackendName
+from homophily.device.backend import BackendName
+from homophily.device.gpu.descend import descend_labels as descend_on_device
+from homophily.device.gpu.engines import NystromEngine as DeviceNystromEngine
+from homophily.device.gpu.engines import make_device_engine
 from homophily.energy import descend_labels, row_sums
 from homophily.extend import RelationshipTerm, gauss_sums
-from homophily.gpu.descend import descend_labels as descend_on_device
-from homophily.gpu.engines import NystromEngine as DeviceNystromEngine
-from homophily.gpu.engines import make_device_engine
 from homophily.linear import irr_energy
 from homophily.optimize import State
 from homophily.relationship import ENGINE_NAMES, EngineName, make_engine, warn_of_error

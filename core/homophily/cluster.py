@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
-from homophily.backend import BackendName
+from homophily.device.backend import BackendName
 from homophily.embed import ERREmbedding, Floats
 from homophily.graph import KNNGraph
 from homophily.links import Links

@@ -15,13 +15,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend
+from homophily.device.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend
+from homophily.device.gpu.energy import DeviceMapEnergy
+from homophily.device.gpu.engines import make_device_engine
+from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.device.gpu.optimize import DeviceLBFGS
 from homophily.energy import row_sums
 from homophily.exceptions import ContradictingLinksError
-from homophily.gpu.energy import DeviceMapEnergy
-from homophily.gpu.engines import make_device_engine
-from homophily.gpu.matrix import DeviceMatrix
-from homophily.gpu.optimize import DeviceLBFGS
 from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.lbfgs import LBFGS

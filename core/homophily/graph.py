@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.backend import BACKEND_CONSTRAINT, BackendName, get_backend
+from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, get_backend
 from homophily.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
 from homophily.space import Space, SpaceName
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.backend import Backend, get_backend
+from homophily.device.backend import Backend, get_backend
 from homophily.graph import KNNGraph
 
 #: Constraints of the parameters that are handed on to :class:`KNNGraph`.

@@ -37,9 +37,9 @@ from scipy import sparse
 from scipy.spatial import KDTree
 from sparse_dot_topn import sp_matmul_topn
 
-from homophily.backend import Backend, CupyBackend
+from homophily.device.backend import Backend, CupyBackend
+from homophily.device.gpu.neighbors import DeviceSearch
 from homophily.exceptions import NeighborsWarning
-from homophily.gpu.neighbors import DeviceSearch
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Metric = Literal["euclidean", "cosine"]

@@ -24,10 +24,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend, NumpyBackend
+from homophily.device.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend, NumpyBackend
+from homophily.device.gpu.spectral import device_eigenpairs
 from homophily.exceptions import DisconnectedGraphWarning
 from homophily.extend import Columns, extend
-from homophily.gpu.spectral import device_eigenpairs
 from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.linear import choose_method, sparse_product

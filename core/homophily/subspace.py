@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily.backend import Backend
+from homophily.device.backend import Backend
 
 Block = Any
 Filter = Callable[[Block, NDArray[np.float64]], Block]

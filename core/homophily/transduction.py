@@ -19,12 +19,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.calibration import Calibration, fit_calibration, label_folds
+from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
+from homophily.device.gpu.linear import solve_irr as solve_on_device
+from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.exceptions import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
-from homophily.gpu.linear import solve_irr as solve_on_device
-from homophily.gpu.matrix import DeviceMatrix
 from homophily.graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.labels import (

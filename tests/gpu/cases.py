@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from homophily.kernels import source
+from homophily.device.kernels import source
 from homophily.optimize import Point, _next_step
 
 THREADS = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homophily.backend import get_backend
+from homophily.device.backend import get_backend
 from homophily.exceptions import DeviceUnavailableError
 from homophily_service import queue
 from homophily_service._pb import job_pb2

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, diags_array
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
-from homophily.backend import BACKEND_CONSTRAINT, BackendName, CupyBackend, get_backend
+from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, CupyBackend, get_backend
 from homophily.exceptions import ApproximationWarning
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
@@ -234,7 +234,7 @@ def relationship_energy(
     with get_backend(backend).job() as where:
         if isinstance(where, CupyBackend):
             # Imported here because the engines of the device choose landmarks and edges as those here do.
-            from homophily.gpu.engines import evaluate_once
+            from homophily.device.gpu.engines import evaluate_once
 
             name, energy, gradient, error = evaluate_once(where, matrix, columns, sigma_f, **how)
         else:

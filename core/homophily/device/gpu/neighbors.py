@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily.backend import CupyBackend
-from homophily.kernels import THREADS
+from homophily.device.backend import CupyBackend
+from homophily.device.kernels import THREADS
 
 SMALLEST_BLOCK = 32
 LARGEST_BLOCK = 16_384

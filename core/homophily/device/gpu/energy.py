@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.device.gpu.engines import DeviceEngine
+from homophily.device.gpu.matrix import DeviceMatrix, dot
 from homophily.energy import PolynomialPreconditioner
-from homophily.gpu.engines import DeviceEngine
-from homophily.gpu.matrix import DeviceMatrix, dot
 from homophily.links import Links
 
 Floats = NDArray[np.float64]

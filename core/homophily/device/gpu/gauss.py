@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.backend import CupyBackend
-from homophily.gpu.matrix import DeviceMatrix, add_blocks, dot
-from homophily.kernels import THREADS
+from homophily.device.backend import CupyBackend
+from homophily.device.gpu.matrix import DeviceMatrix, add_blocks, dot
+from homophily.device.kernels import THREADS
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 from homophily import linear
-from homophily.gpu.matrix import DeviceMatrix, column_dots
+from homophily.device.gpu.matrix import DeviceMatrix, column_dots
 from homophily.linear import MAX_ITER, Floats, IRRSolution, choose_method, power_diagonal
 
 #: Iterations between two looks at the residual, at each of which the host waits for the device.

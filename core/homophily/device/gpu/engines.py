@@ -3,7 +3,7 @@
 ``engine(F) -> (energy, gradient)`` with F and both results on the device, the energy as an array of one number, so that
 nothing waits. A NaN energy says that F has left the values that the engine is set up for: ``adapt(F)`` then sets it up
 anew (and waits for the device to say where F is). The engines for up to three dimensions are in
-:mod:`homophily.gpu.gauss`.
+:mod:`homophily.device.gpu.gauss`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 
-from homophily.backend import CupyBackend
-from homophily.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
-from homophily.gpu.matrix import DeviceMatrix, dot
+from homophily.device.backend import CupyBackend
+from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
+from homophily.device.gpu.matrix import DeviceMatrix, dot
 from homophily.relationship import LOW_RANK_ERROR, EngineName
 from homophily.relationship.nystrom import SHIFT, choose_landmarks
 from homophily.relationship.tiles import Relationship

@@ -14,7 +14,7 @@
 #define TAKEN 1  // the trial's own gradient is that of the point taken
 #define KEPT 2   // the gradient kept from an earlier trial is
 
-// The order is that of homophily.gpu.optimize.Search.
+// The order is that of homophily.device.gpu.optimize.Search.
 struct Search {
     real status;
     real step;         // of the next trial

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.backend import CupyBackend
-from homophily.gpu.matrix import DeviceMatrix
+from homophily.device.backend import CupyBackend
+from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.subspace import chebyshev_filter, iterate
 
 Floats = NDArray[np.float64]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from homophily.backend import CupyBackend
-from homophily.gpu.matrix import dot
+from homophily.device.backend import CupyBackend
+from homophily.device.gpu.matrix import dot
 from homophily.lbfgs import MEMORY
 from homophily.optimize import MAX_TRIALS, SUFFICIENT_DECREASE, NonlinearCG, Point, State
 

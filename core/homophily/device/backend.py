@@ -1,7 +1,7 @@
 """Where arrays live and computing happens: the CPU (NumPy) or a GPU (CuPy). The one seam between the two.
 
-CuPy is imported only when a GPU is asked for. What runs there is in :mod:`homophily.gpu`, its kernels in
-:mod:`homophily.kernels`.
+CuPy is imported only when a GPU is asked for. What runs there is in :mod:`homophily.device.gpu`, its kernels in
+:mod:`homophily.device.kernels`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
+from homophily.device.kernels import Kernels
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
-from homophily.kernels import Kernels
 
 BackendName = Literal["numpy", "cupy", "auto"]
 BACKENDS: tuple[BackendName, ...] = ("numpy", "cupy", "auto")

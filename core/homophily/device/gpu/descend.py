@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.gpu.energy import DeviceLabelEnergy, DevicePreconditioner
-from homophily.gpu.engines import DeviceEngine
-from homophily.gpu.matrix import DeviceMatrix, dot
-from homophily.gpu.optimize import DeviceCG
+from homophily.device.gpu.energy import DeviceLabelEnergy, DevicePreconditioner
+from homophily.device.gpu.engines import DeviceEngine
+from homophily.device.gpu.matrix import DeviceMatrix, dot
+from homophily.device.gpu.optimize import DeviceCG
 from homophily.optimize import State
 
 Floats = NDArray[np.float64]
