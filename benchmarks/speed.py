@@ -14,9 +14,9 @@ from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, KNNGraph
 from homophily.device.backend import BackendName
 from homophily.energy import LabelEnergy, PolynomialPreconditioner
-from homophily.linear import solve_irr
 from homophily.optimize import NonlinearCG, Objective, State
 from homophily.relationship import make_engine
+from homophily.solve.irr import solve_irr
 
 STEPS = 50
 # Half the distance between the targets. With the classifier's own 1.3 the 50 plain steps magnify rounding until the two

@@ -13,6 +13,7 @@ True
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.cluster import ERRClustering
 from homophily.embed import ERREmbedding
+from homophily.estimators.spectral_embedding import SpectralEmbedding
 from homophily.exceptions import (
     ApproximationWarning,
     ContradictingLinksError,
@@ -24,10 +25,9 @@ from homophily.exceptions import (
     NeighborsWarning,
     UnlabelledComponentsWarning,
 )
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship import relationship_energy
 from homophily.selection import Search, select
-from homophily.spectral import SpectralEmbedding
 
 __all__ = [
     "ApproximationWarning",

@@ -19,13 +19,14 @@ from homophily.device.backend import BackendName
 from homophily.device.gpu.descend import descend_labels as descend_on_device
 from homophily.device.gpu.engines import NystromEngine as DeviceNystromEngine
 from homophily.device.gpu.engines import make_device_engine
-from homophily.energy import descend_labels, row_sums
+from homophily.energy import descend_labels
 from homophily.extend import RelationshipTerm, gauss_sums
-from homophily.linear import irr_energy
+from homophily.graph.laplacian import row_sums
 from homophily.optimize import State
 from homophily.relationship import ENGINE_NAMES, EngineName, make_engine, warn_of_error
 from homophily.relationship.nystrom import NystromEngine
 from homophily.relationship.sparse import SparseEngine
+from homophily.solve.irr import irr_energy
 from homophily.transduction import POSITIVE, Answer, GraphClassifier, Problem
 
 Floats = NDArray[np.float64]
@@ -106,7 +107,7 @@ class Start:
     """What ERR's callback sees while the IRR start is computed: a :class:`State` before there is an energy."""
 
     residual: float
-    """How far the IRR solution still is from its end, as :class:`~homophily.linear.IRRSolution` states it."""
+    """How far the IRR solution still is from its end, as :class:`~homophily.solve.irr.IRRSolution` states it."""
     iteration: int = 0
     energy: None = None
     gradient_norm: None = None

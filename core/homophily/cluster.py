@@ -13,13 +13,13 @@ from sklearn.utils._param_validation import Interval
 
 from homophily.device.backend import BackendName
 from homophily.embed import ERREmbedding, Floats
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.spectral import spectral_vectors
 from homophily.links import Links
 from homophily.optimize import State
 from homophily.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.relationship import EngineName
 from homophily.relationship.tiles import Relationship
-from homophily.spectral import spectral_vectors
 
 # As many eigenvalues are looked at when the number of clusters is not given.
 MOST_SUGGESTED = 20

@@ -20,9 +20,10 @@ from homophily.device.gpu.energy import DeviceMapEnergy
 from homophily.device.gpu.engines import make_device_engine
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceLBFGS
-from homophily.energy import row_sums
 from homophily.exceptions import ContradictingLinksError
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.laplacian import row_sums
+from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.lbfgs import LBFGS
 from homophily.links import Links, check_links, close_links, links_from_labels
@@ -32,7 +33,6 @@ from homophily.optimize import State
 from homophily.relationship import ENGINE_NAMES, EngineName, make_engine
 from homophily.relationship.sparse import SparseEngine
 from homophily.relationship.tiles import RELATIONSHIPS, Relationship
-from homophily.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

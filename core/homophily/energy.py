@@ -14,16 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.linear import apply_power, power_diagonal
+from homophily.graph.laplacian import apply_power, power_diagonal
 from homophily.optimize import NonlinearCG, State
 from homophily.relationship import Engine
 
 Floats = NDArray[np.float64]
-
-
-def row_sums(laplacian: csr_array, power: int, n_jobs: int | None = None) -> Floats:
-    """L^p 1: 0 for the Laplacian that is not normalised."""
-    return apply_power(laplacian, power, np.ones((laplacian.shape[0], 1)), n_jobs)[:, 0]
 
 
 class LabelEnergy:

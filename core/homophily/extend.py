@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.nystrom import choose_landmarks
 from homophily.relationship.tiles import exp_negative

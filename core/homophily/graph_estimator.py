@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.device.backend import Backend, get_backend
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
 
 #: Constraints of the parameters that are handed on to :class:`KNNGraph`.
 GRAPH_CONSTRAINTS: dict[str, list[Any]] = {

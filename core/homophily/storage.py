@@ -24,10 +24,10 @@ from sklearn.utils.validation import check_is_fitted
 from homophily.calibration import Calibration
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.extend import GaussSums, RelationshipTerm
-from homophily.graph import KNNGraph, _WeightRule
+from homophily.graph.coordinates import Space
+from homophily.graph.knn_graph import KNNGraph, _WeightRule
+from homophily.graph.neighbors import DenseIndex, SparseIndex
 from homophily.labels import Labels
-from homophily.neighbors import DenseIndex, SparseIndex
-from homophily.space import Space
 
 Classifier = IRRClassifier | ERRClassifier
 

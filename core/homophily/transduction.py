@@ -25,7 +25,8 @@ from homophily.device.gpu.linear import solve_irr as solve_on_device
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.exceptions import UnlabelledComponentsWarning
 from homophily.extend import Columns, RelationshipTerm, extend
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.neighbors import read_only
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.labels import (
     Labels,
@@ -36,8 +37,7 @@ from homophily.labels import (
     estimate_prior,
     likely_offsets,
 )
-from homophily.linear import IRRSolution, solve_irr
-from homophily.neighbors import read_only
+from homophily.solve.irr import IRRSolution, solve_irr
 
 Floats = NDArray[np.float64]
 

@@ -17,9 +17,9 @@ from homophily.baselines.ccsr import fit_metric
 from homophily.baselines.csp import _dense_solutions, _link_matrix
 from homophily.baselines.sl import linked_weights
 from homophily.exceptions import ContradictingLinksWarning
+from homophily.graph.spectral import null_vectors
 from homophily.links import Links, draw_links
 from homophily.partition import dominant_label_error, normalized_cut
-from homophily.spectral import null_vectors
 
 ALL = [Original, SL, CCSR, CSP, COSC]
 LINKED = [SL, CCSR, CSP, COSC]

@@ -75,7 +75,7 @@ EXPECTED = {"cg": lambda *_: (1.0, np.inf), "direct": lambda *_: (2.0, 1.0)}
 
 @pytest.mark.parametrize("method", ["cg", "direct"])
 def test_the_callback_sees_the_start_and_every_step(method, monkeypatch):
-    monkeypatch.setattr("homophily.linear._expectations", EXPECTED[method])
+    monkeypatch.setattr("homophily.solve.irr.expected_iterations", EXPECTED[method])
     X, y = moons()
     seen = []
     model = ERRClassifier(callback=seen.append).fit(X, y)
@@ -161,7 +161,7 @@ def cancel(*_):
 @both
 def test_a_cancelled_fit_leaves_no_fitted_model(estimator, monkeypatch):
     # Iterations, not a factorisation, so that IRR's callback is asked.
-    monkeypatch.setattr("homophily.linear._expectations", EXPECTED["cg"])
+    monkeypatch.setattr("homophily.solve.irr.expected_iterations", EXPECTED["cg"])
     X, y = moons()
     model = estimator(callback=cancel)
     with pytest.raises(Cancelled):
@@ -176,7 +176,7 @@ def test_a_cancelled_fit_leaves_no_fitted_model(estimator, monkeypatch):
 @pytest.mark.parametrize("data", [moons, blobs])
 @pytest.mark.parametrize("multiclass", ["vector", "one-vs-rest"])
 def test_the_start_can_be_cancelled(data, multiclass, monkeypatch):
-    monkeypatch.setattr("homophily.linear._expectations", EXPECTED["cg"])
+    monkeypatch.setattr("homophily.solve.irr.expected_iterations", EXPECTED["cg"])
     # What comes after the start is never reached.
     monkeypatch.setattr(ERRClassifier, "_engine", None)
     X, y = data()
@@ -225,7 +225,7 @@ def test_extreme_smoothing_converges(estimator, power, lambda1):
 
 
 def test_an_unreachable_tolerance_warns(monkeypatch):
-    monkeypatch.setattr("homophily.linear._expectations", EXPECTED["cg"])
+    monkeypatch.setattr("homophily.solve.irr.expected_iterations", EXPECTED["cg"])
     X, y = moons()
     with pytest.warns(ConvergenceWarning):
         IRRClassifier(tol=1e-300).fit(X, y)

@@ -105,8 +105,8 @@ def test_repeated_fits_give_the_same_bits(estimator, data):
 @pytest.mark.parametrize("power", [1, 2])
 def test_one_and_two_threads_agree(monkeypatch, estimator, data, power):
     monkeypatch.setattr(chebyshev, "EDGES_WORTH_A_THREAD", 100)
-    monkeypatch.setattr("homophily.linear.THREAD_WORK", 100)
-    monkeypatch.setattr("homophily.linear.BLOCK", 64)
+    monkeypatch.setattr("homophily.graph.laplacian.THREAD_WORK", 100)
+    monkeypatch.setattr("homophily.graph.laplacian.BLOCK", 64)
     X, y = data(400)
     one, two = (estimator(n_jobs=n_jobs, power=power).fit(X, y) for n_jobs in (1, 2))
     # With p = 2 the steps magnify the rounding of one evaluation (1e-15 of the energy) a little more.

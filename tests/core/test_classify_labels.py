@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss
 
 from homophily import ERRClassifier, IRRClassifier
 from homophily.calibration import DEFAULT_SLOPE, Calibration
-from homophily.linear import solve_irr
+from homophily.solve.irr import solve_irr
 
 from .small_sets import blobs, both, few, moons
 

@@ -7,10 +7,11 @@ import pytest
 from scipy.sparse import csr_array
 
 from homophily.energy import LabelEnergy, PolynomialPreconditioner
-from homophily.linear import apply_power, irr_energy, solve_irr
+from homophily.graph.laplacian import apply_power
 from homophily.optimize import NonlinearCG
 from homophily.relationship import make_engine
 from homophily.relationship.sparse import SparseEngine
+from homophily.solve.irr import irr_energy, solve_irr
 
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
 

@@ -8,6 +8,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import make_blobs
 
 from homophily import KNNGraph
+from homophily.graph.spectral import spectral_vectors
 from homophily.partition import (
     dominant_label_error,
     in_order_of_appearance,
@@ -15,7 +16,6 @@ from homophily.partition import (
     normalized_cut,
     suggest_n_clusters,
 )
-from homophily.spectral import spectral_vectors
 
 
 def test_the_normalised_cut_is_what_its_definition_says():

@@ -15,7 +15,8 @@ from scipy.spatial.distance import cdist
 from sklearn.datasets import make_blobs, make_moons
 from sklearn.exceptions import NotFittedError
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning, extend, neighbors
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning, extend
+from homophily.graph import neighbors
 from homophily.storage import (
     PointLabels,
     State,

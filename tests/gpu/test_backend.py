@@ -19,7 +19,7 @@ from homophily.device import backend
 from homophily.device.backend import NumpyBackend, get_backend, select_device
 from homophily.device.gpu.gauss import read_modes, space_phases
 from homophily.device.gpu.matrix import DeviceMatrix, column_dots
-from homophily.subspace import chebyshev_filter, iterate
+from homophily.graph.subspace import chebyshev_filter, iterate
 
 from . import standin
 
@@ -54,7 +54,7 @@ def no_driver(monkeypatch):
 
 @pytest.mark.usefixtures("no_cupy")
 def test_without_cupy_the_error_names_the_extras_before_any_work(monkeypatch):
-    monkeypatch.setattr("homophily.graph.KNNGraph.fit", lambda *_: pytest.fail("worked before it looked for a GPU"))
+    monkeypatch.setattr(KNNGraph, "fit", lambda *_: pytest.fail("worked before it looked for a GPU"))
     with pytest.raises(DeviceUnavailableError, match=r"homophily\[gpu\]' for CUDA 12, or 'homophily\[gpu-cuda13\]"):
         ERRClassifier(backend="cupy").fit(X, Y)
 

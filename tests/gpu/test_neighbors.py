@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from homophily import KNNGraph
 from homophily.device.backend import get_backend
 from homophily.device.gpu.neighbors import DeviceSearch
-from homophily.neighbors import DenseIndex, SparseIndex
+from homophily.graph.neighbors import DenseIndex, SparseIndex
 from homophily.storage import graph_state, restore_graph
 
 from .standin import counters

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.links import Links, check_links
 from homophily.partition import kmeans_by_cut

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.exceptions import HomophilyWarning
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
 from homophily.labels import encode_labels
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length
 from homophily.calibration import fit_calibration, label_folds
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.exceptions import HomophilyWarning
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
 from homophily.labels import Labels, encode_labels
 from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
 from homophily.transduction import GraphClassifier

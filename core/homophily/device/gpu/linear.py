@@ -10,9 +10,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
-from homophily import linear
 from homophily.device.gpu.matrix import DeviceMatrix, column_dots
-from homophily.linear import MAX_ITER, Floats, IRRSolution, choose_method, power_diagonal
+from homophily.graph.laplacian import MAX_ITER, Floats, choose_method, power_diagonal
+from homophily.solve import irr
+from homophily.solve.irr import IRRSolution
 
 #: Iterations between two looks at the residual, at each of which the host waits for the device.
 CHECK_EVERY = 10
@@ -43,7 +44,7 @@ class DeviceSystem:
         return self.laplacian.product_plus(smooth, self.lambda1, self.confidence, x)
 
     def residual(self, x: Any, b: Any) -> tuple[Any, float]:
-        """The residual b − Ax, and its size as :class:`~homophily.linear.IRRSolution` states it."""
+        """The residual b − Ax, and its size as :class:`~homophily.solve.irr.IRRSolution` states it."""
         r = b - self.product(x)
         return r, self._relative(self.scale * r, x)
 
@@ -122,12 +123,12 @@ def solve_irr(
     initial: Floats | None = None,
     callback: Callable[[int, float], object] | None = None,
 ) -> IRRSolution:
-    """What :func:`homophily.linear.solve_irr` computes, by conjugate gradients on the device, where ``matrix`` is L.
+    """What :func:`homophily.solve.irr.solve_irr` computes, by conjugate gradients on the device, where ``matrix`` is L.
 
     A graph so deep that they would take too many steps, and whose factors are sparse, is factorised on the host.
     """
     if choose_method(laplacian, power, targets.shape[1]) == "direct":
-        return linear.solve_irr(
+        return irr.solve_irr(
             laplacian,
             confidence,
             targets,

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.matrix import DeviceMatrix
-from homophily.subspace import chebyshev_filter, iterate
+from homophily.graph.subspace import chebyshev_filter, iterate
 
 Floats = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """The graph that points live on: weights between near points, its Laplacian and powers of it, connected components.
 
-The search for near points is in ``neighbors``; what is computed on the graph is in ``linear`` and ``relationship``.
+The search for near points is in ``neighbors``; products with the Laplacian are in ``laplacian``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, get_backend
-from homophily.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
-from homophily.space import Space, SpaceName
+from homophily.graph.coordinates import Space, SpaceName
+from homophily.graph.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
 
 # exp(-600) ≈ 1e-261: small enough to mean «hardly linked», large enough to divide by. Without a floor a far neighbour's
 # weight would underflow to 0 and its edge vanish.
@@ -68,8 +68,8 @@ class KNNGraph(BaseEstimator):
     degrees, n_points, n_components, component_labels : of W.
     distances_, indices_ : (u, k), each point's neighbours, nearest first; None for "affinity". A missing neighbour
         (sparse precomputed distances) has distance inf and index 0.
-    index_ : the :class:`~homophily.neighbors.NeighborIndex` of the points in ``space``; None for "precomputed" and
-        "affinity".
+    index_ : the :class:`~homophily.graph.neighbors.NeighborIndex` of the points in ``space``; None for "precomputed"
+        and "affinity".
     recall_ : share of the true neighbours found; 1 unless the data are large (see ``neighbors``).
 
     >>> import numpy as np

@@ -1,6 +1,6 @@
 """Search for the k nearest points, dense or sparse: which points are near and how far.
 
-What their distances mean for a graph is decided in ``graph``.
+What their distances mean for a graph is decided in ``knn_graph``.
 
 Every search has two steps. An index proposes a few more candidates than were asked for; then their distances are
 computed anew in float64 and sorted by (distance, index). So a float32 index costs no accuracy, copies of a point are

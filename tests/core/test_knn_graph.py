@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from homophily.exceptions import NeighborsWarning
-from homophily.graph import KNNGraph
+from homophily.graph.knn_graph import KNNGraph
 
 WEIGHTS = ["local", "self-tuning", "global", "fixed"]
 
@@ -286,7 +286,7 @@ def test_fit_repeats_to_the_bit_for_any_thread_count():
 
 
 def test_large_data_report_the_recall_of_their_search(monkeypatch):
-    monkeypatch.setattr("homophily.neighbors._EXACT_POINTS", 100)
+    monkeypatch.setattr("homophily.graph.neighbors._EXACT_POINTS", 100)
     graph = KNNGraph().fit(points(1500, 12))
     assert graph.index_.method == "hnsw"
     assert 0.99 <= graph.recall_ <= 1

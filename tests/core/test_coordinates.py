@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.decomposition import PCA
 
 from homophily import ERRClassifier, ERREmbedding, KNNGraph
-from homophily.space import MOST_COLUMNS, PRINCIPAL_DIRECTIONS, Space
+from homophily.graph.coordinates import MOST_COLUMNS, PRINCIPAL_DIRECTIONS, Space
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
 
 
