@@ -23,7 +23,7 @@ from homophily.classify import Start
 from homophily.device.backend import BackendName, CupyBackend, get_backend
 from homophily.device.gpu.optimize import DeviceCG
 from homophily.optimize import State
-from homophily.relationship import make_engine
+from homophily.relationship.choose import make_engine
 from homophily.solve.irr import solve_irr
 
 BACKENDS: dict[str, BackendName] = {"CPU": "numpy", "GPU": "cupy"}

@@ -23,7 +23,7 @@ from homophily.lbfgs import LBFGS
 from homophily.links import Links, close_links
 from homophily.map_energy import MapEnergy, violated_links
 from homophily.optimize import State
-from homophily.relationship import make_parts
+from homophily.relationship.choose import make_parts
 from homophily.transduction import Problem as LabelProblem
 
 PAPER = {"repulsion": 1.0, "closure": False, "link_edges": 0.0, "link_loss": "squared", "continuation": 1.0}

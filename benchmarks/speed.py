@@ -15,7 +15,7 @@ from homophily import ERRClassifier, KNNGraph
 from homophily.device.backend import BackendName
 from homophily.energy import LabelEnergy, PolynomialPreconditioner
 from homophily.optimize import NonlinearCG, Objective, State
-from homophily.relationship import make_engine
+from homophily.relationship.choose import make_engine
 from homophily.solve.irr import solve_irr
 
 STEPS = 50

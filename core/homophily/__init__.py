@@ -13,6 +13,7 @@ True
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.cluster import ERRClustering
 from homophily.embed import ERREmbedding
+from homophily.estimators.relationship_energy import relationship_energy
 from homophily.estimators.spectral_embedding import SpectralEmbedding
 from homophily.exceptions import (
     ApproximationWarning,
@@ -26,7 +27,6 @@ from homophily.exceptions import (
     UnlabelledComponentsWarning,
 )
 from homophily.graph.knn_graph import KNNGraph
-from homophily.relationship import relationship_energy
 from homophily.selection import Search, select
 
 __all__ = [

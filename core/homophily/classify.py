@@ -23,9 +23,9 @@ from homophily.energy import descend_labels
 from homophily.extend import RelationshipTerm, gauss_sums
 from homophily.graph.laplacian import row_sums
 from homophily.optimize import State
-from homophily.relationship import ENGINE_NAMES, EngineName, make_engine, warn_of_error
+from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
+from homophily.relationship.masked import SparseEngine
 from homophily.relationship.nystrom import NystromEngine
-from homophily.relationship.sparse import SparseEngine
 from homophily.solve.irr import irr_energy
 from homophily.transduction import POSITIVE, Answer, GraphClassifier, Problem
 

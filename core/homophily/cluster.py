@@ -18,8 +18,8 @@ from homophily.graph.spectral import spectral_vectors
 from homophily.links import Links
 from homophily.optimize import State
 from homophily.partition import kmeans_by_cut, suggest_n_clusters
-from homophily.relationship import EngineName
-from homophily.relationship.tiles import Relationship
+from homophily.relationship.choose import EngineName
+from homophily.relationship.functions import Relationship
 
 # As many eigenvalues are looked at when the number of clusters is not given.
 MOST_SUGGESTED = 20

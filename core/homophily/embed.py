@@ -30,9 +30,9 @@ from homophily.links import Links, check_links, close_links, links_from_labels
 from homophily.map_energy import MapEnergy, violated_links
 from homophily.map_points import Surroundings, place_points
 from homophily.optimize import State
-from homophily.relationship import ENGINE_NAMES, EngineName, make_engine
-from homophily.relationship.sparse import SparseEngine
-from homophily.relationship.tiles import RELATIONSHIPS, Relationship
+from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine
+from homophily.relationship.functions import RELATIONSHIPS, Relationship
+from homophily.relationship.masked import SparseEngine
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

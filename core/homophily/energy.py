@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from homophily.graph.laplacian import apply_power, power_diagonal
 from homophily.optimize import NonlinearCG, State
-from homophily.relationship import Engine
+from homophily.relationship.choose import Engine
 
 Floats = NDArray[np.float64]
 

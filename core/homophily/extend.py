@@ -22,8 +22,8 @@ from scipy.sparse import csr_array
 
 from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
+from homophily.relationship.functions import exp_negative
 from homophily.relationship.nystrom import choose_landmarks
-from homophily.relationship.tiles import exp_negative
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Floats = NDArray[np.float64]

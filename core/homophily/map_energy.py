@@ -14,8 +14,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from homophily.links import Links, Pairs
-from homophily.relationship import Engine
-from homophily.relationship.tiles import Relationship
+from homophily.relationship.choose import Engine
+from homophily.relationship.functions import Relationship
 
 Floats = NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 
 from homophily.relationship.edges import UpperEdges
-from homophily.relationship.tiles import Relationship, relate, slope
+from homophily.relationship.functions import Relationship, relate, slope
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.classify import Start
-from homophily.relationship import chebyshev, nufft, relationship_energy
+from homophily.estimators.relationship_energy import relationship_energy
+from homophily.relationship import chebyshev, nufft
 
 from .oracle import with_repulsion
 from .small_sets import blobs, both, moons

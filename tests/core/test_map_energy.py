@@ -8,7 +8,7 @@ import pytest
 from homophily.lbfgs import LBFGS
 from homophily.links import Links
 from homophily.map_energy import MapEnergy, violated_links
-from homophily.relationship import make_engine
+from homophily.relationship.choose import make_engine
 
 from . import oracle
 

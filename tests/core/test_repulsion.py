@@ -8,7 +8,7 @@ import pytest
 from homophily import ERRClassifier
 from homophily.energy import LabelEnergy
 from homophily.graph.laplacian import row_sums
-from homophily.relationship import make_engine
+from homophily.relationship.choose import make_engine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nystrom import NystromEngine, choose_landmarks
 

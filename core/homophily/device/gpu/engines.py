@@ -19,9 +19,9 @@ from scipy.sparse import csr_array
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
-from homophily.relationship import LOW_RANK_ERROR, EngineName
+from homophily.relationship.choose import LOW_RANK_ERROR, EngineName
+from homophily.relationship.functions import Relationship
 from homophily.relationship.nystrom import SHIFT, choose_landmarks
-from homophily.relationship.tiles import Relationship
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def make_device_engine(
     relationship: Relationship = "gaussian",
     tolerance: float = 1e-9,
 ) -> tuple[EngineName, DeviceEngine]:
-    """What :func:`homophily.relationship.make_engine` does; ``matrix`` is the Laplacian, on the device already.
+    """What :func:`homophily.relationship.choose.make_engine` does; ``matrix`` is the Laplacian, on the device already.
 
     On a GPU, "chebyshev", "cells" and "nufft" are one engine, called "cells": Fourier modes or near pairs.
     """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array, diags_array
 
 from homophily.relationship.dense import DenseEngine
-from homophily.relationship.sparse import SparseEngine
+from homophily.relationship.masked import SparseEngine
 
 from .oracle import central_differences, knn_weights, laplacian, masked_energy, relative_error
 

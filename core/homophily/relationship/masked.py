@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.relationship.tiles import Relationship, relate, slope
+from homophily.relationship.functions import Relationship, relate, slope
 from homophily.threads import balanced_rows, run_chunks, thread_count
 
 
