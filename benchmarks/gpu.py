@@ -22,9 +22,9 @@ from homophily import DeviceUnavailableError, ERRClassifier, IRRClassifier, KNNG
 from homophily.classify import Start
 from homophily.device.backend import BackendName, CupyBackend, get_backend
 from homophily.device.gpu.optimize import DeviceCG
-from homophily.optimize import State
 from homophily.relationship.choose import make_engine
 from homophily.solve.irr import solve_irr
+from homophily.solve.nonlinear_cg import State
 
 BACKENDS: dict[str, BackendName] = {"CPU": "numpy", "GPU": "cupy"}
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)

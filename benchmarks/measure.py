@@ -15,7 +15,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 
 from homophily import ERRClassifier, IRRClassifier
 from homophily.classify import Start
-from homophily.optimize import State
+from homophily.solve.nonlinear_cg import State
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

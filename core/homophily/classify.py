@@ -19,14 +19,14 @@ from homophily.device.backend import BackendName
 from homophily.device.gpu.descend import descend_labels as descend_on_device
 from homophily.device.gpu.engines import NystromEngine as DeviceNystromEngine
 from homophily.device.gpu.engines import make_device_engine
-from homophily.energy import descend_labels
-from homophily.extend import RelationshipTerm, gauss_sums
 from homophily.graph.laplacian import row_sums
-from homophily.optimize import State
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
 from homophily.relationship.masked import SparseEngine
 from homophily.relationship.nystrom import NystromEngine
 from homophily.solve.irr import irr_energy
+from homophily.solve.label_energy import descend_labels
+from homophily.solve.new_points import RelationshipTerm, gauss_sums
+from homophily.solve.nonlinear_cg import State
 from homophily.transduction import POSITIVE, Answer, GraphClassifier, Problem
 
 Floats = NDArray[np.float64]

@@ -25,14 +25,14 @@ from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.lbfgs import LBFGS
 from homophily.links import Links, check_links, close_links, links_from_labels
-from homophily.map_energy import MapEnergy, violated_links
-from homophily.map_points import Surroundings, place_points
-from homophily.optimize import State
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
 from homophily.relationship.masked import SparseEngine
+from homophily.solve.lbfgs import LBFGS
+from homophily.solve.map_energy import MapEnergy, violated_links
+from homophily.solve.map_points import Surroundings, place_points
+from homophily.solve.nonlinear_cg import State
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

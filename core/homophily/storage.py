@@ -23,11 +23,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from homophily.calibration import Calibration
 from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.extend import GaussSums, RelationshipTerm
 from homophily.graph.coordinates import Space
 from homophily.graph.knn_graph import KNNGraph, _WeightRule
 from homophily.graph.neighbors import DenseIndex, SparseIndex
 from homophily.labels import Labels
+from homophily.solve.new_points import GaussSums, RelationshipTerm
 
 Classifier = IRRClassifier | ERRClassifier
 

@@ -24,7 +24,6 @@ from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.device.gpu.linear import solve_irr as solve_on_device
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.exceptions import UnlabelledComponentsWarning
-from homophily.extend import Columns, RelationshipTerm, extend
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
@@ -38,6 +37,7 @@ from homophily.labels import (
     likely_offsets,
 )
 from homophily.solve.irr import IRRSolution, solve_irr
+from homophily.solve.new_points import Columns, RelationshipTerm, extend
 
 Floats = NDArray[np.float64]
 

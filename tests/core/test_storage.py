@@ -15,8 +15,9 @@ from scipy.spatial.distance import cdist
 from sklearn.datasets import make_blobs, make_moons
 from sklearn.exceptions import NotFittedError
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning, extend
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
 from homophily.graph import neighbors
+from homophily.solve import new_points
 from homophily.storage import (
     PointLabels,
     State,
@@ -197,7 +198,7 @@ def test_memory_maps_need_no_kernels_of_their_own(kind, tmp_path, monkeypatch):
     y = np.where(np.arange(150) < 12, np.arange(150) % 3, -1)
     classifier = ERRClassifier().fit(graph, y)
     classifier.predict(new)
-    kernels = neighbors._dense_distances, neighbors._sparse_distances, extend._descend
+    kernels = neighbors._dense_distances, neighbors._sparse_distances, new_points._descend
     compiled = [len(kernel.signatures) for kernel in kernels]
     restored(classifier, tmp_path).predict(new)
     assert [len(kernel.signatures) for kernel in kernels] == compiled

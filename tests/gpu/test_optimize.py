@@ -15,8 +15,9 @@ from homophily.device.gpu.energy import DevicePreconditioner
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceCG, Search
 from homophily.device.kernels import source
-from homophily.energy import PolynomialPreconditioner
-from homophily.optimize import MAX_TRIALS, NonlinearCG
+from homophily.solve.label_energy import PolynomialPreconditioner
+from homophily.solve.line_search import MAX_TRIALS
+from homophily.solve.nonlinear_cg import NonlinearCG
 
 from ..core.oracle import knn_weights, laplacian
 from .cases import SEARCH

@@ -11,7 +11,7 @@ import numpy as np
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.classify import Start
 from homophily.device.backend import BackendName, get_backend
-from homophily.optimize import State as Iterate
+from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.errors import InvalidRequest, LimitExceeded, ServiceError

@@ -13,7 +13,7 @@ from homophily.device.gpu.energy import DeviceLabelEnergy, DevicePreconditioner
 from homophily.device.gpu.engines import DeviceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
 from homophily.device.gpu.optimize import DeviceCG
-from homophily.optimize import State
+from homophily.solve.nonlinear_cg import State
 
 Floats = NDArray[np.float64]
 

@@ -11,14 +11,14 @@ from scipy.sparse import csr_array
 
 from homophily.device.gpu.engines import DeviceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
-from homophily.energy import PolynomialPreconditioner
 from homophily.links import Links
+from homophily.solve.label_energy import PolynomialPreconditioner
 
 Floats = NDArray[np.float64]
 
 
 class DeviceLabelEnergy:
-    """E(F) of :class:`homophily.energy.LabelEnergy`; a call is one evaluation."""
+    """E(F) of :class:`homophily.solve.label_energy.LabelEnergy`; a call is one evaluation."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class DevicePreconditioner(PolynomialPreconditioner):
 
 
 class DeviceMapEnergy:
-    """E(F) of :class:`homophily.map_energy.MapEnergy`; a call is one evaluation."""
+    """E(F) of :class:`homophily.solve.map_energy.MapEnergy`; a call is one evaluation."""
 
     def __init__(
         self,

@@ -16,8 +16,9 @@ import numpy as np
 
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.matrix import dot
-from homophily.lbfgs import MEMORY
-from homophily.optimize import MAX_TRIALS, SUFFICIENT_DECREASE, NonlinearCG, Point, State
+from homophily.solve.lbfgs import MEMORY
+from homophily.solve.line_search import MAX_TRIALS, SUFFICIENT_DECREASE, Point
+from homophily.solve.nonlinear_cg import NonlinearCG, State
 
 #: Trials between two looks while the end is far: while the gradient is above so many times the tolerance.
 TRIALS_A_LOOK = 8
@@ -124,7 +125,7 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceCG(_OnDevice):
-    """What :class:`~homophily.optimize.NonlinearCG` does, trial by trial, with few looks from the host.
+    """What :class:`~homophily.solve.nonlinear_cg.NonlinearCG` does, trial by trial, with few looks from the host.
 
     ``precondition(gradient, go)`` may leave its work undone where the number ``go`` (1,) is 0; ``gradient_scale`` is a
     number (1,) on the device.
@@ -249,7 +250,7 @@ class DeviceState(State):
 
 @dataclass(frozen=True)
 class DeviceLBFGS(_OnDevice):
-    """What :class:`~homophily.lbfgs.LBFGS` does, on the device."""
+    """What :class:`~homophily.solve.lbfgs.LBFGS` does, on the device."""
 
     curvature: float = 0.9
     known: DevicePoint | None = None

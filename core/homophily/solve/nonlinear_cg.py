@@ -6,20 +6,17 @@ warm starts need nothing else. The energy never rises: a step is taken only if t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from homophily.solve.line_search import Array, Point, line_search
+
 Objective = Callable[[Array], tuple[float, Array]]
 """F -> (energy, gradient); an infinite energy marks an F that is out of bounds."""
 
-SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.3
-MAX_TRIALS = 20
 
 
 @dataclass(frozen=True)
@@ -42,16 +39,6 @@ class State:
 
 
 Callback = Callable[[State], object]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One trial along the search direction."""
-
-    step: float
-    energy: float
-    slope: float
-    gradient: Array
 
 
 @dataclass(frozen=True)
@@ -131,30 +118,9 @@ class NonlinearCG:
         return self.precondition(gradient) if self.precondition else gradient
 
     def _line_search(self, state: State, slope: float) -> tuple[Point | None, int]:
-        """A point with a lower energy and a flatter slope (strong Wolfe), and how many evaluations it took.
-
-        Trials bracket the minimum along the direction; the next one comes from a cubic through the bracket's ends.
-        """
-        low = Point(0.0, state.energy, slope, state.gradient)
-        high: Point | None = None
-        step = self._first_step(state)
-        best: Point | None = None
-        for trial in range(1, MAX_TRIALS + 1):
-            point = self._trial(state, step)
-            energy = point.energy
-            if not energy <= state.energy + SUFFICIENT_DECREASE * step * slope or energy >= low.energy:
-                high = point
-            else:
-                best = point
-                if abs(point.slope) <= -self.curvature * slope:
-                    return point, trial
-                if point.slope * ((high.step if high else math.inf) - low.step) >= 0:
-                    high = low
-                low = point
-            step = _next_step(low, high, slope)
-            if step in (low.step, high.step if high else math.inf):
-                break  # the bracket is as narrow as floats go
-        return (best if best and best.energy < state.energy else None), trial
+        """A lower point along the direction, and how many evaluations it took."""
+        start = Point(0.0, state.energy, slope, state.gradient)
+        return line_search(lambda step: self._trial(state, step), start, self._first_step(state), self.curvature)
 
     def _trial(self, state: State, step: float) -> Point:
         energy, gradient = self.objective(state.x + step * state.direction)
@@ -166,21 +132,3 @@ class NonlinearCG:
             largest = float(np.abs(state.direction).max())
             return min(1.0, 1.0 / largest)
         return state.step_size
-
-
-def _next_step(low: Point, high: Point | None, start_slope: float) -> float:
-    """The minimum of the cubic through both ends, kept inside the bracket; without a bracket, where the slope ends."""
-    if high is None:
-        flattening = 1.0 - low.slope / start_slope
-        return low.step * (min(max(1.0 / flattening, 1.5), 10.0) if flattening > 0.0 else 10.0)
-    width = high.step - low.step
-    if math.isfinite(high.energy) and math.isfinite(high.slope):
-        d1 = low.slope + high.slope - 3.0 * (high.energy - low.energy) / width
-        root = d1 * d1 - low.slope * high.slope
-        if root >= 0.0:
-            d2 = math.copysign(math.sqrt(root), width)
-            bottom = high.slope - low.slope + 2.0 * d2
-            if bottom != 0.0:
-                share = 1.0 - (high.slope + d2 - d1) / bottom
-                return low.step + width * min(max(share, 0.1), 0.9)
-    return low.step + 0.1 * width

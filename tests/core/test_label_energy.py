@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from homophily.energy import LabelEnergy, PolynomialPreconditioner
 from homophily.graph.laplacian import apply_power
-from homophily.optimize import NonlinearCG
 from homophily.relationship.choose import make_engine
 from homophily.relationship.masked import SparseEngine
 from homophily.solve.irr import irr_energy, solve_irr
+from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
+from homophily.solve.nonlinear_cg import NonlinearCG
 
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from homophily.optimize import MAX_TRIALS, NonlinearCG
+from homophily.solve.line_search import MAX_TRIALS
+from homophily.solve.nonlinear_cg import NonlinearCG
 
 START = np.zeros((30, 1))
 

@@ -1,7 +1,7 @@
 """L-BFGS: the optimiser of maps, whose links are stiff in directions that no preconditioner here knows.
 
-It takes the line search and the shape ``init / step / run`` from :mod:`homophily.optimize`; its state also remembers
-the last steps and how the gradient changed over them.
+It takes the line search and the shape ``init / step / run`` from :mod:`homophily.solve.nonlinear_cg`; its state also
+remembers the last steps and how the gradient changed over them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from homophily.optimize import Array, NonlinearCG, State
+from homophily.solve.line_search import Array
+from homophily.solve.nonlinear_cg import NonlinearCG, State
 
 MEMORY = 10
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.graph.laplacian import apply_power, power_diagonal
-from homophily.optimize import NonlinearCG, State
 from homophily.relationship.choose import Engine
+from homophily.solve.nonlinear_cg import NonlinearCG, State
 
 Floats = NDArray[np.float64]
 

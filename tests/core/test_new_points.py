@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from sklearn.datasets import make_moons
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
-from homophily.extend import Columns, RelationshipTerm, extend, gauss_sums
+from homophily.solve.new_points import Columns, RelationshipTerm, extend, gauss_sums
 
 from .small_sets import ESTIMATORS, blobs, moons, new_points
 
