@@ -144,7 +144,8 @@ class ERRClassifier(GraphClassifier):
     precondition : precondition the nonlinear conjugate gradients; False is the paper's plain form.
     class_prior : what is known of the class shares. An array: the decision gives the classes these shares.
         "estimate": the same with the labels' own shares. None (the default): the labels' shares are weighed as the
-        small sample they are, against cutting where many scores lie (:func:`homophily.labels.likely_offsets`).
+        small sample they are, against cutting where many scores lie
+        (:func:`homophily.supervision.class_shares.likely_offsets`).
     relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
         itself among them (sparse ERR, for power=1). None means all.
     multiclass : "vector" or "one-vs-rest", for more than two classes.

@@ -15,11 +15,11 @@ from homophily.device.backend import BackendName
 from homophily.embed import ERREmbedding, Floats
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
-from homophily.links import Links
 from homophily.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.relationship.choose import EngineName
 from homophily.relationship.functions import Relationship
 from homophily.solve.nonlinear_cg import State
+from homophily.supervision.links import Links
 
 # As many eigenvalues are looked at when the number of clusters is not given.
 MOST_SUGGESTED = 20

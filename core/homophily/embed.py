@@ -25,7 +25,6 @@ from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.links import Links, check_links, close_links, links_from_labels
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
 from homophily.relationship.masked import SparseEngine
@@ -33,6 +32,7 @@ from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy, violated_links
 from homophily.solve.map_points import Surroundings, place_points
 from homophily.solve.nonlinear_cg import State
+from homophily.supervision.links import Links, check_links, close_links, links_from_labels
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
@@ -88,8 +88,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     Attributes
     ----------
     embedding_ : (u, n) the map F. target_ : (u, n) the map T.
-    links_ : the :class:`~homophily.links.Links` that were given. violated_must_, violated_cannot_ : (·, 2) those of
-        them that the map does not obey: must-links with K_ij < ½, cannot-links with K_ij ≥ ½.
+    links_ : the :class:`~homophily.supervision.links.Links` that were given. violated_must_, violated_cannot_ : (·, 2)
+        those of them that the map does not obey: must-links with K_ij < ½, cannot-links with K_ij ≥ ½.
     energy_, n_iter_, n_evaluations_ : of the optimiser; the energy is that of the last width.
     sigma_f_, graph_, engine_ : the last width, the :class:`KNNGraph`, the engine used.
 

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
-from homophily.labels import class_array
+from homophily.supervision.labels import class_array
 from homophily.threads import single_threaded_blas
 
 

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from homophily.calibration import Calibration
 from homophily.classify import ERRClassifier, IRRClassifier
 from homophily.graph.coordinates import Space
 from homophily.graph.knn_graph import KNNGraph, _WeightRule
 from homophily.graph.neighbors import DenseIndex, SparseIndex
-from homophily.labels import Labels
 from homophily.solve.new_points import GaussSums, RelationshipTerm
+from homophily.supervision.calibration import Calibration
+from homophily.supervision.labels import Labels
 
 Classifier = IRRClassifier | ERRClassifier
 

@@ -19,7 +19,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.calibration import Calibration, fit_calibration, label_folds
 from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.device.gpu.linear import solve_irr as solve_on_device
 from homophily.device.gpu.matrix import DeviceMatrix
@@ -27,17 +26,11 @@ from homophily.exceptions import UnlabelledComponentsWarning
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.labels import (
-    Labels,
-    check_prior,
-    class_offsets,
-    decide_index,
-    encode_labels,
-    estimate_prior,
-    likely_offsets,
-)
 from homophily.solve.irr import IRRSolution, solve_irr
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
+from homophily.supervision.calibration import Calibration, fit_calibration, label_folds
+from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
+from homophily.supervision.labels import Labels, decide_index, encode_labels
 
 Floats = NDArray[np.float64]
 

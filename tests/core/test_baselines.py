@@ -18,8 +18,8 @@ from homophily.baselines.csp import _dense_solutions, _link_matrix
 from homophily.baselines.sl import linked_weights
 from homophily.exceptions import ContradictingLinksWarning
 from homophily.graph.spectral import null_vectors
-from homophily.links import Links, draw_links
 from homophily.partition import dominant_label_error, normalized_cut
+from homophily.supervision.links import Links, draw_links
 
 ALL = [Original, SL, CCSR, CSP, COSC]
 LINKED = [SL, CCSR, CSP, COSC]

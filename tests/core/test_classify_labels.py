@@ -8,8 +8,8 @@ from sklearn.datasets import make_blobs, make_moons
 from sklearn.metrics import log_loss
 
 from homophily import ERRClassifier, IRRClassifier
-from homophily.calibration import DEFAULT_SLOPE, Calibration
 from homophily.solve.irr import solve_irr
+from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration
 
 from .small_sets import blobs, both, few, moons
 

@@ -10,8 +10,8 @@ from sklearn.datasets import load_iris, make_blobs, make_moons
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, KNNGraph
-from homophily.links import draw_links
 from homophily.partition import dominant_label_error
+from homophily.supervision.links import draw_links
 
 
 @parametrize_with_checks([ERRClustering(n_clusters=2, n_neighbors=3, max_iter=5, random_state=0)])

@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, ERREmbedding, KNNGraph
 from homophily.embed import linked_coordinates
 from homophily.graph.spectral import spectral_coordinates
-from homophily.links import Links, draw_links
+from homophily.supervision.links import Links, draw_links
 
 from .oracle import central_differences
 

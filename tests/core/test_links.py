@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
-from homophily.links import (
+from homophily.supervision.links import (
     Links,
     check_links,
     close_links,

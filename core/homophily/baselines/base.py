@@ -13,8 +13,8 @@ from sklearn.utils._param_validation import Interval
 
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.links import Links, check_links
 from homophily.partition import kmeans_by_cut
+from homophily.supervision.links import Links, check_links
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
     Attributes
     ----------
     labels_ : (u,) clusters, numbered by their first point. embedding_ : (u, n) what was clustered, where there is such.
-    graph_ : the :class:`KNNGraph`. links_ : the :class:`~homophily.links.Links`.
+    graph_ : the :class:`KNNGraph`. links_ : the :class:`~homophily.supervision.links.Links`.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -16,8 +16,8 @@ from homophily.baselines.base import LinkClustering
 from homophily.baselines.ratio_dca import CutProblem, Division
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import smallest_eigenpairs, spectral_vectors
-from homophily.links import Links, find_contradiction, find_groups
 from homophily.partition import in_order_of_appearance
+from homophily.supervision.links import Links, find_contradiction, find_groups
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

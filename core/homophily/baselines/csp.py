@@ -15,8 +15,8 @@ from sklearn.utils._param_validation import Interval
 from homophily.baselines.base import LinkClustering
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import null_vectors, spectral_vectors
-from homophily.links import Links
 from homophily.partition import in_order_of_appearance
+from homophily.supervision.links import Links
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

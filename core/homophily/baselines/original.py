@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from homophily.baselines.base import LinkClustering
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
-from homophily.links import Links
+from homophily.supervision.links import Links
 
 
 class Original(LinkClustering):

@@ -9,7 +9,7 @@ from scipy.sparse import coo_array, csr_array
 from homophily.baselines.base import LinkClustering
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
-from homophily.links import Links
+from homophily.supervision.links import Links
 
 
 class SL(LinkClustering):

@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from homophily.links import Links, Pairs
 from homophily.relationship.choose import Engine
 from homophily.relationship.functions import Relationship
+from homophily.supervision.links import Links, Pairs
 
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ from scipy.sparse import csr_array
 
 from homophily.device.gpu.engines import DeviceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
-from homophily.links import Links
 from homophily.solve.label_energy import PolynomialPreconditioner
+from homophily.supervision.links import Links
 
 Floats = NDArray[np.float64]
 

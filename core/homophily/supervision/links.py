@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from sklearn.utils import column_or_1d
 
 from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
-from homophily.labels import _read_classes, class_array
+from homophily.supervision.labels import _read_classes, class_array
 
 Pairs = NDArray[np.int64]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
-from homophily.labels import decide_index
+from homophily.supervision.labels import decide_index
 
 Floats = NDArray[np.float64]
 
