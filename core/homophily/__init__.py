@@ -10,9 +10,9 @@
 True
 """
 
-from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.cluster import ERRClustering
-from homophily.embed import ERREmbedding
+from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
+from homophily.estimators.clustering import ERRClustering
+from homophily.estimators.embedding import ERREmbedding
 from homophily.estimators.relationship_energy import relationship_energy
 from homophily.estimators.spectral_embedding import SpectralEmbedding
 from homophily.exceptions import (

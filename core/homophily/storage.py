@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from homophily.classify import ERRClassifier, IRRClassifier
+from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.graph.coordinates import Space
 from homophily.graph.knn_graph import KNNGraph, _WeightRule
 from homophily.graph.neighbors import DenseIndex, SparseIndex

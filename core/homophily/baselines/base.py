@@ -11,9 +11,9 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.estimators.partition import kmeans_by_cut
 from homophily.graph.knn_graph import KNNGraph
-from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.partition import kmeans_by_cut
 from homophily.supervision.links import Links, check_links
 
 Floats = NDArray[np.float64]

@@ -13,9 +13,9 @@ from scipy.sparse.linalg import LinearOperator, eigsh, splu
 from sklearn.utils._param_validation import Interval
 
 from homophily.baselines.base import LinkClustering
+from homophily.estimators.partition import in_order_of_appearance
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import null_vectors, spectral_vectors
-from homophily.partition import in_order_of_appearance
 from homophily.supervision.links import Links
 from homophily.threads import single_threaded_blas
 

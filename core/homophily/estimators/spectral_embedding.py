@@ -12,8 +12,8 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.device.backend import BACKEND_CONSTRAINT, BackendName
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.graph.spectral import spectral_coordinates
-from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.solve.new_points import Columns, extend
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from homophily.classify import ERRClassifier, IRRClassifier
+from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.exceptions import HomophilyWarning
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group

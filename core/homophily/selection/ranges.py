@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from homophily.classify import ERRClassifier
+from homophily.estimators.classifiers import ERRClassifier
 from homophily.graph.coordinates import MOST_COLUMNS
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.records import Method, Parameters, Stage

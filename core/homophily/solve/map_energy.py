@@ -4,7 +4,7 @@
 
 A must-link costs ℓ(K) = −log K, the squared distance in units of σ_f: it pulls however far apart its ends are, and does
 not let go when they are near. The paper's (1 − K)² does neither: beyond a few σ_f its slope is that of the Gaussian,
-nothing, and near K = 1 it is flat. How the terms are minimised is told in :mod:`homophily.embed`.
+nothing, and near K = 1 it is flat. How the terms are minimised is told in :mod:`homophily.estimators.embedding`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.classify import Start
+from homophily.estimators.classifiers import Start
 from homophily.estimators.relationship_energy import relationship_energy
 from homophily.relationship import chebyshev, nufft
 

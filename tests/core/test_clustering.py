@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris, make_blobs, make_moons
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, KNNGraph
-from homophily.partition import dominant_label_error
+from homophily.estimators.partition import dominant_label_error
 from homophily.supervision.links import draw_links
 
 

@@ -19,6 +19,7 @@ from homophily.device.backend import BackendName
 from homophily.device.gpu.descend import descend_labels as descend_on_device
 from homophily.device.gpu.engines import NystromEngine as DeviceNystromEngine
 from homophily.device.gpu.engines import make_device_engine
+from homophily.estimators.transduction import POSITIVE, Answer, GraphClassifier, Problem
 from homophily.graph.laplacian import row_sums
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
 from homophily.relationship.masked import SparseEngine
@@ -27,7 +28,6 @@ from homophily.solve.irr import irr_energy
 from homophily.solve.label_energy import descend_labels
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
-from homophily.transduction import POSITIVE, Answer, GraphClassifier, Problem
 
 Floats = NDArray[np.float64]
 

@@ -12,10 +12,10 @@ from sklearn.base import ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
 from homophily.device.backend import BackendName
-from homophily.embed import ERREmbedding, Floats
+from homophily.estimators.embedding import ERREmbedding, Floats
+from homophily.estimators.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
-from homophily.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.relationship.choose import EngineName
 from homophily.relationship.functions import Relationship
 from homophily.solve.nonlinear_cg import State

@@ -20,11 +20,11 @@ from homophily.device.gpu.energy import DeviceMapEnergy
 from homophily.device.gpu.engines import make_device_engine
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceLBFGS
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.exceptions import ContradictingLinksError
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
-from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
 from homophily.relationship.masked import SparseEngine

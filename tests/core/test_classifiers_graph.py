@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from homophily import KNNGraph, UnlabelledComponentsWarning, transduction
+from homophily import KNNGraph, UnlabelledComponentsWarning
+from homophily.estimators import transduction
 from homophily.relationship import chebyshev
 
 from .small_sets import blobs, both, moons, two_parts

@@ -1,6 +1,6 @@
 """What every transductive classifier here does around its energy: graph, labels, decision, probabilities, new points.
 
-The energies themselves, and how they are minimised, are in :mod:`homophily.classify`.
+The energies themselves, and how they are minimised, are in :mod:`homophily.estimators.classifiers`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.device.gpu.linear import solve_irr as solve_on_device
 from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.exceptions import UnlabelledComponentsWarning
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
-from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
 from homophily.solve.irr import IRRSolution, solve_irr
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
 from homophily.supervision.calibration import Calibration, fit_calibration, label_folds

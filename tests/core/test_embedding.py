@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, ERREmbedding, KNNGraph
-from homophily.embed import linked_coordinates
+from homophily.estimators.embedding import linked_coordinates
 from homophily.graph.spectral import spectral_coordinates
 from homophily.supervision.links import Links, draw_links
 
