@@ -7,12 +7,10 @@ GPU's products serve alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from homophily.device.backend import Backend
 
 Block = Any
 Filter = Callable[[Block, NDArray[np.float64]], Block]
@@ -21,8 +19,18 @@ DEGREE = 30
 MAX_ROUNDS = 300
 
 
+class Arrays(Protocol):
+    """Where a block lives."""
+
+    xp: Any
+    """NumPy, or a module like it."""
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """The array as one of NumPy."""
+
+
 def iterate(
-    backend: Backend,
+    backend: Arrays,
     product: Callable[[Block], Block],
     apply: Filter,
     X: Block,
