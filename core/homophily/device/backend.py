@@ -38,7 +38,6 @@ class NumpyBackend:
     """The CPU."""
 
     name = "numpy"
-    on_device = False
     xp: Any = np
 
     def to_device(self, array: Any, dtype: Any = np.float64) -> Any:
@@ -59,7 +58,6 @@ class CupyBackend:
     """One GPU through CuPy: transfers, memory, kernels."""
 
     name = "cupy"
-    on_device = True
 
     def __init__(self, cupy: Any, device: int) -> None:
         self.xp, self.device = cupy, device

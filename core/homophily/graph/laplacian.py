@@ -100,11 +100,10 @@ class Blocks:
         run_chunks(lambda c: kernel(indptr, indices, matrix.data, x, out, rows[c], rows[c + 1]), self.chunks)
 
 
-def sparse_product(matrix: csr_array, x: Floats, out: Floats | None = None, *, n_jobs: int | None = None) -> Floats:
+def sparse_product(matrix: csr_array, x: Floats, *, n_jobs: int | None = None) -> Floats:
     """``matrix @ x`` for a vector or a block of columns, each row summed by one thread in the order it is stored."""
     x = np.ascontiguousarray(x, dtype=np.float64)
-    if out is None:
-        out = np.empty((matrix.shape[0], *x.shape[1:]))
+    out = np.empty((matrix.shape[0], *x.shape[1:]))
     if out.size:
         Blocks(matrix, x.size // max(1, len(x)), n_jobs).multiply(matrix, x, out)
     return out

@@ -26,8 +26,9 @@ class Remembering(State):
 
 @dataclass(frozen=True)
 class LBFGS(NonlinearCG):
-    """Limited-memory BFGS directions over ``precondition`` as the first guess of the inverse Hessian."""
+    """Limited-memory BFGS directions; the first guess of the inverse Hessian is a multiple of the identity."""
 
+    precondition: None = None
     curvature: float = 0.9
 
     def init(self, x: Array) -> Remembering:
@@ -73,10 +74,10 @@ class LBFGS(NonlinearCG):
             share = inverse * float(np.vdot(moved, q))
             q -= share * turned
             shares.append(share)
-        guess = self._preconditioned(q)
+        guess = q
         if pairs:
             _, turned, inverse = pairs[-1]
-            guess = guess / (inverse * float(np.vdot(turned, self._preconditioned(turned))))
+            guess = q / (inverse * float(np.vdot(turned, turned)))
         for (moved, turned, inverse), share in zip(pairs, reversed(shares), strict=True):
             guess = guess + (share - inverse * float(np.vdot(turned, guess))) * moved
         return -guess

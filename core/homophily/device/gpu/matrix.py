@@ -58,10 +58,10 @@ class DeviceMatrix:
         """The number of stored entries."""
         return int(self.data.size)
 
-    def product(self, x: Any, out: Any = None) -> Any:
+    def product(self, x: Any) -> Any:
         """A x for columns x (inner, n)."""
         rows, columns = self.shape[0], x.shape[1]
-        out = self.backend.xp.empty((rows, columns)) if out is None else out
+        out = self.backend.xp.empty((rows, columns))
         self.backend.kernels.launch("csr_product", rows * columns, *self._with(columns), x, out)
         return out
 
@@ -73,10 +73,10 @@ class DeviceMatrix:
         self.backend.kernels.launch("csr_product_if", rows * columns, *self.shape, columns, self.entries, *arrays)
         return out
 
-    def product_plus(self, x: Any, alpha: float, beta: Any, y: Any, out: Any = None) -> Any:
+    def product_plus(self, x: Any, alpha: float, beta: Any, y: Any) -> Any:
         """α A x + diag(β) y for columns x and y (rows, n)."""
         rows, columns = self.shape[0], x.shape[1]
-        out = self.backend.xp.empty((rows, columns)) if out is None else out
+        out = self.backend.xp.empty((rows, columns))
         arrays = x, float(alpha), beta, y, out
         self.backend.kernels.launch("csr_product_plus", rows * columns, *self._with(columns), *arrays)
         return out

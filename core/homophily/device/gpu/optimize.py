@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import ceil, isfinite, sqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,18 +28,6 @@ FIRST_TRIALS = 4
 
 SEARCHING, ASKING, STOPPED, FINISHED = range(4)
 """What ``Search.status`` says, as in ``search.cu``."""
-
-
-class DeviceObjective(Protocol):
-    """Energy (1,) and gradient on the device; NaN asks for ``adapt``."""
-
-    backend: CupyBackend
-
-    def __call__(self, F: Any) -> tuple[Any, Any]:
-        """Energy and gradient at F."""
-
-    def adapt(self, F: Any) -> bool:
-        """Get ready for F; False where nothing helps."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +53,7 @@ class _OnDevice(NonlinearCG):
     """What both optimisers share."""
 
     objective: Any
+    """Energy (1,) and gradient on the device; where the energy is NaN, its ``adapt(F)`` gets ready for F if it can."""
 
     @property
     def backend(self) -> CupyBackend:
@@ -252,6 +241,7 @@ class DeviceState(State):
 class DeviceLBFGS(_OnDevice):
     """What :class:`~homophily.solve.lbfgs.LBFGS` does, on the device."""
 
+    precondition: None = None
     curvature: float = 0.9
     known: DevicePoint | None = None
     """A trial that is made already."""
@@ -260,7 +250,7 @@ class DeviceLBFGS(_OnDevice):
         """The state before the first step."""
         dots, xp = self._dots, self.backend.xp
         energy, gradient = self.objective(x)
-        direction = -self._preconditioned(gradient)
+        direction = -gradient
         descent = -dots(gradient, direction)
         largest = xp.abs(direction).max().reshape(1)
         energy, square, falling, largest = self._fetch([energy, dots(gradient, gradient), descent, largest])
@@ -334,10 +324,10 @@ class DeviceLBFGS(_OnDevice):
             share = inverse * self._dots(moved, q)
             q = q - share * turned
             shares.append(share)
-        guess = self._preconditioned(q)
+        guess = q
         if pairs:
             _, turned, inverse = pairs[-1]
-            guess = guess / (inverse * self._dots(turned, self._preconditioned(turned)))
+            guess = q / (inverse * self._dots(turned, turned))
         for (moved, turned, inverse), share in zip(pairs, reversed(shares), strict=True):
             guess = guess + (share - inverse * self._dots(turned, guess)) * moved
         return -guess
