@@ -12,7 +12,7 @@ True
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.clustering import ERRClustering
-from homophily.estimators.embedding import ERREmbedding
+from homophily.estimators.embedding import ERREmbedding, LinkPenalty
 from homophily.estimators.relationship_energy import relationship_energy
 from homophily.estimators.spectral_embedding import SpectralEmbedding
 from homophily.exceptions import (
@@ -24,10 +24,11 @@ from homophily.exceptions import (
     DisconnectedGraphWarning,
     HomophilyWarning,
     NeighborsWarning,
+    ParameterError,
     UnlabelledComponentsWarning,
 )
 from homophily.graph.knn_graph import KNNGraph
-from homophily.selection import Search, select
+from homophily.selection import Search, TunedClassifier
 
 __all__ = [
     "ApproximationWarning",
@@ -42,10 +43,12 @@ __all__ = [
     "HomophilyWarning",
     "IRRClassifier",
     "KNNGraph",
+    "LinkPenalty",
     "NeighborsWarning",
+    "ParameterError",
     "Search",
     "SpectralEmbedding",
+    "TunedClassifier",
     "UnlabelledComponentsWarning",
     "relationship_energy",
-    "select",
 ]

@@ -1,4 +1,4 @@
-"""The warnings of the core; errors are Python's own ValueError and TypeError, worded as scikit-learn does, but for two.
+"""The warnings of the core; errors are Python's own ValueError and TypeError, worded as scikit-learn does, but for three.
 
 UserWarning
 └── HomophilyWarning
@@ -10,6 +10,7 @@ UserWarning
     └── DeviceFallbackWarning     backend="auto" found no GPU to use
 
 ValueError
+├── ParameterError     a parameter that is wrong by itself, or beside another
 └── ContradictingLinksError     links that cannot all be obeyed, where what follows from them is asked for
 
 RuntimeError
@@ -41,6 +42,34 @@ class DisconnectedGraphWarning(HomophilyWarning):
 
 class ContradictingLinksWarning(HomophilyWarning):
     """A cannot-link joins points that other links put together."""
+
+
+class ParameterError(ValueError):
+    """A parameter has a value that it must not have.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, what is expected, and what to do.
+    parameter : str
+        The parameter's name, as in the signature.
+
+    Examples
+    --------
+    >>> from homophily import IRRClassifier, ParameterError
+    >>> try:
+    ...     IRRClassifier(lambda1=-1.0).fit([[0.0], [1.0]], [0, 1])
+    ... except ParameterError as error:
+    ...     print(error.parameter)
+    lambda1
+    """
+
+    def __init__(self, message: str, parameter: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, str]]:
+        return type(self), (str(self), self.parameter)
 
 
 class ContradictingLinksError(ValueError):

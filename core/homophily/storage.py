@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
@@ -33,6 +34,8 @@ Classifier = IRRClassifier | ERRClassifier
 
 FORMAT = 1
 
+#: What classifiers had among their parameters in earlier releases: those of the graph, and what is no parameter now.
+_FORMER = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
 _CLASSIFIERS = {"IRRClassifier": IRRClassifier, "ERRClassifier": ERRClassifier}
 _FLOATS = ("float64", "float32")
 _INDICES = ("int32", "int64")
@@ -75,7 +78,7 @@ def graph_state(graph: KNNGraph) -> State:
     document = {
         "format": FORMAT,
         "kind": "graph",
-        "parameters": _plain(graph.get_params(deep=False)),
+        "parameters": _plain(graph.resolved_params_),
         "n_points": graph.n_points,
         "n_components": graph.n_components,
         "recall": float(graph.recall_),
@@ -112,6 +115,7 @@ def restore_graph(state: State) -> KNNGraph:
     reader = _Reader(state, "graph")
     graph = KNNGraph(**reader.parameters(KNNGraph))
     graph._validate_params()
+    graph.metric_ = reader.section("parameters").choice("metric", "euclidean", "cosine", "precomputed", "affinity")
     u = reader.whole("n_points", 1)
     n_components = reader.whole("n_components", 1, most=u)
     reader.features(graph)
@@ -133,11 +137,11 @@ def restore_graph(state: State) -> KNNGraph:
         # Graphs of before it was thought of have none.
         factor = rule.number("factor") if "factor" in rule.document else 1.0
         graph._rule = _WeightRule(kind, exponent, rule.number("width"), rule.number("typical"), factor)
-    wanted = {"affinity": ["none"], "precomputed": ["listed", "listed-sparse"]}.get(graph.metric, ["dense", "sparse"])
+    wanted = {"affinity": ["none"], "precomputed": ["listed", "listed-sparse"]}.get(graph.metric_, ["dense", "sparse"])
     search = reader.section("search")
     kind = search.choice("kind", *wanted)
     if (graph.distances_ is None) != (kind == "none"):
-        raise ValueError(f"A graph's state with metric={graph.metric!r} does not fit its rule of weights.")
+        raise ValueError(f"A graph's state with metric={graph.metric_!r} does not fit its rule of weights.")
     if kind == "listed":
         graph._listed = reader.array("listed", (u, u), _FLOATS)
     elif kind == "listed-sparse":
@@ -149,9 +153,9 @@ def restore_graph(state: State) -> KNNGraph:
             graph._space = Space(origin, reader.array("space_directions", (columns, None)))
             columns = graph._space.directions.shape[1]
         # A row of zeros has a direction of its own, one column more, for the cosine.
-        columns += graph.metric == "cosine"
+        columns += graph.metric_ == "cosine"
         index = _restored_index(reader, search, kind, u, columns)
-        index.metric, index.n_jobs, index.recall = graph.metric, graph.n_jobs, graph.recall_
+        index.metric, index.n_jobs, index.recall = graph.metric_, graph.n_jobs, graph.recall_
         graph.index_ = index
     return graph
 
@@ -213,9 +217,8 @@ def classifier_state(classifier: Classifier) -> State:
     terms: tuple[RelationshipTerm | None, ...] = classifier._lazy["terms"]
     calibration: Calibration | None = classifier._lazy.get("calibration")
     error = classifier.engine_error_
-    # What was searched is stored as if it had been given.
-    parameters = classifier.get_params(deep=False) | classifier.__dict__.get("chosen_", {})
-    del parameters["callback"], parameters["search"]
+    parameters = classifier.get_params(deep=False)
+    del parameters["callback"], parameters["graph"]
     document = {
         "format": FORMAT,
         "kind": "classifier",
@@ -244,7 +247,7 @@ def restore_classifier(state: State, graph: KNNGraph) -> Classifier:
     check_is_fitted(graph)
     reader = _Reader(state, "classifier")
     estimator = _CLASSIFIERS[reader.choice("estimator", *_CLASSIFIERS)]
-    classifier: Classifier = estimator(**reader.parameters(estimator))
+    classifier: Classifier = estimator(**reader.parameters(estimator, _FORMER), graph=clone(graph))
     classifier._validate_params()
     u = reader.whole("n_points", 1)
     if (u, reader.whole("n_links", 0)) != (graph.n_points, graph.W.nnz):
@@ -417,9 +420,11 @@ class _Reader:
             raise ValueError(f"The {name!r} of the {self.kind} must be one of {choices}. Got {value!r} instead.")
         return value
 
-    def parameters(self, estimator: Any) -> dict[str, Any]:
-        parameters: dict[str, Any] = self.value("parameters", dict)
-        unknown = sorted(set(parameters) - (set(estimator().get_params()) - {"callback"}))
+    def parameters(self, estimator: Any, former: frozenset[str] = frozenset()) -> dict[str, Any]:
+        """Keyword arguments of an estimator, without its ``former`` parameters."""
+        stored: dict[str, Any] = self.value("parameters", dict)
+        parameters = {name: value for name, value in stored.items() if name not in former}
+        unknown = sorted(set(parameters) - (set(estimator().get_params(deep=False)) - {"callback", "graph"}))
         if unknown:
             raise ValueError(f"The {self.kind} has parameters that {estimator.__name__} does not have: {unknown}.")
         return parameters

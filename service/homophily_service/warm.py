@@ -32,7 +32,7 @@ def warm_up_maps(threads: int = 1) -> None:
         links = {"must_link": [(0, 1), (1, 2)], "cannot_link": [(0, 3)]}
         for n in (2, 3):
             ERREmbedding(n, max_iter=2, n_jobs=threads).fit(graph, **links)
-            ERRClustering(n, max_iter=2, n_jobs=threads).fit(graph, **links)
+            ERRClustering(n, embedding=ERREmbedding(max_iter=2, n_jobs=threads)).fit(graph, **links)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator, ClusterMixin, _fit_context
+from sklearn.base import ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
-from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.estimators.graph_estimator import GraphEstimator
 from homophily.estimators.partition import kmeans_by_cut
 from homophily.graph.knn_graph import KNNGraph
 from homophily.supervision.links import Links, check_links
@@ -19,13 +19,13 @@ from homophily.supervision.links import Links, check_links
 Floats = NDArray[np.float64]
 
 
-class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
+class LinkClustering(ClusterMixin, GraphEstimator):
     """Clusters of the points of a graph, with links.
 
     Parameters
     ----------
     n_clusters : the number of clusters.
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, n_jobs : see :class:`KNNGraph`.
+    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph()``. n_jobs : threads.
     n_init : starts of k-means, of whose results the one with the smallest normalised cut is taken.
     random_state : seed of the starts.
 
@@ -36,8 +36,8 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        # The systems are compared on graphs of points as they come.
-        **{name: constraint for name, constraint in GRAPH_CONSTRAINTS.items() if name not in ("space", "n_directions")},
+        "graph": [KNNGraph, None],
+        "n_jobs": [Integral, None],
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -46,23 +46,13 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
     def __init__(
         self,
         n_clusters: int = 2,
-        n_neighbors: int = 10,
-        metric: str = "euclidean",
-        weights: str = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: str = "mean",
+        graph: KNNGraph | None = None,
         n_init: int = 10,
         random_state: Any = None,
         n_jobs: int | None = None,
     ):
         self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.metric = metric
-        self.weights = weights
-        self.sigma_x = sigma_x
-        self.exponent = exponent
-        self.symmetrize = symmetrize
+        self.graph = graph
         self.n_init = n_init
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -78,10 +68,7 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
             raise ValueError(f"{type(self).__name__} needs at least 2 points. Got n_samples=1 instead.")
         links = check_links(must_link, cannot_link, graph.n_points, owner=f"{type(self).__name__}.fit")
         if self.n_clusters > graph.n_points:
-            raise ValueError(
-                f"The 'n_clusters' parameter of {type(self).__name__} must be at most the number of points, "
-                f"n_samples={graph.n_points}. Got {self.n_clusters} instead."
-            )
+            raise self._wrong("n_clusters", f"at most the number of points, n_samples={graph.n_points}")
         self.labels_ = self._cluster(graph, links)
         self.graph_, self.links_ = graph, links
         return self

@@ -50,19 +50,12 @@ class CCSR(LinkClustering):
         self,
         n_clusters: int = 2,
         n_vectors: int = 15,
-        n_neighbors: int = 10,
-        metric: str = "euclidean",
-        weights: str = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: str = "mean",
+        graph: KNNGraph | None = None,
         n_init: int = 10,
         random_state: Any = None,
         n_jobs: int | None = None,
     ):
-        super().__init__(
-            n_clusters, n_neighbors, metric, weights, sigma_x, exponent, symmetrize, n_init, random_state, n_jobs
-        )
+        super().__init__(n_clusters, graph, n_init, random_state, n_jobs)
         self.n_vectors = n_vectors
 
     def _cluster(self, graph: KNNGraph, links: Links) -> NDArray[np.int32]:

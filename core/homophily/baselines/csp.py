@@ -57,26 +57,17 @@ class CSP(LinkClustering):
         self,
         n_clusters: int = 2,
         beta: float | None = None,
-        n_neighbors: int = 10,
-        metric: str = "euclidean",
-        weights: str = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: str = "mean",
+        graph: KNNGraph | None = None,
         n_init: int = 10,
         random_state: Any = None,
         n_jobs: int | None = None,
     ):
-        super().__init__(
-            n_clusters, n_neighbors, metric, weights, sigma_x, exponent, symmetrize, n_init, random_state, n_jobs
-        )
+        super().__init__(n_clusters, graph, n_init, random_state, n_jobs)
         self.beta = beta
 
     def _cluster(self, graph: KNNGraph, links: Links) -> NDArray[np.int32]:
         if self.n_clusters > 2:
-            raise ValueError(
-                f"The 'n_clusters' parameter of CSP must be 2 (or 1): it divides in two. Got {self.n_clusters} instead."
-            )
+            raise self._wrong("n_clusters", "2 (or 1): it divides in two")
         roots = np.sqrt(np.where(graph.degrees > 0, graph.degrees, 1.0))
         with single_threaded_blas():
             v = self._vector(graph, links, roots)

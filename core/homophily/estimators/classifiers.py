@@ -20,6 +20,8 @@ from homophily.device.gpu.descend import descend_labels as descend_on_device
 from homophily.device.gpu.engines import NystromEngine as DeviceNystromEngine
 from homophily.device.gpu.engines import make_device_engine
 from homophily.estimators.transduction import POSITIVE, Answer, GraphClassifier, Problem
+from homophily.exceptions import ParameterError
+from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
 from homophily.relationship.masked import SparseEngine
@@ -53,50 +55,32 @@ class IRRClassifier(GraphClassifier):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GraphClassifier._parameter_constraints,
         "tol": [POSITIVE],
-        "callback": [callable, None],
     }
-    _search_method: ClassVar[str] = "irr"
 
     def __init__(
         self,
-        n_neighbors: int = 10,
+        graph: KNNGraph | None = None,
         power: int | None = None,
         lambda1: float = 1e-2,
         class_prior: Any = None,
         tol: float = 1e-10,
-        metric: str = "euclidean",
-        weights: str = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: str = "mean",
-        space: str = "input",
-        n_directions: int | None = None,
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[int, float], object] | None = None,
         n_jobs: int | None = None,
-        search: Any = None,
     ):
-        self.n_neighbors = n_neighbors
+        self.graph = graph
         self.power = power
         self.lambda1 = lambda1
         self.class_prior = class_prior
         self.tol = tol
-        self.metric = metric
-        self.weights = weights
-        self.sigma_x = sigma_x
-        self.exponent = exponent
-        self.symmetrize = symmetrize
-        self.space = space
-        self.n_directions = n_directions
         self.normalized = normalized
         self.backend = backend
         self.callback = callback
         self.n_jobs = n_jobs
-        self.search = search
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
-        arguments = problem.laplacian, problem.confidence, problem.targets, self._used("lambda1")
+        arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
         found = self._irr(problem, self.tol, init, callback)
         energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
         return Answer(found.solution, energy, found.iterations, 0)
@@ -128,7 +112,8 @@ class ERRClassifier(GraphClassifier):
 
     Parameters
     ----------
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
+    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph()``. Its parameters can be set as
+        ``graph__n_neighbors`` and so on.
     power : p, the power of the Laplacian. None takes 2, which is usually the more accurate, and 1 for the sparse form,
         which has no other. p = 1 costs about an eighth of the time and memory.
     lambda1 : λ1, weight of the smoothness of values.
@@ -141,7 +126,6 @@ class ERRClassifier(GraphClassifier):
     max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
         the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
         lowers the energy but is no better for the labels (much worse with the whole ``repulsion``).
-    precondition : precondition the nonlinear conjugate gradients; False is the paper's plain form.
     class_prior : what is known of the class shares. An array: the decision gives the classes these shares.
         "estimate": the same with the labels' own shares. None (the default): the labels' shares are weighed as the
         small sample they are, against cutting where many scores lie
@@ -157,14 +141,9 @@ class ERRClassifier(GraphClassifier):
         (a direct solution only one, at its end), whose ``iteration`` is 0 and whose ``energy`` None. Raise to cancel.
         A GPU tells of several steps at a time, with the numbers of each and the arrays of the last.
     n_jobs : threads; None means every core this process may use.
-    search : choose parameters by held-out labels before the fit: True, a number of trials, or a dict of options of
-        :func:`homophily.selection.select` (such as ``{"seconds": 60, "vary": ["n_neighbors", "lambda2"]}``). What
-        differs from its default stays as it is given; with a graph for X nothing of the graph is searched. Parameters
-        keep their values: those found are in ``chosen_``.
 
     Attributes
     ----------
-    chosen_, search_ : with ``search``, the parameters in use where they are not those given, and all trials.
     transduction_ : (u,) classes of all points. label_distributions_ : (u, C) their calibrated probabilities.
     solution_ : (u, n) values F. offsets_ : (n,) what is added to scores before the decision.
     classes_, class_prior_, graph_ : the classes, their assumed shares, the :class:`KNNGraph`.
@@ -189,20 +168,19 @@ class ERRClassifier(GraphClassifier):
         "repulsion": [Interval(Real, 0, None, closed="left"), None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "precondition": ["boolean"],
         "relationship_neighbors": [Interval(Integral, 1, None, closed="left"), None],
         "multiclass": [StrOptions({"vector", "one-vs-rest"})],
         "engine": [StrOptions(set(ENGINE_NAMES))],
-        "callback": [callable, None],
     }
 
-    _search_method: ClassVar[str] = "err"
     SIGMA_F = 0.65
     REPULSION = 0.65
+    #: False leaves the nonlinear conjugate gradients without their preconditioner, as the paper has them.
+    preconditioned: ClassVar[bool] = True
 
     def __init__(
         self,
-        n_neighbors: int = 10,
+        graph: KNNGraph | None = None,
         power: int | None = None,
         lambda1: float = 1e-2,
         lambda2: float = 4e-3,
@@ -210,25 +188,16 @@ class ERRClassifier(GraphClassifier):
         repulsion: float | None = None,
         max_iter: int = 50,
         tol: float = 0.1,
-        precondition: bool = True,
         class_prior: Any = None,
         relationship_neighbors: int | None = None,
         multiclass: Literal["vector", "one-vs-rest"] = "vector",
         engine: EngineName = "auto",
-        metric: str = "euclidean",
-        weights: str = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: str = "mean",
-        space: str = "input",
-        n_directions: int | None = None,
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[State | Start], object] | None = None,
         n_jobs: int | None = None,
-        search: Any = None,
     ):
-        self.n_neighbors = n_neighbors
+        self.graph = graph
         self.power = power
         self.lambda1 = lambda1
         self.lambda2 = lambda2
@@ -236,52 +205,42 @@ class ERRClassifier(GraphClassifier):
         self.repulsion = repulsion
         self.max_iter = max_iter
         self.tol = tol
-        self.precondition = precondition
         self.class_prior = class_prior
         self.relationship_neighbors = relationship_neighbors
         self.multiclass = multiclass
         self.engine = engine
-        self.metric = metric
-        self.weights = weights
-        self.sigma_x = sigma_x
-        self.exponent = exponent
-        self.symmetrize = symmetrize
-        self.space = space
-        self.n_directions = n_directions
         self.normalized = normalized
         self.backend = backend
         self.callback = callback
         self.n_jobs = n_jobs
-        self.search = search
 
     def _check_together(self) -> None:
         if self.relationship_neighbors is not None and self._power != 1:
-            raise ValueError(
-                "The 'power' parameter of ERRClassifier must be 1 when relationship_neighbors is given: the sparse "
-                f"form is defined for L only. Got {self.power} instead."
-            )
+            raise self._wrong("power", "1 when relationship_neighbors is given: the sparse form is defined for L only")
         if self.relationship_neighbors is not None and self.backend == "cupy":
-            raise ValueError(
-                "The 'backend' parameter of ERRClassifier must be 'numpy' or 'auto' when relationship_neighbors is "
-                "given: the sparse form has no GPU engine. Got 'cupy' instead."
+            raise self._wrong(
+                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
             )
         if self.relationship_neighbors is not None and self.repulsion not in (None, 1):
-            raise ValueError(
-                "The 'repulsion' parameter of ERRClassifier must be None or 1 when relationship_neighbors is given. "
-                f"Got {self.repulsion} instead."
-            )
+            raise self._wrong("repulsion", "None or 1 when relationship_neighbors is given")
+
+    @property
+    def resolved_params_(self) -> dict[str, Any]:
+        """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
+        columns = 1 if self._one_vs_rest else self.solution_.shape[1]
+        own = {"sigma_f": self._sigma_f(columns), "repulsion": self._repulsion, "engine": self.engine_}
+        return super().resolved_params_ | own
 
     @property
     def _power(self) -> int:
-        return 1 if self._used("power") is None and self.relationship_neighbors is not None else super()._power
+        return 1 if self.power is None and self.relationship_neighbors is not None else super()._power
 
     @property
     def _repulsion(self) -> float:
         if self.relationship_neighbors is not None or not self.normalized:
             # The sparse form has no other; and rows that sum to 0 do not push.
             return 1.0
-        repulsion = self._used("repulsion")
-        return self.REPULSION if repulsion is None else float(repulsion)
+        return self.REPULSION if self.repulsion is None else float(self.repulsion)
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
         """What the diagonal of L^p loses to the repulsion that does not count."""
@@ -295,8 +254,8 @@ class ERRClassifier(GraphClassifier):
 
     def _sigma_f(self, columns: int) -> float:
         """The width in use: targets are 2 apart in one column, √2 in more."""
-        if (sigma_f := self._used("sigma_f")) is not None:
-            return float(sigma_f)
+        if self.sigma_f is not None:
+            return float(self.sigma_f)
         return float(self.SIGMA_F * (2.0 if columns == 1 else np.sqrt(2.0)))
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
@@ -361,7 +320,7 @@ class ERRClassifier(GraphClassifier):
         callback: Callable[..., object] | None,
     ) -> Answer:
         name, relationships, count = engine
-        lambda1, lambda2 = self._used("lambda1"), self._used("lambda2")
+        lambda1, lambda2 = self.lambda1, self.lambda2
         weight = lambda2 / count
         descend: Callable[..., State] = descend_labels
         if problem.on_device is not None and not isinstance(relationships, SparseEngine):
@@ -375,7 +334,7 @@ class ERRClassifier(GraphClassifier):
             relationships,
             weight,
             np.ascontiguousarray(F),
-            curvature=lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2) if self.precondition else None,
+            curvature=lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2) if self.preconditioned else None,
             warm=warm,
             max_iter=self.max_iter,
             tolerance=self.tol,
@@ -383,10 +342,11 @@ class ERRClassifier(GraphClassifier):
             n_jobs=self.n_jobs,
         )
         if not np.isfinite(state.energy):
-            raise ValueError(
+            raise ParameterError(
                 f"The 'engine' parameter of ERRClassifier must suit the problem: with {name!r}, values spread over "
                 f"{np.ptp(F, axis=0).max() / self._sigma_f(F.shape[1]):.3g} sigma_f are too far apart. Use 'auto' or "
-                "'tiles', or a larger sigma_f."
+                "'tiles', or a larger sigma_f.",
+                "engine",
             )
         if self.tol > 0.0 and not state.finished:
             warnings.warn(
@@ -400,7 +360,7 @@ class ERRClassifier(GraphClassifier):
         return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
-        if self.relationship_neighbors is not None or self._used("lambda2") == 0.0:
+        if self.relationship_neighbors is not None or self.lambda2 == 0.0:
             # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
             return (None,)
         problem = self._problem(self._labels)
@@ -411,5 +371,5 @@ class ERRClassifier(GraphClassifier):
         for F in np.split(known, known.shape[1] if self._one_vs_rest else 1, axis=1):
             sigma_f = self._sigma_f(F.shape[1])
             sums = gauss_sums(np.ascontiguousarray(F), G, sigma_f)
-            terms.append(RelationshipTerm(sigma_f, self._used("lambda2"), self._repulsion, sums))
+            terms.append(RelationshipTerm(sigma_f, self.lambda2, self._repulsion, sums))
         return tuple(terms)

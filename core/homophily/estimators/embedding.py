@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
@@ -20,11 +20,12 @@ from homophily.device.gpu.energy import DeviceMapEnergy
 from homophily.device.gpu.engines import make_device_engine
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceLBFGS
-from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.exceptions import ContradictingLinksError
+from homophily.estimators.graph_estimator import GraphEstimator
+from homophily.exceptions import ContradictingLinksError, ParameterError
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
+from homophily.parameters import CheckedEstimator
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
 from homophily.relationship.masked import SparseEngine
@@ -42,7 +43,50 @@ STEP_OF_WIDTHS = 2.0
 BLOCK = 16_384
 
 
-class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator, BaseEstimator):
+class LinkPenalty(CheckedEstimator):
+    """What links add to the energy of a map, and what follows from them.
+
+    Parameters
+    ----------
+    weight : λ3, weight of a link.
+    loss : "log", −log K_ij for must-links, or "squared", (1 − K_ij)². It is K_ij² for cannot-links.
+    closure : also obey the links that follow from the given ones: together with together is together, together with
+        apart is apart. "two-class": also apart with apart is together, which is right for two classes.
+    edges : γ, the weight of a link as an edge of the graph that the start T is the spectral map of, positive for
+        must-links and negative for cannot-links, in units of the mean degree.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "weight": [Interval(Real, 0, None, closed="left")],
+        "loss": [StrOptions({"log", "squared"})],
+        "closure": ["boolean", StrOptions({"two-class"})],
+        "edges": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        weight: float = 30.0,
+        loss: Literal["log", "squared"] = "log",
+        closure: bool | Literal["two-class"] = True,
+        edges: float = 0.3,
+    ):
+        self.weight = weight
+        self.loss = loss
+        self.closure = closure
+        self.edges = edges
+
+
+def falling_widths(last: float, continuation: float) -> tuple[float, ...]:
+    """σ_f of each part of a search that begins ``continuation`` times wider than it ends."""
+    steps = int(np.ceil(np.log(continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
+    return tuple(float(width) for width in last * np.geomspace(continuation, 1.0, steps + 1))
+
+
+#: The widths of maps by default.
+WIDTHS = falling_widths(0.2, 5.0)
+
+
+class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
     """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
 
     Minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with the relationships
@@ -52,21 +96,14 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     Parameters
     ----------
     n_components : n, the coordinates of the map.
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
+    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph(symmetrize="max")``.
     data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
         one; it is α that keeps the map together, however long it is optimised.
     lambda2 : λ2, weight of the smoothness of relationships.
-    lambda2_per_link : divide λ2 by the number s_R of links given, as the paper ties them (λ2 = λ2'/s_R).
-    lambda3 : λ3, weight of a link.
-    sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1.
-    continuation : the search begins with a relationship function this many times wider, which sees the whole map, and
-        narrows it to ``sigma_f`` step by step. 1 means no such steps.
+    sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1. Several
+        widths, each smaller than the one before, are taken one after the other: the first see the whole map.
     repulsion : ρ, see :class:`ERRClassifier`.
-    closure : also obey the links that follow from the given ones: together with together is together, together with
-        apart is apart. "two-class": also apart with apart is together, which is right for two classes.
-    link_edges : γ, the weight of a link as an edge of the graph that T is the spectral map of, positive for must-links
-        and negative for cannot-links, in units of the mean degree.
-    link_loss : "log" as above, or "squared": (1 − K_ij)² for must-links.
+    link_penalty : the :class:`LinkPenalty`, λ3 among it; None means ``LinkPenalty()``.
     relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u² unless
         ``relationship_neighbors`` is given.
     relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
@@ -81,9 +118,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         the map ``x``) before the first step and after each. Raise to cancel.
     n_jobs : threads; None means every core this process may use.
 
-    The paper's form, with its unit-norm eigenvectors, its λ2, λ3 and σ_f, is ``data_weight=1/u``, ``sigma_f=σ_f √u``,
-    ``lambda2=λ2``, ``lambda3=λ3``, ``continuation=1``, ``repulsion=1``, ``closure=False``, ``link_edges=0``,
-    ``link_loss="squared"``, ``max_iter=50``, ``tol=0``; ``embedding_ / √u`` is its map.
+    The paper's form, with its unit-norm eigenvectors, its λ2 (divided by the number of links, as it ties them), λ3 and
+    σ_f, is ``data_weight=1/u``, ``sigma_f=σ_f √u``, ``lambda2=λ2``, ``repulsion=1``, ``max_iter=50``, ``tol=0`` and
+    ``link_penalty=LinkPenalty(weight=λ3, loss="squared", closure=False, edges=0)``; ``embedding_ / √u`` is its map.
 
     Attributes
     ----------
@@ -102,18 +139,13 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **GRAPH_CONSTRAINTS,
         "n_components": [Interval(Integral, 1, None, closed="left")],
+        "graph": [KNNGraph, None],
         "data_weight": [Interval(Real, 0, None, closed="left")],
         "lambda2": [Interval(Real, 0, None, closed="left")],
-        "lambda2_per_link": ["boolean"],
-        "lambda3": [Interval(Real, 0, None, closed="left")],
-        "sigma_f": [Interval(Real, 0, None, closed="neither")],
-        "continuation": [Interval(Real, 1, None, closed="left")],
+        "sigma_f": [Interval(Real, 0, None, closed="neither"), "array-like"],
         "repulsion": [Interval(Real, 0, None, closed="left")],
-        "closure": ["boolean", StrOptions({"two-class"})],
-        "link_edges": [Interval(Real, 0, None, closed="left")],
-        "link_loss": [StrOptions({"log", "squared"})],
+        "link_penalty": [LinkPenalty, None],
         "relationship": [StrOptions(set(RELATIONSHIPS))],
         "relationship_neighbors": [Interval(Integral, 1, None, closed="left"), None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
@@ -122,67 +154,51 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "normalized": ["boolean"],
         "backend": BACKEND_CONSTRAINT,
         "callback": [callable, None],
+        "n_jobs": [Integral, None],
     }
+    _default_graph: ClassVar[dict[str, Any]] = {"symmetrize": "max"}
 
     def __init__(
         self,
         n_components: int = 2,
-        n_neighbors: int = 10,
+        graph: KNNGraph | None = None,
         data_weight: float = 1.0,
         lambda2: float = 0.5,
-        lambda3: float = 30.0,
-        sigma_f: float = 0.2,
-        continuation: float = 5.0,
+        sigma_f: float | Sequence[float] = WIDTHS,
         repulsion: float = 0.65,
-        closure: bool | Literal["two-class"] = True,
-        link_edges: float = 0.3,
-        link_loss: Literal["log", "squared"] = "log",
+        link_penalty: LinkPenalty | None = None,
         relationship: Relationship = "gaussian",
         relationship_neighbors: int | None = None,
-        lambda2_per_link: bool = False,
         max_iter: int = 60,
         tol: float = 1e-2,
         engine: EngineName = "auto",
-        metric: str = "euclidean",
-        weights: str = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: str = "max",
-        space: str = "input",
-        n_directions: int | None = None,
         normalized: bool = True,
         backend: BackendName = "numpy",
         callback: Callable[[State], object] | None = None,
         n_jobs: int | None = None,
     ):
         self.n_components = n_components
-        self.n_neighbors = n_neighbors
+        self.graph = graph
         self.data_weight = data_weight
         self.lambda2 = lambda2
-        self.lambda2_per_link = lambda2_per_link
-        self.lambda3 = lambda3
         self.sigma_f = sigma_f
-        self.continuation = continuation
         self.repulsion = repulsion
-        self.closure = closure
-        self.link_edges = link_edges
-        self.link_loss = link_loss
+        self.link_penalty = link_penalty
         self.relationship = relationship
         self.relationship_neighbors = relationship_neighbors
         self.max_iter = max_iter
         self.tol = tol
         self.engine = engine
-        self.metric = metric
-        self.weights = weights
-        self.sigma_x = sigma_x
-        self.exponent = exponent
-        self.symmetrize = symmetrize
-        self.space = space
-        self.n_directions = n_directions
         self.normalized = normalized
         self.backend = backend
         self.callback = callback
         self.n_jobs = n_jobs
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; those of the graph and of links by their name after two underscores."""
+        if self.link_penalty is None and any(name.startswith("link_penalty__") for name in parameters):
+            self.link_penalty = LinkPenalty()
+        return super().set_params(**parameters)
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
@@ -190,35 +206,35 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
         Parameters
         ----------
-        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by ``metric``, distances or weights (u, u).
+        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by the graph's ``metric``, distances or weights
+            (u, u).
         y : (u,) classes of some points, where −1, NaN, None or "" means unlabelled: links between all labelled points.
         must_link, cannot_link : pairs (i, j) of positions in X that belong together, or apart.
         init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
             wider first steps, and T is turned to fit it: what no link concerns stays where it was.
         """
-        with self._backend().job():
-            self._map(X, y, must_link, cannot_link, init)
-        return self
-
-    def _map(self, X: Any, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
         if self.relationship_neighbors is not None and self.backend == "cupy":
-            raise ValueError(
-                f"The 'backend' parameter of {type(self).__name__} must be 'numpy' or 'auto' when "
-                "relationship_neighbors is given: the sparse form has no GPU engine. Got 'cupy' instead."
+            raise self._wrong(
+                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
             )
+        widths, penalty = self.widths, self._penalty
+        penalty._validate_params()
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
         self.__dict__.pop("embedding_", None)
-        graph = self._graph(self._points(X))
-        u, n = graph.n_points, self._dimensions(graph)
+        with self._backend().job():
+            graph = self._graph(self._points(X))
+            self._map(graph, y, must_link, cannot_link, init, widths)
+        return self
+
+    def _map(
+        self, graph: KNNGraph, y: Any, must_link: Any, cannot_link: Any, init: Any, widths: tuple[float, ...]
+    ) -> None:
+        u, n = graph.n_points, self.n_components
         if n >= u:
-            raise ValueError(
-                f"The 'n_components' parameter of {type(self).__name__} must be smaller than the number of points, "
-                f"n_samples={u}. Got {n} instead."
-            )
+            raise self._wrong("n_components", f"smaller than the number of points, n_samples={u}")
         self.links_ = self._read_links(y, must_link, cannot_link, u)
         start = None if init is None else self._read_init(init, (u, n))
         self.target_ = self._target(graph, self.links_, n)
-        widths = self.widths
         if start is None:
             start = self.target_
         else:
@@ -267,22 +283,19 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             indices,
             own,
             self.data_weight,
-            self._relationship_weight(),
+            self.lambda2,
         )
         if distances.shape[1]:
             copies = np.flatnonzero(distances[:, 0] == 0.0)
             values[copies] = self.embedding_[indices[copies, 0]]
         return values
 
-    def _dimensions(self, graph: KNNGraph) -> int:  # noqa: ARG002
-        return self.n_components
-
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""
         return linked_coordinates(
             graph,
             links,
-            self.link_edges,
+            self._penalty.edges,
             n,
             normalized=self.normalized,
             backend=self._backend(),
@@ -303,7 +316,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             cannot_link,
             points,
             beside=labelled,
-            two_classes=self.closure == "two-class",
+            two_classes=self._penalty.closure == "two-class",
             owner=f"{type(self).__name__}.fit",
             stacklevel=6,
         )
@@ -311,31 +324,45 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def _read_init(self, init: Any, shape: tuple[int, int]) -> Floats:
         values = np.array(init, dtype=np.float64, order="C")
         if values.shape != shape or not np.isfinite(values).all():
-            raise ValueError(
+            raise ParameterError(
                 f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
-                f"Got one of shape {values.shape} instead."
+                f"Got one of shape {values.shape} instead.",
+                "init",
             )
         return values
 
     @property
-    def widths(self) -> list[float]:
+    def widths(self) -> tuple[float, ...]:
         """σ_f of each part of the search, falling, each of ``max_iter`` steps at most; with ``init``, only the last."""
-        steps = int(np.ceil(np.log(self.continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
-        return [float(width) for width in self.sigma_f * np.geomspace(self.continuation, 1.0, steps + 1)]
+        widths = tuple(float(width) for width in np.atleast_1d(np.asarray(self.sigma_f, dtype=np.float64)))
+        if not widths or min(widths) <= 0 or not np.isfinite(widths).all() or any(np.diff(widths) >= 0):
+            raise self._wrong("sigma_f", "a positive number, or several that fall")
+        return widths
 
-    def _relationship_weight(self) -> float:
-        return self.lambda2 / max(1, len(self.links_)) if self.lambda2_per_link else self.lambda2
+    @property
+    def _penalty(self) -> LinkPenalty:
+        return LinkPenalty() if self.link_penalty is None else self.link_penalty
+
+    @property
+    def resolved_params_(self) -> dict[str, Any]:
+        """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
+        check_is_fitted(self)
+        nested = {"graph": self.graph_.resolved_params_, "link_penalty": self._penalty.get_params()}
+        own = {name: value for name, value in self.get_params(deep=False).items() if name not in (*nested, "callback")}
+        own |= {"sigma_f": self.widths, "engine": self.engine_}
+        return own | {f"{part}__{name}": value for part, values in nested.items() for name, value in values.items()}
 
     def _obeyed_links(self, points: int) -> Links:
         """The links in the energy. From links that contradict each other, which was told, nothing is concluded."""
-        if self.closure is False:
+        closure = self._penalty.closure
+        if closure is False:
             return self.links_
         try:
-            return close_links(self.links_, points, two_classes=self.closure == "two-class")
+            return close_links(self.links_, points, two_classes=closure == "two-class")
         except ContradictingLinksError:
             return self.links_
 
-    def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
+    def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: tuple[float, ...]) -> State:
         laplacian = graph.laplacian(normalized=self.normalized)
         masked = self.relationship_neighbors is not None
         matrix = DeviceMatrix.of(backend, laplacian) if isinstance(backend, CupyBackend) and not masked else None
@@ -361,11 +388,11 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
                 self.target_,
                 self.data_weight,
                 relationships,
-                self._relationship_weight(),
+                self.lambda2,
                 links,
-                self.lambda3,
+                self._penalty.weight,
                 sigma_f,
-                link_loss=self.link_loss,
+                link_loss=self._penalty.loss,
                 relationship=self.relationship,
             )
             optimiser: Any = LBFGS if matrix is None else DeviceLBFGS

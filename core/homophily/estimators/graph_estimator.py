@@ -1,29 +1,43 @@
-"""What estimators on a neighbour graph share: points, or a fitted graph in their place, and the graph's parameters."""
+"""What estimators on a neighbour graph share: points, or a fitted graph in their place, and how a graph is made."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.device.backend import Backend, get_backend
+from homophily.exceptions import ParameterError
 from homophily.graph.knn_graph import KNNGraph
+from homophily.parameters import CheckedEstimator
 
-#: Constraints of the parameters that are handed on to :class:`KNNGraph`.
-GRAPH_CONSTRAINTS: dict[str, list[Any]] = {
-    name: constraint for name, constraint in KNNGraph._parameter_constraints.items() if name != "backend"
-}
+#: What does not change a graph: where and by how many threads it is made.
+_COMPUTING = ("backend", "n_jobs")
 
 
-class GraphEstimator:
-    """Mixin for estimators that have the parameters of :class:`KNNGraph` among their own."""
+class GraphEstimator(CheckedEstimator):
+    """An estimator with a parameter ``graph``: an unfitted :class:`KNNGraph`, or None for the default one."""
+
+    graph: KNNGraph | None
+    n_jobs: int | None
+
+    _default_graph: ClassVar[dict[str, Any]] = {}
+    """Parameters of the graph that None stands for."""
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; those of the graph as ``graph__n_neighbors``, also where ``graph`` is None."""
+        if self.graph is None and any(name.startswith("graph__") for name in parameters):
+            self.graph = KNNGraph(**self._default_graph)
+        return super().set_params(**parameters)
 
     def _points(self, X: Any) -> Any:
         """X, checked; a fitted graph counts as points and is passed on as it is. A missing GPU is told of here."""
         self._backend()
         if isinstance(X, KNNGraph):
             check_is_fitted(X)
+            self._check_same(X)
             for name in ("n_features_in_", "feature_names_in_"):
                 self.__dict__.pop(name, None)
                 if hasattr(X, name):
@@ -31,12 +45,32 @@ class GraphEstimator:
             return X
         return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
 
+    def _check_same(self, fitted: KNNGraph) -> None:
+        """Refuse a parameter ``graph`` that is not the graph in place of X."""
+        if self.graph is None:
+            return
+        asked, given = self.graph.get_params(), fitted.get_params() | {"metric": fitted.metric_}
+        if asked["metric"] == "auto":
+            asked["metric"] = given["metric"]
+        differ = [name for name in asked if name not in _COMPUTING and asked[name] != given[name]]
+        if differ:
+            name = differ[0]
+            raise ParameterError(
+                f"The 'graph' parameter of {type(self).__name__} must be None or agree with the graph given as X. "
+                f"Got {name}={asked[name]!r}, but X has {name}={given[name]!r}, instead.",
+                "graph",
+            )
+
     def _graph(self, X: Any) -> KNNGraph:
         """The graph of checked points."""
         if isinstance(X, KNNGraph):
             return X
-        parameters = {name: getattr(self, name) for name in GRAPH_CONSTRAINTS if hasattr(self, name)}
-        graph: KNNGraph = KNNGraph(**parameters, backend=getattr(self, "backend", "numpy")).fit(X)
+        if self.graph is None:
+            backend = getattr(self, "backend", "numpy")
+            graph = KNNGraph(**self._default_graph, backend=backend, n_jobs=self.n_jobs)
+        else:
+            graph = clone(self.graph)
+        graph.fit(X)
         return graph
 
     def _backend(self) -> Backend:
@@ -44,7 +78,7 @@ class GraphEstimator:
         return get_backend(getattr(self, "backend", "numpy"))
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.pairwise = self.metric in ("precomputed", "affinity")  # type: ignore[attr-defined]
+        tags.input_tags.pairwise = self.graph is not None and self.graph.metric in ("precomputed", "affinity")
         return tags

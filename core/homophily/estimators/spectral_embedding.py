@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.device.backend import BACKEND_CONSTRAINT, BackendName
-from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.estimators.graph_estimator import GraphEstimator
+from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_coordinates
 from homophily.solve.new_points import Columns, extend
 
@@ -21,13 +22,13 @@ Floats = NDArray[np.float64]
 BLOCK = 16_384
 
 
-class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator, BaseEstimator):
+class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
     """The map T = √u·[e₂, e₃, …] of the smoothest eigenvectors of a neighbour graph's Laplacian.
 
     Parameters
     ----------
     n_components : coordinates of the map.
-    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
+    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph()``.
     normalized : use the normalised Laplacian.
     tol : accuracy of the eigenvectors, see :func:`~homophily.graph.spectral.smallest_eigenpairs`.
     backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
@@ -42,46 +43,33 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
     :func:`~homophily.graph.spectral.spectral_vectors`.
 
     >>> from sklearn.datasets import make_moons
-    >>> from homophily import SpectralEmbedding
+    >>> from homophily import KNNGraph, SpectralEmbedding
     >>> X, y = make_moons(300, noise=0.05, random_state=0)
-    >>> T = SpectralEmbedding(n_neighbors=15).fit_transform(X)
+    >>> T = SpectralEmbedding(graph=KNNGraph(n_neighbors=15)).fit_transform(X)
     >>> T.shape, (T**2).mean(axis=0).round(6).tolist()
     ((300, 2), [1.0, 1.0])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **GRAPH_CONSTRAINTS,
+        "graph": [KNNGraph, None],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "normalized": ["boolean"],
         "tol": [Interval(Real, 0, None, closed="neither")],
         "backend": BACKEND_CONSTRAINT,
+        "n_jobs": [Integral, None],
     }
 
     def __init__(
         self,
         n_components: int = 2,
-        n_neighbors: int = 10,
-        metric: str = "euclidean",
-        weights: str = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: str = "mean",
-        space: str = "input",
-        n_directions: int | None = None,
+        graph: KNNGraph | None = None,
         normalized: bool = True,
         tol: float = 1e-6,
         backend: BackendName = "numpy",
         n_jobs: int | None = None,
     ):
         self.n_components = n_components
-        self.n_neighbors = n_neighbors
-        self.metric = metric
-        self.weights = weights
-        self.sigma_x = sigma_x
-        self.exponent = exponent
-        self.symmetrize = symmetrize
-        self.space = space
-        self.n_directions = n_directions
+        self.graph = graph
         self.normalized = normalized
         self.tol = tol
         self.backend = backend
@@ -92,10 +80,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         """Map the rows of X, or the points of a fitted :class:`KNNGraph`; y is ignored."""
         graph = self._graph(self._points(X))
         if self.n_components >= graph.n_points:
-            raise ValueError(
-                "The 'n_components' parameter of SpectralEmbedding must be smaller than the number of points, "
-                f"n_samples={graph.n_points}. Got {self.n_components} instead."
-            )
+            raise self._wrong("n_components", f"smaller than the number of points, n_samples={graph.n_points}")
         self.eigenvalues_, self.embedding_ = spectral_coordinates(
             graph,
             self.n_components,

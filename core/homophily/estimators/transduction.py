@@ -15,22 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
-from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.device.gpu.linear import solve_irr as solve_on_device
 from homophily.device.gpu.matrix import DeviceMatrix
-from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.exceptions import UnlabelledComponentsWarning
+from homophily.estimators.graph_estimator import GraphEstimator
+from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
 from homophily.solve.irr import IRRSolution, solve_irr
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
 from homophily.supervision.calibration import Calibration, fit_calibration, label_folds
 from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
-from homophily.supervision.labels import Labels, decide_index, encode_labels
+from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
 
 Floats = NDArray[np.float64]
 
@@ -89,20 +90,19 @@ class Answers(NamedTuple):
     probabilities: Floats | None
 
 
-class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
+class GraphClassifier(ClassifierMixin, GraphEstimator):
     """What IRR and ERR share: graph, labels, decision, probabilities, new points."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **GRAPH_CONSTRAINTS,
+        "graph": [KNNGraph, None],
         "power": [Interval(Integral, 1, None, closed="left"), None],
         "normalized": ["boolean"],
         "lambda1": [POSITIVE],
         "class_prior": ["array-like", StrOptions({"estimate"}), None],
         "backend": BACKEND_CONSTRAINT,
-        "search": ["boolean", Interval(Integral, 1, None, closed="left"), dict, None],
+        "callback": [callable, None],
+        "n_jobs": [Integral, None],
     }
-
-    _search_method: ClassVar[str]
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, sample_weight: Any = None, init: Any = None) -> Self:
@@ -110,18 +110,16 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
 
         Parameters
         ----------
-        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by ``metric``, distances or weights (u, u).
+        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by the graph's ``metric``, distances or weights
+            (u, u).
         y : (u,) classes, where −1, NaN, None or "" means unlabelled; or (u, C) class shares, rows of 0 unlabelled.
         sample_weight : (u,) confidence in each label, 1 if not given.
         init : (u, n) values to start from instead of zeros (IRR) or the IRR solution (ERR).
         """
         self._check_together()
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
-        for name in ("transduction_", "chosen_", "search_"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("transduction_", None)
         X = self._points(X)
-        if self.search:
-            X, sample_weight = self._choose(X, y, sample_weight)
         labels = encode_labels(y, sample_weight)
         if self.class_prior is None or isinstance(self.class_prior, str):
             self.class_prior_ = estimate_prior(labels)
@@ -208,39 +206,27 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         calibration: Calibration = self._lazy["calibration"]
         return calibration
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of right answers among the points that ``y`` has a label for."""
+        labelled, classes = known_classes(y)
+        if not labelled.any():
+            raise ValueError("The 'y' parameter of score must hold a label. Got none instead.")
+        weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
+        return float(accuracy_score(classes[labelled], self.predict(X)[labelled], sample_weight=weights))
+
+    @property
+    def resolved_params_(self) -> dict[str, Any]:
+        """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
+        check_is_fitted(self)
+        own = {name: value for name, value in self.get_params(deep=False).items() if name not in ("graph", "callback")}
+        own["power"] = self._power
+        return own | {f"graph__{name}": value for name, value in self.graph_.resolved_params_.items()}
+
     @property
     def _power(self) -> int:
-        power = self._used("power")
-        return 2 if power is None else int(power)
-
-    def _used(self, name: str) -> Any:
-        """The value of a parameter that counts: what the search chose, or else what was given."""
-        return self.__dict__.get("chosen_", {}).get(name, getattr(self, name))
+        return 2 if self.power is None else int(self.power)
 
     # -- fitting -------------------------------------------------------------------------------------------------
-
-    def _choose(self, X: Any, y: Any, sample_weight: Any) -> tuple[KNNGraph, Any]:
-        """Search; the best graph, and the weights of the labels that the fit may see."""
-        # Here, because the search is made of fits.
-        from homophily.selection.driver import find
-
-        options: dict[str, Any] = {}
-        if isinstance(self.search, dict):
-            options = self.search
-        elif not isinstance(self.search, bool):
-            options = {"trials": self.search}
-        defaults = type(self)().get_params(deep=False)
-        fixed = {
-            name: value
-            for name, value in self.get_params(deep=False).items()
-            # By repr, because a class prior may be an array.
-            if name not in ("search", "callback", "n_jobs") and repr(value) != repr(defaults[name])
-        }
-        asked = {"sample_weight": sample_weight, "n_jobs": self.n_jobs, **options, "method": self._search_method}
-        found = find(X, y, **{**fixed, **asked})
-        self.chosen_ = {name: value for name, value in found.best.parameters.items() if name not in fixed}
-        self.search_ = found.search.trials
-        return found.graph, found.confidence
 
     def _check_together(self) -> None:
         """Refuse parameters that are right one by one but not together."""
@@ -257,7 +243,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         self, problem: Problem, tolerance: float, init: Floats | None, callback: Callable[[int, float], object] | None
     ) -> IRRSolution:
         """The minimiser of the energy without relationships."""
-        arguments = problem.laplacian, problem.confidence, problem.targets, self._used("lambda1")
+        arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
         how: dict[str, Any] = {"power": self._power, "tolerance": tolerance, "initial": init, "callback": callback}
         if problem.on_device is not None:
             return solve_on_device(problem.on_device, *arguments, **how)
@@ -271,9 +257,10 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
         values = np.array(init, dtype=np.float64)
         shape = labels.targets.shape
         if values.shape not in (shape, shape[:1] if shape[1] == 1 else shape) or not np.isfinite(values).all():
-            raise ValueError(
+            raise ParameterError(
                 f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
-                f"Got one of shape {values.shape} instead."
+                f"Got one of shape {values.shape} instead.",
+                "init",
             )
         return values.reshape(shape)
 
@@ -373,7 +360,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
             columns,
             self.reached_,
             normalized=self.normalized,
-            lambda1=self._used("lambda1"),
+            lambda1=self.lambda1,
             n_jobs=self.n_jobs,
         )
         return self._scores(values, degrees), reached

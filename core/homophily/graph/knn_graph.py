@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
-from sklearn.base import BaseEstimator, _fit_context
+from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, get_backend
 from homophily.graph.coordinates import Space, SpaceName
 from homophily.graph.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
+from homophily.parameters import CheckedEstimator
 
 # exp(-600) ≈ 1e-261: small enough to mean «hardly linked», large enough to divide by. Without a floor a far neighbour's
 # weight would underflow to 0 and its edge vanish.
@@ -29,13 +30,14 @@ _BLOCK_ENTRIES = 4_000_000
 _POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
 
-class KNNGraph(BaseEstimator):
+class KNNGraph(CheckedEstimator):
     """Symmetric weighted graph of each point's nearest neighbours.
 
     Parameters
     ----------
     n_neighbors : k, the neighbours of each point, itself not counted. Cut to u - 1 (with a warning) for fewer points.
-    metric : "euclidean"; "cosine" (a row of zeros is at distance 1 from every row but other rows of zeros);
+    metric : "auto", which is "euclidean" for dense and "cosine" for sparse points; "euclidean"; "cosine" (a row of
+        zeros is at distance 1 from every row but other rows of zeros);
         "precomputed": X is the square matrix of distances, where a sparse X leaves out pairs that are no neighbours
         and a stored 0 is the distance 0; "affinity": X is the symmetric matrix of weights itself, diagonal ignored.
     weights : how a distance d between i and j becomes a weight, with q = ``exponent`` and σ_i the distance of i to its
@@ -64,6 +66,7 @@ class KNNGraph(BaseEstimator):
 
     Attributes
     ----------
+    metric_ : the metric in use.
     W : csr_array (u, u), the symmetric weights with a zero diagonal.
     degrees, n_points, n_components, component_labels : of W.
     distances_, indices_ : (u, k), each point's neighbours, nearest first; None for "affinity". A missing neighbour
@@ -80,7 +83,7 @@ class KNNGraph(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
-        "metric": [StrOptions({"euclidean", "cosine", "precomputed", "affinity"})],
+        "metric": [StrOptions({"auto", "euclidean", "cosine", "precomputed", "affinity"})],
         "weights": [StrOptions({"local", "self-tuning", "global", "fixed"})],
         "sigma_x": [Interval(Real, 0, None, closed="neither"), None],
         "exponent": [Options(Integral, {1, 2})],
@@ -94,7 +97,7 @@ class KNNGraph(BaseEstimator):
     def __init__(
         self,
         n_neighbors: int = 10,
-        metric: Literal["euclidean", "cosine", "precomputed", "affinity"] = "euclidean",
+        metric: Literal["auto", "euclidean", "cosine", "precomputed", "affinity"] = "auto",
         weights: Literal["local", "self-tuning", "global", "fixed"] = "local",
         sigma_x: float | None = None,
         exponent: int = 2,
@@ -119,38 +122,33 @@ class KNNGraph(BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Find the neighbours of the rows of X and weigh them; y is ignored."""
         if self.weights == "fixed" and self.sigma_x is None:
-            raise ValueError(
-                "The 'sigma_x' parameter of KNNGraph must be given with weights='fixed'. Got None instead."
-            )
+            raise self._wrong("sigma_x", "given with weights='fixed'")
         backend = get_backend(self.backend)
         X = validate_data(self, X, **_POINTS)
-        if self.metric in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
+        self.metric_: str = self.metric
+        if self.metric == "auto":
+            self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
+        if self.metric_ in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
             raise ValueError(
-                f"The 'X' parameter of KNNGraph must be square with metric={self.metric!r}. Got {X.shape} instead."
+                f"The 'X' parameter of KNNGraph must be square with metric={self.metric_!r}. Got {X.shape} instead."
             )
         self._check_entries(X)
-        if self.space != "input" and (self.metric not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
-            raise ValueError(
-                "The 'space' parameter of KNNGraph must be 'input' unless X is dense and metric is 'euclidean' or "
-                f"'cosine'. Got {self.space!r} instead."
-            )
+        if self.space != "input" and (self.metric_ not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
+            raise self._wrong("space", "'input' unless X is dense and metric is 'euclidean' or 'cosine'")
         if self.space == "input" and self.n_directions is not None:
-            raise ValueError(
-                "The 'n_directions' parameter of KNNGraph must be None with space='input'. "
-                f"Got {self.n_directions} instead."
-            )
+            raise self._wrong("n_directions", "None with space='input'")
         self.distances_: Distances | None = None
         self.indices_: Indices | None = None
         self.index_: NeighborIndex | None = None
         self.recall_ = 1.0
-        self._listed = X if self.metric == "precomputed" else None
+        self._listed = X if self.metric_ == "precomputed" else None
         self._space = None if self.space == "input" else Space.learn(X, self.space, self.n_directions)
-        if self.metric == "affinity":
+        if self.metric_ == "affinity":
             self._W = _affinity_weights(X)
         else:
-            if self.metric != "precomputed":
+            if self.metric_ != "precomputed":
                 points = X if self._space is None else self._space(X, self.n_jobs)
-                self.index_ = neighbor_index(points, self.metric, self.n_jobs, backend)
+                self.index_ = neighbor_index(points, self.metric_, self.n_jobs, backend)
                 self.recall_ = self.index_.recall
             self._n_found = available_neighbors(self.n_neighbors, X.shape[0] - 1)
             self.distances_, self.indices_ = self._others(self._n_found)
@@ -160,6 +158,12 @@ class KNNGraph(BaseEstimator):
         self._laplacians: dict[tuple[int, bool], sparse.csr_array] = {}
         self._neighborhoods: dict[int, sparse.csr_array] = {}
         return self
+
+    @property
+    def resolved_params_(self) -> dict[str, Any]:
+        """All parameters with the values in use."""
+        check_is_fitted(self)
+        return self.get_params(deep=False) | {"metric": self.metric_}
 
     @property
     def W(self) -> sparse.csr_array:
@@ -224,7 +228,7 @@ class KNNGraph(BaseEstimator):
     def attach_validated(self, X: Any) -> tuple[Indices, Distances, NDArray[np.float64]]:
         """What :meth:`attach` does, for an X that an estimator on this graph has validated."""
         self._check_entries(X)
-        if self.metric == "affinity":
+        if self.metric_ == "affinity":
             return _listed_weights(X)
         if self._space is not None:
             X = self._space(X, self.n_jobs)
@@ -239,7 +243,7 @@ class KNNGraph(BaseEstimator):
     def neighborhoods(self, size: int) -> sparse.csr_array:
         """Pattern (u, u) of ones at each point's ``size`` nearest points, itself among them; kept for the next call."""
         check_is_fitted(self)
-        if self.metric == "affinity":
+        if self.metric_ == "affinity":
             raise ValueError("Neighbourhoods need distances, which a graph with metric='affinity' does not have.")
         size = available_neighbors(size, self.n_points)
         if size in self._neighborhoods:
@@ -263,12 +267,12 @@ class KNNGraph(BaseEstimator):
 
     def _check_entries(self, X: Any) -> None:
         """Refuse negative distances and weights."""
-        if self.metric in ("precomputed", "affinity"):
+        if self.metric_ in ("precomputed", "affinity"):
             entries: NDArray[Any] = X if isinstance(X, np.ndarray) else X.data
             smallest = entries.min(initial=0)
             if smallest < 0:
                 raise ValueError(
-                    f"The 'X' parameter of KNNGraph must have no negative entry with metric={self.metric!r}. "
+                    f"The 'X' parameter of KNNGraph must have no negative entry with metric={self.metric_!r}. "
                     f"Got {smallest} instead."
                 )
 

@@ -1,6 +1,6 @@
 """Hyper-parameters chosen by labels that are held out, in the paper's two stages.
 
-:func:`select` does all of it on one machine. For several machines, one process keeps a :class:`Search` and sends the
+:class:`TunedClassifier` does all of it on one machine. For several machines, one process keeps a :class:`Search` and sends the
 groups it asks for to others, which :func:`evaluate` them and send the outcomes back, both as JSON if need be:
 
 >>> from sklearn.datasets import make_moons
@@ -13,9 +13,9 @@ groups it asks for to others, which :func:`evaluate` them and send the outcomes 
 (4, ['lambda1', 'n_neighbors', 'sigma_x', 'weights'])
 """
 
-from homophily.selection.driver import Selection, select
 from homophily.selection.evaluation import build_graph, evaluate
 from homophily.selection.records import Best, Group, Outcome, Result, Trial
 from homophily.selection.search import Search
+from homophily.selection.tuned import TunedClassifier
 
-__all__ = ["Best", "Group", "Outcome", "Result", "Search", "Selection", "Trial", "build_graph", "evaluate", "select"]
+__all__ = ["Best", "Group", "Outcome", "Result", "Search", "Trial", "TunedClassifier", "build_graph", "evaluate"]

@@ -1,4 +1,4 @@
-"""A whole search on one machine: ask, evaluate in parallel, tell, and fit with what was found."""
+"""A whole search on one machine: ask, evaluate in parallel, tell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import joblib
@@ -16,7 +15,6 @@ from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.exceptions import HomophilyWarning
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
@@ -27,76 +25,6 @@ from homophily.threads import thread_count
 
 #: With more points than this a single fit keeps all threads busy, and groups run one after another.
 PARALLEL_POINTS = 20_000
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What :func:`select` found."""
-
-    estimator_: IRRClassifier | ERRClassifier
-    """Fitted with the best parameters, on the labels without the validation points."""
-    best: Best
-    trials: list[Trial]
-
-
-def select(
-    X: Any,
-    y: ArrayLike,
-    *,
-    validation: ArrayLike | None = None,
-    method: Method = "err",
-    trials: int | None = None,
-    seconds: float | None = None,
-    seed: int = 0,
-    vary: Sequence[str] | None = None,
-    sample_weight: ArrayLike | None = None,
-    n_jobs: int | None = None,
-    warm_start: bool = False,
-    callback: Callable[[Trial], object] | None = None,
-    **fixed: Any,
-) -> Selection:
-    """Choose hyper-parameters by held-out labels, and fit with them.
-
-    Parameters
-    ----------
-    X : points, or a fitted :class:`KNNGraph`, of which then nothing is searched.
-    y : classes as for ``fit``, those of the validation points among them.
-    validation : positions of the points to judge by; no fit, the final one included, sees their classes. None holds
-        out labels in turn, and the final fit sees them all.
-    method, trials, seconds, seed, vary : see :class:`Search`.
-    warm_start : start every ERR trial from the solution of the next smaller λ2 tried with otherwise equal parameters,
-        instead of from IRR's. Fewer evaluations, and answers that may differ a little from the final fit's.
-    n_jobs : groups evaluated at once, or threads of a fit for many points; None means every core.
-    callback : called with each :class:`Trial` that is finished or left out, from its thread; raise in it to cancel.
-    fixed : parameters of the classifier that are not to be searched.
-
-    >>> from sklearn.datasets import make_moons
-    >>> X, y = make_moons(300, noise=0.1, random_state=0)
-    >>> few = y.copy()
-    >>> few[20:] = -1
-    >>> found = select(X, few, method="irr", trials=4, n_jobs=1)
-    >>> len(found.trials), bool((found.estimator_.transduction_ == y).mean() > 0.98)
-    (4, True)
-    """
-    found = find(
-        X,
-        y,
-        validation=validation,
-        method=method,
-        trials=trials,
-        seconds=seconds,
-        seed=seed,
-        vary=vary,
-        sample_weight=sample_weight,
-        n_jobs=n_jobs,
-        warm_start=warm_start,
-        callback=callback,
-        **fixed,
-    )
-    kind = IRRClassifier if method == "irr" else ERRClassifier
-    estimator = kind(**found.best.parameters, n_jobs=n_jobs)
-    estimator.fit(found.graph, y, sample_weight=found.confidence)
-    return Selection(estimator, found.best, found.search.trials)
 
 
 class Found(NamedTuple):
@@ -126,11 +54,13 @@ def find(
     callback: Callable[[Trial], object] | None = None,
     **fixed: Any,
 ) -> Found:
-    """:func:`select` without the final fit."""
+    """Search; the arguments are those of :class:`~homophily.TunedClassifier`, and ``fixed`` is not searched."""
     began = time.perf_counter()
     labels = encode_labels(y, sample_weight)
     parts = hold_out(labels, validation, seed)
     given = isinstance(X, KNNGraph)
+    if issparse(X) and fixed.get("metric", "auto") == "auto":
+        fixed["metric"] = "cosine"
     n_points = X.n_points if given else np.shape(X)[0]
     threads = thread_count(n_jobs)
     # One GPU has nothing left for a second fit.

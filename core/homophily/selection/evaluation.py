@@ -23,6 +23,7 @@ from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.transduction import GraphClassifier
 from homophily.exceptions import HomophilyWarning
 from homophily.graph.knn_graph import KNNGraph
+from homophily.selection.ranges import OF_THE_GRAPH
 from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
 from homophily.supervision.calibration import fit_calibration, label_folds
 from homophily.supervision.labels import Labels, encode_labels
@@ -256,15 +257,16 @@ class _Fits:
 
     def __call__(self, parameters: Parameters, number: int) -> GraphClassifier:
         """A fit on the labels that a part shows."""
+        own = {name: value for name, value in parameters.items() if name not in OF_THE_GRAPH}
         if self.method == "irr":
-            return self._fit(IRRClassifier(**parameters, n_jobs=self.n_jobs), number, None)
-        irr = ERRClassifier(**{**parameters, "max_iter": 0}, n_jobs=self.n_jobs)
+            return self._fit(IRRClassifier(**own, n_jobs=self.n_jobs), number, None)
+        irr = ERRClassifier(**{**own, "max_iter": 0}, n_jobs=self.n_jobs)
         key = number, parameters.get("lambda1"), parameters.get("power")
         start = self.starts(key, lambda: self._fit(irr, number, None).solution_)
         # Trials of a group come in lines of rising λ2.
         line = number, line_of(parameters)
         start = self._lines.get(line, start)
-        found = self._fit(ERRClassifier(**parameters, n_jobs=self.n_jobs), number, start)
+        found = self._fit(ERRClassifier(**own, n_jobs=self.n_jobs), number, start)
         if self.warm_start:
             self._lines[line] = found.solution_
         return found

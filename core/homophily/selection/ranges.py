@@ -21,6 +21,8 @@ STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {
 #: What is searched when nobody says.
 DEFAULT_FIELDS = ("space", "n_directions", "n_neighbors", "weights", "sigma_x", "lambda1", "sigma_f", "lambda2")
 GRAPH_FIELDS = tuple(name for name in KNNGraph._parameter_constraints if name != "n_jobs")
+#: Those of them that a classifier has not itself.
+OF_THE_GRAPH = tuple(name for name in GRAPH_FIELDS if name != "backend")
 #: Whitened directions need so many points each: with fewer, all points are equally far from one another.
 WHITENED_POINTS = 3
 #: With more points, an index finds few of the neighbours in whitened space, and slowly.

@@ -82,7 +82,7 @@ class Trial(NamedTuple):
     stage: Stage
     method: Method
     parameters: Parameters
-    """Of graph and solver together: keyword arguments of the classifier."""
+    """Of graph and solver together."""
     error: float | None
     loss: float | None
     held_out: int
@@ -103,5 +103,5 @@ class Best(NamedTuple):
 
     @property
     def parameters(self) -> Parameters:
-        """Of graph and solver together: keyword arguments of the classifier."""
+        """Of graph and solver together."""
         return {**self.graph, **self.solver}

@@ -37,7 +37,7 @@ class Labels:
 def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
     """Read labels: one class a point, or a row of class shares a point.
 
-    ``y`` with one dimension: −1, NaN, None and "" mean unlabelled. With two dimensions (u × C): each row is the
+    ``y`` with one dimension: −1, NaN, None and "" mean unlabelled; the string "-1" is a class. With two dimensions (u × C): each row is the
     point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means unlabelled.
     ``sample_weight`` ≥ 0 is the confidence in each label; 0 is as good as no label.
     """
@@ -64,12 +64,21 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     return Labels(classes, np.ascontiguousarray(targets), confidence, index, counts)
 
 
+def known_classes(y: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    """Which points have a label, and the class of each point; that of a point without label means nothing."""
+    classes, shares = _read_classes(column_or_1d(class_array(y), warn=True))
+    labelled = shares.any(axis=1)
+    return labelled, classes[shares.argmax(axis=1)] if labelled.any() else np.empty(len(labelled), classes.dtype)
+
+
 def class_array(y: ArrayLike) -> NDArray[Any]:
     """The entries of ``y`` in a type that can be sorted; −1, NaN and None beside strings stay what they are."""
     values = np.asarray(y)
     is_mixed = values.dtype.kind in "US" and not isinstance(y, np.ndarray)
+    # Integers of pandas become floats where one is missing.
+    is_nullable = values.dtype.kind == "f" and getattr(getattr(y, "dtype", None), "kind", "f") in "iu"
     # NumPy's sort of its StringDType (kind T) crashes the process for some orders.
-    return np.asarray(y, dtype=object) if is_mixed or values.dtype.kind == "T" else values
+    return np.asarray(y, dtype=object) if is_mixed or is_nullable or values.dtype.kind == "T" else values
 
 
 def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:

@@ -6,9 +6,10 @@ loads it through :func:`_load_pyfunc` wherever ``homophily[tracking]`` is instal
 >>> import tempfile
 >>> import mlflow
 >>> import numpy as np
->>> from homophily import IRRClassifier
+>>> from homophily import IRRClassifier, KNNGraph
 >>> from homophily_service.tracking.mlflow_models import load_model, save_model
->>> classifier = IRRClassifier(n_neighbors=2).fit([[0.0], [1.0], [8.0], [9.0]], ["a", "", "", "b"])
+>>> graph = KNNGraph(n_neighbors=2).fit([[0.0], [1.0], [8.0], [9.0]])
+>>> classifier = IRRClassifier().fit(graph, ["a", "", "", "b"])
 >>> folder = tempfile.mkdtemp() + "/model"
 >>> save_model(classifier, folder)
 >>> mlflow.pyfunc.load_model(folder).predict(np.array([[0.5], [8.5]]))["class"].tolist()

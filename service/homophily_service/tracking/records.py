@@ -21,7 +21,7 @@ from homophily_service.stores import Stores
 
 KINDS = ("fit", "transduce", "embed")
 # Parameters that say how it was computed, not what.
-_NOT_ASKED = {"n_jobs", "callback", "search"}
+_NOT_ASKED = {"n_jobs", "callback", "graph"}
 LONGEST_VALUE = 4000
 
 Made = model_pb2.Model | embedding_pb2.Embedding
@@ -272,22 +272,18 @@ def _complete_solver(
     message: model_pb2.SolverParameters | embedding_pb2.EmbeddingParameters, n_classes: int
 ) -> dict[str, Any]:
     # Only here: the core takes seconds to load, and the tracker of an idle service shall be small.
-    from homophily import ERRClassifier, ERREmbedding, IRRClassifier, KNNGraph
+    from homophily import ERRClassifier, IRRClassifier
+    from homophily_service.maps import complete_parameters
 
-    of_the_graph = KNNGraph().get_params(deep=False)
     if isinstance(message, embedding_pb2.EmbeddingParameters):
-        estimator: Any = ERREmbedding(**embedding_parameters(message, "solver"))
-        found: dict[str, Any] = {}
-    else:
-        method, given = solver_parameters(message, "solver")
-        estimator = {"irr": IRRClassifier, "err": ERRClassifier}[method](**given)
-        found = {"method": method}
-    for key, value in estimator.get_params(deep=False).items():
-        if key not in of_the_graph and key not in _NOT_ASKED:
-            found[key] = value
+        complete = complete_parameters(embedding_parameters(message, "solver"))
+        return {name: value for name, value in complete.items() if name not in _NOT_ASKED}
+    method, given = solver_parameters(message, "solver")
+    estimator: Any = {"irr": IRRClassifier, "err": ERRClassifier}[method](**given)
+    found: dict[str, Any] = {"method": method}
+    found |= {name: value for name, value in estimator.get_params(deep=False).items() if name not in _NOT_ASKED}
     # What None stands for is the estimator's to say.
-    if not isinstance(message, embedding_pb2.EmbeddingParameters):
-        found["power"] = estimator._power
+    found["power"] = estimator._power
     if isinstance(estimator, ERRClassifier):
         alone = n_classes == 2 or estimator.multiclass == "one-vs-rest"
         found |= {"repulsion": estimator._repulsion, "sigma_f": estimator._sigma_f(1 if alone else n_classes)}

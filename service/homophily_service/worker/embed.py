@@ -23,6 +23,7 @@ from homophily_service.links import (
     to_message,
     without,
 )
+from homophily_service.maps import make_embedding
 from homophily_service.models import load_graph
 from homophily_service.names import EmbeddingName
 from homophily_service.parameters import embedding_parameters, map_shape
@@ -124,8 +125,9 @@ def _solve(
     n_components, n_clusters = map_shape(request, graph.n_points, work.settings.max_classes)
     parameters = embedding_parameters(request.solver, "solver")
     stage.enter("solve")
-    fitted = ERREmbedding(n_components, **parameters)
-    _fit(work, fitted, graph, links, start.earlier)
+    fitted = make_embedding(n_components, parameters, len(links))
+    _follow(work, fitted, start.earlier)
+    fitted.fit(graph, must_link=links.must, cannot_link=links.cannot, init=start.earlier)
     embedding.trace.CopyFrom(stage.trace)
     violated = Links(fitted.violated_must_, fitted.violated_cannot_)
     embedding.links.CopyFrom(
@@ -165,27 +167,25 @@ def _divide(
     embedding: embedding_pb2.Embedding,
 ) -> NDArray[np.int32]:
     """The cluster of each point. A map that people look at has too few dimensions to tell many clusters apart."""
-    shared = {name: value for name, value in parameters.items() if name in ("closure", "normalized")}
     # Without a number, it is suggested. The seed makes a second attempt answer the same.
-    clustering = ERRClustering(n_clusters or None, random_state=0, **shared)
-    _fit(work, clustering, graph, links)
+    clustering = ERRClustering(n_clusters or None, random_state=0)
+    clustering.set_params(
+        embedding__normalized=parameters.get("normalized", True),
+        embedding__link_penalty__closure=parameters.get("closure", True),
+    )
+    _follow(work, clustering.embedding)
+    clustering.fit(graph, must_link=links.must, cannot_link=links.cannot)
     embedding.clusters = int(clustering.n_clusters_)
     embedding.links.divided_must = len(clustering.divided_must_)
     embedding.links.joined_cannot = len(clustering.joined_cannot_)
     return clustering.labels_.astype(np.int32)
 
 
-def _fit(
-    work: Work,
-    estimator: ERREmbedding,
-    graph: KNNGraph,
-    links: Links,
-    init: NDArray[np.float64] | None = None,
-) -> None:
+def _follow(work: Work, estimator: ERREmbedding, init: NDArray[np.float64] | None = None) -> None:
+    """Let the job's threads and device compute a map, and its progress be seen."""
     most = estimator.max_iter * (len(estimator.widths) if init is None else 1)
 
     def follow(state: Iterate) -> None:
         work.stage.optimised(state, most)
 
     estimator.set_params(n_jobs=work.threads, callback=follow, backend=work.backend)
-    estimator.fit(graph, must_link=links.must, cannot_link=links.cannot, init=init)

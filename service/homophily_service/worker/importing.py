@@ -240,7 +240,7 @@ def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None
         solver.class_prior.estimate = True
     elif prior is not None:
         solver.class_prior.shares.values.extend(prior)
-    of_graph = classifier.graph_.get_params(deep=False)
+    of_graph = classifier.graph_.resolved_params_
     graph = model.graph_parameters
     graph.n_neighbors, graph.exponent = of_graph["n_neighbors"], of_graph["exponent"]
     if of_graph["sigma_x"] is not None:

@@ -1,0 +1,29 @@
+"""What all estimators here do about their parameters: check them, and say which one is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import InvalidParameterError, validate_parameter_constraints
+
+from homophily.exceptions import ParameterError
+
+
+class CheckedEstimator(BaseEstimator):
+    """A scikit-learn estimator whose errors name the parameter that is wrong."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]]
+
+    def _validate_params(self) -> None:
+        for name, value in self.get_params(deep=False).items():
+            constraint = {name: self._parameter_constraints[name]}
+            try:
+                validate_parameter_constraints(constraint, {name: value}, caller_name=type(self).__name__)
+            except InvalidParameterError as error:
+                raise ParameterError(str(error), name) from None
+
+    def _wrong(self, parameter: str, must: str) -> ParameterError:
+        """The error of a parameter that is right by itself, but not beside others."""
+        sentence = f"The {parameter!r} parameter of {type(self).__name__} must be {must}."
+        return ParameterError(f"{sentence} Got {getattr(self, parameter)!r} instead.", parameter)
