@@ -57,7 +57,7 @@ siege: $(VENV)/.dev  ## one tenant attacks for half an hour, another works as us
 	$(BIN)/python -m pytest -s --long $(SIEGE)
 
 # The files of the core suite whose subject takes a backend; what in them is of the CPU alone is told in tests/conftest.py.
-ON_GPU = answers calibration classify_graph classify_input classify_labels cluster graph relationship repulsion spectral
+ON_GPU = answers calibration classifiers_graph classifiers_input classifiers_labels clustering knn_graph relationship repulsion spectral
 
 test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
 	rm -f $(VENV)/.gpu-tests

@@ -14,8 +14,8 @@ from benchmarks.link_sets import LARGE, PAPER_CLUSTERS, SMALL, Problem, draw, pr
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClustering
 from homophily.baselines import CCSR, COSC, CSP, SL, Original
-from homophily.embed import linked_coordinates
-from homophily.partition import dominant_label_error, kmeans_by_cut
+from homophily.estimators.embedding import linked_coordinates
+from homophily.estimators.partition import dominant_label_error, kmeans_by_cut
 
 BARS = {"iris": 0.0, "wine": 0.5, "bcw": 1.0, "diabetes": 3.0, "usps": 7.0, "pendigits": 5.0}
 

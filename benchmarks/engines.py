@@ -10,7 +10,8 @@ from benchmarks.data import Floats
 from benchmarks.measure import typical_seconds
 from benchmarks.report import Options, Report, Row
 from homophily import KNNGraph
-from homophily.relationship import TILES_BEAT_CELLS, TILES_BEAT_NYSTROM, EngineName, cells, make_engine
+from homophily.relationship import cells
+from homophily.relationship.choose import TILES_BEAT_CELLS, TILES_BEAT_NYSTROM, EngineName, make_engine
 
 SIZES = (300, 600, 1_000, 2_000, 4_000, 8_000, 16_000)
 DENSE_POINTS = 2_000

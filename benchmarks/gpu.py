@@ -19,12 +19,12 @@ from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
 from benchmarks.speed import overtake
 from homophily import DeviceUnavailableError, ERRClassifier, IRRClassifier, KNNGraph, relationship_energy
-from homophily.backend import BackendName, CupyBackend, get_backend
-from homophily.classify import Start
-from homophily.gpu.optimize import DeviceCG
-from homophily.linear import solve_irr
-from homophily.optimize import State
-from homophily.relationship import make_engine
+from homophily.device.backend import BackendName, CupyBackend, get_backend
+from homophily.device.gpu.optimize import DeviceCG
+from homophily.estimators.classifiers import Start
+from homophily.relationship.choose import make_engine
+from homophily.solve.irr import solve_irr
+from homophily.solve.nonlinear_cg import State
 
 BACKENDS: dict[str, BackendName] = {"CPU": "numpy", "GPU": "cupy"}
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)

@@ -13,7 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 from benchmarks.data import Classes, DataSet, Floats, read
 from benchmarks.tables.paper import TABLE2, TABLE3, by_set
 from homophily import KNNGraph
-from homophily.links import Links, draw_links
+from homophily.supervision.links import Links, draw_links
 
 SMALL = ("iris", "wine", "bcw", "diabetes")
 LARGE = ("pendigits", "usps", "mnist")

@@ -14,8 +14,8 @@ import numpy as np
 from joblib.externals.loky import ProcessPoolExecutor
 
 from homophily import ERRClassifier, IRRClassifier
-from homophily.classify import Start
-from homophily.optimize import State
+from homophily.estimators.classifiers import Start
+from homophily.solve.nonlinear_cg import State
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

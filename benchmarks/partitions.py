@@ -26,10 +26,10 @@ from scipy.sparse import csr_array
 from benchmarks.data import draw_labels, helices
 from benchmarks.report import Options, Report
 from homophily import IRRClassifier, KNNGraph
-from homophily.energy import LabelEnergy, PolynomialPreconditioner
-from homophily.optimize import NonlinearCG, State
 from homophily.relationship import chebyshev
 from homophily.relationship.chebyshev import NODES, REACH, SUBPANELS, TERMS, ChebyshevEngine
+from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
+from homophily.solve.nonlinear_cg import NonlinearCG, State
 
 SIZES = (20_000, 100_000)
 QUICK_SIZES = (2_000,)
@@ -192,7 +192,7 @@ class Part:
 
 
 class PartitionedEnergy:
-    """The energy of :class:`homophily.energy.LabelEnergy`, p = 1, two classes, from parts alone."""
+    """The energy of :class:`homophily.solve.label_energy.LabelEnergy`, p = 1, two classes, from parts alone."""
 
     def __init__(self, parts: list[Part], sigma_f: float, lambda1: float, weight: float, start: Floats) -> None:
         self.parts, self.lambda1, self.weight = parts, lambda1, weight

@@ -14,7 +14,7 @@ from benchmarks.measure import typical_seconds
 from benchmarks.report import Cell, Options, Report, Row
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.relationship.chebyshev import BLOCK, TERMS, ChebyshevEngine, _add_powers, _value_and_slope
-from homophily.relationship.tiles import exp_negative
+from homophily.relationship.functions import exp_negative
 
 PARTS = ("edge list and values", "exponential", "polynomial", "moments", "gradient scatter")
 PROTOTYPE = 30.0  # ns an edge and core

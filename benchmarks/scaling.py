@@ -20,7 +20,7 @@ from benchmarks.measure import (
 )
 from benchmarks.report import Options, Report
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.relationship import make_engine
+from homophily.relationship.choose import make_engine
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 QUICK_SIZES = (2_000, 5_000, 10_000)

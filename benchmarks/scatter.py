@@ -18,13 +18,13 @@ from benchmarks.embedding import measure
 from benchmarks.link_sets import SMALL, Problem, draw, one_nn_error, problem
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, ERREmbedding, KNNGraph
-from homophily.embed import linked_coordinates
-from homophily.lbfgs import LBFGS
-from homophily.links import Links, close_links
-from homophily.map_energy import MapEnergy, violated_links
-from homophily.optimize import State
-from homophily.relationship import make_parts
-from homophily.transduction import Problem as LabelProblem
+from homophily.estimators.embedding import linked_coordinates
+from homophily.estimators.transduction import Problem as LabelProblem
+from homophily.relationship.choose import make_parts
+from homophily.solve.lbfgs import LBFGS
+from homophily.solve.map_energy import MapEnergy, violated_links
+from homophily.solve.nonlinear_cg import State
+from homophily.supervision.links import Links, close_links
 
 PAPER = {"repulsion": 1.0, "closure": False, "link_edges": 0.0, "link_loss": "squared", "continuation": 1.0}
 

@@ -12,11 +12,11 @@ from benchmarks.measure import forget_peak, moment_below, peak_memory, timed, tr
 from benchmarks.paper import PaperEnergy
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, KNNGraph
-from homophily.backend import BackendName
-from homophily.energy import LabelEnergy, PolynomialPreconditioner
-from homophily.linear import solve_irr
-from homophily.optimize import NonlinearCG, Objective, State
-from homophily.relationship import make_engine
+from homophily.device.backend import BackendName
+from homophily.relationship.choose import make_engine
+from homophily.solve.irr import solve_irr
+from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
+from homophily.solve.nonlinear_cg import NonlinearCG, Objective, State
 
 STEPS = 50
 # Half the distance between the targets. With the classifier's own 1.3 the 50 plain steps magnify rounding until the two

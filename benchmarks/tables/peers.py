@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.data import Classes, Floats
 from benchmarks.peers import TRUE_SHARES, Method, graph_methods, spread_labels
-from homophily.links import Links
+from homophily.supervision.links import Links
 
 GRAPHS = (5, 10, 20, 40)
 """Numbers of neighbours that a peer may choose among."""

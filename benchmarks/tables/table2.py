@@ -17,7 +17,7 @@ from benchmarks.tables.peers import PeerError, cluster, cluster_peers
 from benchmarks.tables.run import FAILED, Options
 from homophily import ERRClustering
 from homophily.baselines import CCSR, COSC, CSP, SL, Original
-from homophily.partition import dominant_label_error
+from homophily.estimators.partition import dominant_label_error
 
 TABLE = "table2"
 SYSTEMS: dict[str, Any] = {"ERR": ERRClustering, "Original": Original, "SL": SL, "CCSR": CCSR, "CSP": CSP, "COSC": COSC}

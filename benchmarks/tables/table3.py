@@ -22,8 +22,8 @@ from benchmarks.tables.run import Options
 from homophily import SpectralEmbedding
 from homophily.baselines import CCSR
 from homophily.baselines.sl import linked_weights
-from homophily.links import Links
-from homophily.spectral import spectral_vectors
+from homophily.graph.spectral import spectral_vectors
+from homophily.supervision.links import Links
 
 TABLE = "table3"
 OTHER_GRIDS: dict[str, links.Grid] = {"CCSR": {"n_vectors": (5, 10, 15, 30)}, "UMAP": {"n_neighbors": (5, 15, 50)}}

@@ -10,10 +10,12 @@
 True
 """
 
-from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.cluster import ERRClustering
-from homophily.embed import ERREmbedding
-from homophily.errors import (
+from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
+from homophily.estimators.clustering import ERRClustering
+from homophily.estimators.embedding import ERREmbedding
+from homophily.estimators.relationship_energy import relationship_energy
+from homophily.estimators.spectral_embedding import SpectralEmbedding
+from homophily.exceptions import (
     ApproximationWarning,
     ContradictingLinksError,
     ContradictingLinksWarning,
@@ -24,10 +26,8 @@ from homophily.errors import (
     NeighborsWarning,
     UnlabelledComponentsWarning,
 )
-from homophily.graph import KNNGraph
-from homophily.relationship import relationship_energy
+from homophily.graph.knn_graph import KNNGraph
 from homophily.selection import Search, select
-from homophily.spectral import SpectralEmbedding
 
 __all__ = [
     "ApproximationWarning",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
+from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
 from homophily_service._pb import dataset_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition
 from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES

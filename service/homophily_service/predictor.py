@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from homophily.transduction import Answers
+from homophily.estimators.transduction import Answers
 from homophily_service._pb import model_pb2
 from homophily_service.arrays import Limits, Points, from_points, to_tensor
 from homophily_service.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError

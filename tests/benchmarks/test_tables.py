@@ -27,7 +27,7 @@ from benchmarks.tables.sections import SEARCHED
 from benchmarks.tables.summary import Figure, Shortfall, groups, markdown, pick
 from benchmarks.tables.tracking import Tracker
 from homophily import KNNGraph
-from homophily.links import draw_links
+from homophily.supervision.links import draw_links
 
 ROOT = Path(__file__).parents[2]
 CELLS = [Cell("t", "a", "m", seed, {"k": 1}) for seed in range(6)]

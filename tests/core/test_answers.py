@@ -11,7 +11,7 @@ from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
-from homophily.state import classifier_state
+from homophily.storage import classifier_state
 
 from .small_sets import ESTIMATORS, blobs, moons, new_points
 

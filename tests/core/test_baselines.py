@@ -16,10 +16,10 @@ from homophily.baselines import CCSR, COSC, CSP, SL, Original
 from homophily.baselines.ccsr import fit_metric
 from homophily.baselines.csp import _dense_solutions, _link_matrix
 from homophily.baselines.sl import linked_weights
-from homophily.errors import ContradictingLinksWarning
-from homophily.links import Links, draw_links
-from homophily.partition import dominant_label_error, normalized_cut
-from homophily.spectral import null_vectors
+from homophily.estimators.partition import dominant_label_error, normalized_cut
+from homophily.exceptions import ContradictingLinksWarning
+from homophily.graph.spectral import null_vectors
+from homophily.supervision.links import Links, draw_links
 
 ALL = [Original, SL, CCSR, CSP, COSC]
 LINKED = [SL, CCSR, CSP, COSC]

@@ -7,8 +7,8 @@ from scipy.special import expit, softmax
 from sklearn.datasets import load_digits
 
 from homophily import IRRClassifier
-from homophily.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
-from homophily.labels import decide_index
+from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
+from homophily.supervision.labels import decide_index
 
 
 def calibration_error(p, classes, bins=10):

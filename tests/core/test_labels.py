@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import DataConversionWarning
 
-from homophily.labels import check_prior, class_offsets, decide_index, encode_labels, estimate_prior
+from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior
+from homophily.supervision.labels import decide_index, encode_labels
 
 
 def test_two_classes_become_one_column_of_minus_and_plus_one():

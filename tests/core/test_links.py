@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from homophily.errors import ContradictingLinksError, ContradictingLinksWarning
-from homophily.links import (
+from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
+from homophily.supervision.links import (
     Links,
     check_links,
     close_links,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from homophily.lbfgs import LBFGS
-from homophily.links import Links
-from homophily.map_energy import MapEnergy, violated_links
-from homophily.relationship import make_engine
+from homophily.relationship.choose import make_engine
+from homophily.solve.lbfgs import LBFGS
+from homophily.solve.map_energy import MapEnergy, violated_links
+from homophily.supervision.links import Links
 
 from . import oracle
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from homophily import neighbors
-from homophily.errors import NeighborsWarning
-from homophily.neighbors import DenseIndex, SparseIndex, neighbor_index
+from homophily.exceptions import NeighborsWarning
+from homophily.graph import neighbors
+from homophily.graph.neighbors import DenseIndex, SparseIndex, neighbor_index
 
 EXACT = ["kd-tree", "exact"]
 
@@ -169,7 +169,7 @@ def test_float32_points_are_kept_and_measured_in_float64():
 def test_method_follows_columns_and_points(monkeypatch):
     assert DenseIndex(points(50, 5)).method == "kd-tree"
     assert DenseIndex(points(50, 6)).method == "exact"
-    monkeypatch.setattr("homophily.neighbors._EXACT_POINTS", 49)
+    monkeypatch.setattr("homophily.graph.neighbors._EXACT_POINTS", 49)
     assert DenseIndex(points(50, 8)).method == "kd-tree"
     assert DenseIndex(points(50, 9)).method == "hnsw"
 
@@ -185,9 +185,9 @@ def test_hnsw_reports_the_recall_it_has(metric):
 
 
 def test_poor_recall_is_reported_with_a_warning(monkeypatch):
-    monkeypatch.setattr("homophily.neighbors._HNSW_LINKS", 2)
-    monkeypatch.setattr("homophily.neighbors._HNSW_BUILD_DEPTH", 2)
-    monkeypatch.setattr("homophily.neighbors._HNSW_SEARCH_DEPTHS", (10,))
+    monkeypatch.setattr("homophily.graph.neighbors._HNSW_LINKS", 2)
+    monkeypatch.setattr("homophily.graph.neighbors._HNSW_BUILD_DEPTH", 2)
+    monkeypatch.setattr("homophily.graph.neighbors._HNSW_SEARCH_DEPTHS", (10,))
     with pytest.warns(NeighborsWarning, match="of the nearest points, less than 99%"):
         index = DenseIndex(points(3000, 64), method="hnsw")
     assert 0 < index.recall < 0.99

@@ -8,14 +8,14 @@ from scipy.sparse import csr_array
 from sklearn.datasets import make_blobs
 
 from homophily import KNNGraph
-from homophily.partition import (
+from homophily.estimators.partition import (
     dominant_label_error,
     in_order_of_appearance,
     kmeans_by_cut,
     normalized_cut,
     suggest_n_clusters,
 )
-from homophily.spectral import spectral_vectors
+from homophily.graph.spectral import spectral_vectors
 
 
 def test_the_normalised_cut_is_what_its_definition_says():

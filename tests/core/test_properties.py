@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.linear import irr_energy
+from homophily.solve.irr import irr_energy
 
 # Few steps, or tolerances that 50 do not reach, are what some of these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

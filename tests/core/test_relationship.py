@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csc_array, csr_array
 
-from homophily import ApproximationWarning, relationship, relationship_energy
-from homophily.relationship import ENGINE_NAMES, choose_engine, make_engine, make_parts
+from homophily import ApproximationWarning, relationship_energy
+from homophily.relationship import choose
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
+from homophily.relationship.choose import ENGINE_NAMES, choose_engine, make_engine, make_parts
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine
@@ -82,7 +83,7 @@ def test_engines_agree_through_the_function(name, columns):
 @pytest.mark.parametrize("threshold", [0, 10**9])
 @pytest.mark.parametrize("columns", [2, 3])
 def test_either_side_of_the_threshold_gives_the_same_answer(monkeypatch, threshold, columns):
-    monkeypatch.setattr(relationship, "TILES_BEAT_CELLS", {2: threshold, 3: threshold})
+    monkeypatch.setattr(choose, "TILES_BEAT_CELLS", {2: threshold, 3: threshold})
     G, F = laplacian(knn_weights(100)), values(100, columns)
     assert choose_engine(F, 0.9) == ("cells" if threshold == 0 else "tiles")
     energy, gradient = relationship_energy(F, G, sigma_f=0.9)
@@ -183,15 +184,15 @@ def test_a_low_rank_that_is_far_off_is_warned_of():
     G, F = laplacian(knn_weights(300)), values(300, 5, seed=3)
     error = NystromEngine(G, 0.1, landmarks=F[:5]).error(F)
     with pytest.warns(ApproximationWarning, match="nystrom"):
-        relationship.warn_of_error(error, stacklevel=1)
+        choose.warn_of_error(error, stacklevel=1)
 
 
 def test_auto_checks_the_low_rank_that_it_proposes(monkeypatch):
-    monkeypatch.setattr(relationship, "TILES_BEAT_NYSTROM", 0)
-    monkeypatch.setattr(relationship, "choose_landmarks", lambda F, *_, **__: F[:5])
+    monkeypatch.setattr(choose, "TILES_BEAT_NYSTROM", 0)
+    monkeypatch.setattr(choose, "choose_landmarks", lambda F, *_, **__: F[:5])
     G, F = laplacian(knn_weights(300)), values(300, 5, seed=3)
     assert choose_engine(F, 0.1) == "nystrom"
-    assert relationship.make_engine(G, F, 0.1, engine="auto")[0] == "tiles"
+    assert choose.make_engine(G, F, 0.1, engine="auto")[0] == "tiles"
 
 
 def test_auto_takes_tiles_for_a_heavy_tail():

@@ -11,9 +11,10 @@ from scipy.sparse import csr_array
 import homophily
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.dense import DenseEngine
+from homophily.relationship.functions import exp_negative
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine, choose_landmarks
-from homophily.relationship.tiles import WIDTH, TileEngine, exp_negative
+from homophily.relationship.tiles import WIDTH, TileEngine
 
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
 

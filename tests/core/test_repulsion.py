@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from homophily import ERRClassifier
-from homophily.energy import LabelEnergy, row_sums
-from homophily.relationship import make_engine
+from homophily.graph.laplacian import row_sums
+from homophily.relationship.choose import make_engine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nystrom import NystromEngine, choose_landmarks
+from homophily.solve.label_energy import LabelEnergy
 
 from .oracle import (
     central_differences,

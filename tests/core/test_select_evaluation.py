@@ -9,8 +9,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.calibration import label_folds
 from homophily.selection import Group, build_graph, evaluate, select
+from homophily.supervision.calibration import label_folds
 from tests.core.small_sets import blobs, moons
 
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.selection import Best, select
-from homophily.state import classifier_state, restore_classifier
+from homophily.storage import classifier_state, restore_classifier
 from tests.core.small_sets import blobs, moons
 
 

@@ -13,10 +13,10 @@ from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import homophily.spectral as module
+import homophily.graph.spectral as module
 from homophily import KNNGraph, SpectralEmbedding
-from homophily.errors import DisconnectedGraphWarning
-from homophily.spectral import smallest_eigenpairs, spectral_coordinates, spectral_vectors
+from homophily.exceptions import DisconnectedGraphWarning
+from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates, spectral_vectors
 
 from . import oracle
 
@@ -145,7 +145,7 @@ def test_an_indefinite_matrix_keeps_its_negative_eigenvalues():
 
 
 def test_failing_to_converge_is_told(monkeypatch):
-    monkeypatch.setattr("homophily.subspace.MAX_ROUNDS", 1)
+    monkeypatch.setattr("homophily.graph.subspace.MAX_ROUNDS", 1)
     with pytest.warns(ConvergenceWarning, match="eigenvectors are accurate to"):
         spectral_vectors(oracle.knn_weights(600), 3)
 
@@ -192,7 +192,7 @@ def test_every_vector_can_be_had():
 
 
 @parametrize_with_checks([SpectralEmbedding(n_components=1, n_neighbors=5)])
-@pytest.mark.filterwarnings("ignore::homophily.errors.DisconnectedGraphWarning")
+@pytest.mark.filterwarnings("ignore::homophily.exceptions.DisconnectedGraphWarning")
 def test_scikit_learn_conventions_hold(estimator, check):
     check(estimator)
 

@@ -9,10 +9,10 @@ from scipy.sparse import csr_array
 from benchmarks.data import draw_labels, helices
 from benchmarks.partitions import Network, Part, PartitionedEnergy, PartitionedPreconditioner, divide
 from homophily import IRRClassifier, KNNGraph
-from homophily.energy import LabelEnergy, PolynomialPreconditioner
-from homophily.optimize import NonlinearCG
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
+from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
+from homophily.solve.nonlinear_cg import NonlinearCG
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

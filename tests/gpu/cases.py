@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from homophily.kernels import source
-from homophily.optimize import Point, _next_step
+from homophily.device.kernels import source
+from homophily.solve.line_search import Point, next_step
 
 THREADS = 128
 SEARCH = re.findall(r"real (\w+);", source("search").partition("struct Search {")[2].partition("};")[0])
@@ -153,7 +153,7 @@ def _decision_cases(real):
     earlier = {"moved": 0.5, "energy": 4.2, "square": 3.0, "norm": 0.5 * np.sqrt(3.0 / 4.0), "iteration": 4}
     high = Point(1.5, 6.0, 3.0, None)
     as_high = {"high_step": 1.5, "high_energy": 6.0, "high_slope": 3.0}
-    within = _next_step(low, high, slope)
+    within = next_step(low, high, slope)
     decisions = [
         # Nothing changes where the search has ended, or waits for the host.
         ({"status": FINISHED, "accepted": 1, "lower": 1, "turning": 1}, (3.0, 0.1), {"status": FINISHED}),
@@ -168,7 +168,7 @@ def _decision_cases(real):
             (3.0, 0.9),
             {
                 **counted, **as_low, "low_slope": 0.9, "lower": 1, "high_step": 0.5, "high_energy": 4.2,
-                "high_slope": -1.2, "step": _next_step(Point(1.5, 3.0, 0.9, None), low, slope),
+                "high_slope": -1.2, "step": next_step(Point(1.5, 3.0, 0.9, None), low, slope),
             },
         ),
         ({}, (3.0, -0.5), {**flat, "low_slope": -0.5, "slope": -0.5, "turning": 1}),
@@ -190,7 +190,7 @@ def _decision_cases(real):
             (6.0, 3.0),
             {
                 **counted, **as_high, "trials": 20, "status": FINISHED,
-                "step": _next_step(Point(0.0, 5.0, -2.0, None), high, slope),
+                "step": next_step(Point(0.0, 5.0, -2.0, None), high, slope),
             },
         ),
         # The last step, and one that reaches the tolerance.

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from homophily import backend
-from homophily.linear import choose_method
+from homophily.device import backend
+from homophily.graph.laplacian import choose_method
 
 from . import emulator, standin
 from .needs import skip_unless_ci
@@ -26,14 +26,14 @@ def pytest_runtest_makereport():
 @pytest.fixture(autouse=True)
 def never_factorised(monkeypatch):
     """Graphs as small as in tests are better factorised, on the CPU; a test may put the choice back."""
-    monkeypatch.setattr("homophily.gpu.linear.choose_method", lambda *_: "cg")
-    monkeypatch.setattr("homophily.spectral.choose_method", lambda *_: "cg")
+    monkeypatch.setattr("homophily.device.gpu.linear.choose_method", lambda *_: "cg")
+    monkeypatch.setattr("homophily.graph.spectral.choose_method", lambda *_: "cg")
 
 
 @pytest.fixture
 def chosen_method(monkeypatch, never_factorised):  # noqa: ARG001
     """The choice between factors and products, as it is."""
-    for module in ("homophily.gpu.linear", "homophily.spectral"):
+    for module in ("homophily.device.gpu.linear", "homophily.graph.spectral"):
         monkeypatch.setattr(f"{module}.choose_method", choose_method)
 
 

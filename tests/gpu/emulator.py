@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from homophily.kernels import SOURCES, signatures, source
+from homophily.device.kernels import SOURCES, signatures, source
 
 SHIM = Path(__file__).with_name("cuda_shim.hpp")
 FLAGS = ("-O2", "-ffp-contract=off")

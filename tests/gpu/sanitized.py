@@ -20,7 +20,7 @@ for name, folder in (("homophily", ROOT / "core" / "homophily"), ("gpu_tests", P
 from gpu_tests.cases import cases, run  # noqa: E402
 from gpu_tests.emulator import SANITIZERS, EmulatedKernel  # noqa: E402
 
-from homophily.kernels import SOURCES, signatures, source  # noqa: E402
+from homophily.device.kernels import SOURCES, signatures, source  # noqa: E402
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from homophily.kernels import SOURCES, source
+from homophily.device.kernels import SOURCES, source
 
 from .emulator import EmulatedKernel
 

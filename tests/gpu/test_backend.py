@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from homophily import DeviceFallbackWarning, DeviceUnavailableError, ERRClassifier, KNNGraph, backend
-from homophily.backend import NumpyBackend, get_backend, select_device
-from homophily.gpu.gauss import read_modes, space_phases
-from homophily.gpu.matrix import DeviceMatrix, column_dots
-from homophily.subspace import chebyshev_filter, iterate
+from homophily import DeviceFallbackWarning, DeviceUnavailableError, ERRClassifier, KNNGraph
+from homophily.device import backend
+from homophily.device.backend import NumpyBackend, get_backend, select_device
+from homophily.device.gpu.gauss import read_modes, space_phases
+from homophily.device.gpu.matrix import DeviceMatrix, column_dots
+from homophily.graph.subspace import chebyshev_filter, iterate
 
 from . import standin
 
@@ -53,7 +54,7 @@ def no_driver(monkeypatch):
 
 @pytest.mark.usefixtures("no_cupy")
 def test_without_cupy_the_error_names_the_extras_before_any_work(monkeypatch):
-    monkeypatch.setattr("homophily.graph.KNNGraph.fit", lambda *_: pytest.fail("worked before it looked for a GPU"))
+    monkeypatch.setattr(KNNGraph, "fit", lambda *_: pytest.fail("worked before it looked for a GPU"))
     with pytest.raises(DeviceUnavailableError, match=r"homophily\[gpu\]' for CUDA 12, or 'homophily\[gpu-cuda13\]"):
         ERRClassifier(backend="cupy").fit(X, Y)
 
@@ -156,7 +157,7 @@ print(json.dumps(wrong))
 def test_the_real_cupy_without_a_device_is_told_of_in_one_sentence():
     program = """
 import warnings; warnings.simplefilter("ignore")
-from homophily.backend import get_backend
+from homophily.device.backend import get_backend
 from homophily import DeviceUnavailableError
 try:
     print("a GPU:", get_backend("cupy").device)

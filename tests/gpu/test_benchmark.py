@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from homophily import KNNGraph, backend
-from homophily.gpu.optimize import DeviceCG
+from homophily import KNNGraph
+from homophily.device import backend
+from homophily.device.gpu.optimize import DeviceCG
 
 from .standin import counters
 

@@ -68,9 +68,9 @@ def test_every_step_of_err_is_computed_on_the_device(multiclass, monkeypatch):
     X, y = three_classes()
     graph = KNNGraph().fit(X)
     for name in (
-        "homophily.transduction.solve_irr",
-        "homophily.classify.make_engine",
-        "homophily.classify.descend_labels",
+        "homophily.estimators.transduction.solve_irr",
+        "homophily.estimators.classifiers.make_engine",
+        "homophily.estimators.classifiers.descend_labels",
     ):
         monkeypatch.setattr(name, lambda *_, **__: pytest.fail("computed on the CPU"))
     seen = []

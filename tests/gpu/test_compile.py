@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homophily.kernels import SOURCES, signatures, source
+from homophily.device.kernels import SOURCES, signatures, source
 
 from . import nvrtc
 from .needs import skip_unless_ci

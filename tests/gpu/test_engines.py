@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from homophily.backend import get_backend
-from homophily.gpu.engines import NystromEngine, TileEngine, make_device_engine
-from homophily.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
-from homophily.gpu.matrix import DeviceMatrix
+from homophily.device.backend import get_backend
+from homophily.device.gpu.engines import NystromEngine, TileEngine, make_device_engine
+from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
+from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.nystrom import choose_landmarks
 
@@ -130,7 +130,7 @@ def modes_in_space(device):
 def test_fewer_rows_at_once_where_memory_is_short_and_a_clear_error_where_none_fits(make, told, monkeypatch):
     monkeypatch.setattr(SpaceEngine, "_modes_are_fewer", lambda _: True)
     for file in ("engines", "gauss"):
-        monkeypatch.setattr(f"homophily.gpu.{file}.FEWEST_ROWS", 8)
+        monkeypatch.setattr(f"homophily.device.gpu.{file}.FEWEST_ROWS", 8)
     device = get_backend("cupy")
     engine, F = make(device), device.to_device(values(150, 2))
     most, fewer, least = (peak_with(rows, engine, F) for rows in (400, 50, 8))

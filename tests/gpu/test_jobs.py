@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier, KNNGraph, SpectralEmbedding
-from homophily.backend import get_backend
+from homophily.device.backend import get_backend
 
 from .standin import counters
 

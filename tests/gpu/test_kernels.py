@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from homophily.kernels import SOURCES, Kernels, signatures, source
+from homophily.device.kernels import SOURCES, Kernels, signatures, source
 
 from . import standin
 from .cases import cases, run

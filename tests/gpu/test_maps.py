@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import make_blobs, make_moons
 
 from homophily import ERRClustering, ERREmbedding, KNNGraph, SpectralEmbedding, relationship_energy
-from homophily.errors import ApproximationWarning, DisconnectedGraphWarning
+from homophily.exceptions import ApproximationWarning, DisconnectedGraphWarning
 
 pytestmark = pytest.mark.usefixtures("cupy")
 
@@ -34,7 +34,7 @@ def test_the_spectral_map_is_that_of_the_cpu():
 
 @pytest.mark.parametrize("columns", [64, 1])
 def test_the_spectral_map_of_a_graph_in_parts(columns, monkeypatch):
-    monkeypatch.setattr("homophily.gpu.spectral.FULL_COLUMNS", columns)
+    monkeypatch.setattr("homophily.device.gpu.spectral.FULL_COLUMNS", columns)
     X = np.vstack([cloud(420)[0], cloud(30)[0] + 1e3])
     with pytest.warns(DisconnectedGraphWarning):
         host, device = (SpectralEmbedding(n_components=3, backend=name).fit(X) for name in ("numpy", "cupy"))

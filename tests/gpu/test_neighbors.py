@@ -9,10 +9,10 @@ import pytest
 from scipy.sparse import csr_array
 
 from homophily import KNNGraph
-from homophily.backend import get_backend
-from homophily.gpu.neighbors import DeviceSearch
-from homophily.neighbors import DenseIndex, SparseIndex
-from homophily.state import graph_state, restore_graph
+from homophily.device.backend import get_backend
+from homophily.device.gpu.neighbors import DeviceSearch
+from homophily.graph.neighbors import DenseIndex, SparseIndex
+from homophily.storage import graph_state, restore_graph
 
 from .standin import counters
 

@@ -9,14 +9,15 @@ import pytest
 from scipy.sparse import csr_array
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.backend import get_backend
-from homophily.energy import PolynomialPreconditioner
-from homophily.gpu import optimize
-from homophily.gpu.energy import DevicePreconditioner
-from homophily.gpu.matrix import DeviceMatrix
-from homophily.gpu.optimize import DeviceCG, Search
-from homophily.kernels import source
-from homophily.optimize import MAX_TRIALS, NonlinearCG
+from homophily.device.backend import get_backend
+from homophily.device.gpu import optimize
+from homophily.device.gpu.energy import DevicePreconditioner
+from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.device.gpu.optimize import DeviceCG, Search
+from homophily.device.kernels import source
+from homophily.solve.label_energy import PolynomialPreconditioner
+from homophily.solve.line_search import MAX_TRIALS
+from homophily.solve.nonlinear_cg import NonlinearCG
 
 from ..core.oracle import knn_weights, laplacian
 from .cases import SEARCH

@@ -23,7 +23,7 @@ PACKAGES = [Path(package.__path__[0]) for package in (homophily, homophily_servi
 PROGRAM = """
 import json, sys, tempfile
 import numpy as np
-from homophily.labels import encode_labels
+from homophily.supervision.labels import encode_labels
 from homophily_service._pb import model_pb2
 from homophily_service.embeddings import Given, load_embedding, save_embedding
 from homophily_service.links import Links, links_of_labels

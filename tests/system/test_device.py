@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from homophily.backend import get_backend
-from homophily.errors import DeviceUnavailableError
+from homophily.device.backend import get_backend
+from homophily.exceptions import DeviceUnavailableError
 from homophily_service import queue
 from homophily_service._pb import job_pb2
 

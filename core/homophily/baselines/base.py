@@ -11,10 +11,10 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClusterMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
-from homophily.graph import KNNGraph
-from homophily.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
-from homophily.links import Links, check_links
-from homophily.partition import kmeans_by_cut
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.estimators.partition import kmeans_by_cut
+from homophily.graph.knn_graph import KNNGraph
+from homophily.supervision.links import Links, check_links
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class LinkClustering(ClusterMixin, GraphEstimator, BaseEstimator):
     Attributes
     ----------
     labels_ : (u,) clusters, numbered by their first point. embedding_ : (u, n) what was clustered, where there is such.
-    graph_ : the :class:`KNNGraph`. links_ : the :class:`~homophily.links.Links`.
+    graph_ : the :class:`KNNGraph`. links_ : the :class:`~homophily.supervision.links.Links`.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from homophily.baselines.base import LinkClustering
-from homophily.graph import KNNGraph
-from homophily.links import Links
-from homophily.spectral import spectral_vectors
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.spectral import spectral_vectors
+from homophily.supervision.links import Links
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

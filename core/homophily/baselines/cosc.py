@@ -14,10 +14,10 @@ from sklearn.utils._param_validation import Interval
 
 from homophily.baselines.base import LinkClustering
 from homophily.baselines.ratio_dca import CutProblem, Division
-from homophily.graph import KNNGraph
-from homophily.links import Links, find_contradiction, find_groups
-from homophily.partition import in_order_of_appearance
-from homophily.spectral import smallest_eigenpairs, spectral_vectors
+from homophily.estimators.partition import in_order_of_appearance
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.spectral import smallest_eigenpairs, spectral_vectors
+from homophily.supervision.links import Links, find_contradiction, find_groups
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

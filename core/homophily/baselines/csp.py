@@ -13,10 +13,10 @@ from scipy.sparse.linalg import LinearOperator, eigsh, splu
 from sklearn.utils._param_validation import Interval
 
 from homophily.baselines.base import LinkClustering
-from homophily.graph import KNNGraph
-from homophily.links import Links
-from homophily.partition import in_order_of_appearance
-from homophily.spectral import null_vectors, spectral_vectors
+from homophily.estimators.partition import in_order_of_appearance
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.spectral import null_vectors, spectral_vectors
+from homophily.supervision.links import Links
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]

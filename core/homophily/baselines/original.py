@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily.baselines.base import LinkClustering
-from homophily.graph import KNNGraph
-from homophily.links import Links
-from homophily.spectral import spectral_vectors
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.spectral import spectral_vectors
+from homophily.supervision.links import Links
 
 
 class Original(LinkClustering):

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from homophily.baselines.base import LinkClustering
-from homophily.graph import KNNGraph
-from homophily.links import Links
-from homophily.spectral import spectral_vectors
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.spectral import spectral_vectors
+from homophily.supervision.links import Links
 
 
 class SL(LinkClustering):

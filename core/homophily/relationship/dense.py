@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.relationship.tiles import Relationship
+from homophily.relationship.functions import Relationship
 
 
 class DenseEngine:

@@ -24,7 +24,7 @@ from numba import njit
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from homophily.relationship.tiles import exp_negative
+from homophily.relationship.functions import exp_negative
 
 STEP = 2  # nodes a panel, along each axis
 BLOCK = 32  # nodes a block, along each axis: no window touches more than two blocks

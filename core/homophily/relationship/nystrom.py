@@ -15,7 +15,7 @@ from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.relationship.tiles import exp_negative
+from homophily.relationship.functions import exp_negative
 from homophily.threads import balanced_rows, run_chunks, single_threaded_blas, thread_count
 
 CANDIDATES = 4096

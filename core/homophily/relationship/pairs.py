@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from homophily.relationship.tiles import exp_negative
+from homophily.relationship.functions import exp_negative
 
 AROUND = 2  # cells on either side of a cell that its points reach
 LARGEST = 2.0**50  # cells from the origin up to which a double still tells one from the next

@@ -16,13 +16,13 @@ from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.errors import HomophilyWarning
-from homophily.graph import KNNGraph
-from homophily.labels import encode_labels
+from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
+from homophily.exceptions import HomophilyWarning
+from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
 from homophily.selection.search import Search
+from homophily.supervision.labels import encode_labels
 from homophily.threads import thread_count
 
 #: With more points than this a single fit keeps all threads busy, and groups run one after another.

@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length
 
-from homophily.calibration import fit_calibration, label_folds
-from homophily.classify import ERRClassifier, IRRClassifier
-from homophily.errors import HomophilyWarning
-from homophily.graph import KNNGraph
-from homophily.labels import Labels, encode_labels
+from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
+from homophily.estimators.transduction import GraphClassifier
+from homophily.exceptions import HomophilyWarning
+from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
-from homophily.transduction import GraphClassifier
+from homophily.supervision.calibration import fit_calibration, label_folds
+from homophily.supervision.labels import Labels, encode_labels
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from homophily.classify import ERRClassifier
-from homophily.graph import KNNGraph
+from homophily.estimators.classifiers import ERRClassifier
+from homophily.graph.coordinates import MOST_COLUMNS
+from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.records import Method, Parameters, Stage
 from homophily.selection.sampler import Dimension
-from homophily.space import MOST_COLUMNS
 
 #: What can be searched. "power" is of the last stage: IRR's if there is no other.
 STAGE_FIELDS: dict[Stage, tuple[str, ...]] = {

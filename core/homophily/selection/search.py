@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
-from homophily.classify import ERRClassifier, IRRClassifier
+from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.selection.choice import noise_variance, rank, score
 from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.ranges import GRAPH_FIELDS, REPULSION, Ranges, rounded

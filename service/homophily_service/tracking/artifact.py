@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf import json_format
 from numpy.typing import NDArray
 
-from homophily.state import State, classifier_state, graph_state, restore_classifier, restore_graph
+from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
 from homophily_service._pb import model_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition, NotFound
 from homophily_service.models import Classifier

@@ -277,7 +277,7 @@ class Sender:
 
     def _map_of(self, model: model_pb2.Model) -> tuple[Any, str]:
         """Where the model's points are drawn: on the newest map of its graph, or by the graph's first vectors."""
-        from homophily.spectral import spectral_coordinates
+        from homophily.graph.spectral import spectral_coordinates
 
         try:
             project = ModelName.parse(model.name, "name").project

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
-from homophily.backend import select_device
-from homophily.errors import DeviceUnavailableError
+from homophily.device.backend import select_device
+from homophily.exceptions import DeviceUnavailableError
 from homophily_service._pb.job_pb2 import Progress
 from homophily_service.errors import InternalError, ServiceError
 from homophily_service.job_errors import job_error

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.backend import BackendName, get_backend
-from homophily.classify import Start
-from homophily.optimize import State as Iterate
-from homophily.state import PointLabels, fit_arguments, labels_of
+from homophily.device.backend import BackendName, get_backend
+from homophily.estimators.classifiers import Start
+from homophily.solve.nonlinear_cg import State as Iterate
+from homophily.storage import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.errors import InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.models import CLASSIFIERS, Classifier, load_model, save_model

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily import ERRClustering, ERREmbedding, KNNGraph
-from homophily.optimize import State as Iterate
+from homophily.solve.nonlinear_cg import State as Iterate
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.embeddings import Given, load_embedding, save_embedding
 from homophily_service.errors import DataLoss, InvalidRequest

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily.state import PointLabels
+from homophily.storage import PointLabels
 from homophily_service._pb import model_pb2
 
 MOST_CLASSES_SHOWN = 100

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from homophily.state import graph_state
+from homophily.storage import graph_state
 from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound, Unavailable
 from homophily_service.models import CLASSIFIERS, Classifier, graph_path, save_model

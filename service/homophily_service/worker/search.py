@@ -17,7 +17,7 @@ from homophily import KNNGraph
 from homophily.selection import Group, Outcome, Result, Search, Trial, build_graph, driver, evaluate
 from homophily.selection.records import Method
 from homophily.selection.search import default_trials
-from homophily.state import PointLabels, fit_arguments
+from homophily.storage import PointLabels, fit_arguments
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
 from homophily_service.errors import error_of_code

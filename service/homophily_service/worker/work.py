@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row
 
 from homophily import KNNGraph
-from homophily.backend import BackendName, CupyBackend, get_backend
-from homophily.optimize import State as Iterate
-from homophily.state import PointLabels
+from homophily.device.backend import BackendName, CupyBackend, get_backend
+from homophily.solve.nonlinear_cg import State as Iterate
+from homophily.storage import PointLabels
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
 from homophily_service.errors import DataLoss, NotFound

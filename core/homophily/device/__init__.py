@@ -1,0 +1,1 @@
+"""Where a fit computes: the CPU or a GPU (``backend``), what runs on a GPU (``gpu``) and its CUDA kernels."""

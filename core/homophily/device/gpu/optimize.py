@@ -1,0 +1,363 @@
+"""The optimisers on the device, which is rarely waited for.
+
+Conjugate gradients decide their line search on the device (``search.cu``): the host queues several trials, then looks
+at all of them together. L-BFGS decides on the host and waits once an evaluation, about once a step: all inner products
+that it needs come along with the energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from math import ceil, isfinite, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from homophily.device.backend import CupyBackend
+from homophily.device.gpu.matrix import dot
+from homophily.solve.lbfgs import MEMORY
+from homophily.solve.line_search import MAX_TRIALS, SUFFICIENT_DECREASE, Point
+from homophily.solve.nonlinear_cg import NonlinearCG, State
+
+#: Trials between two looks while the end is far: while the gradient is above so many times the tolerance.
+TRIALS_A_LOOK = 8
+FAR = 100.0
+#: Trials before the first look where the end may be near: what the shortest searches take, two steps of two trials.
+FIRST_TRIALS = 4
+
+SEARCHING, ASKING, STOPPED, FINISHED = range(4)
+"""What ``Search.status`` says, as in ``search.cu``."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a callback sees of a state; its arrays are fetched only if they are asked for.
+
+    Conjugate gradients tell of several steps after each look: the numbers are those of each step, the arrays those of
+    the last one.
+    """
+
+    state: State
+    backend: CupyBackend
+    iteration: int
+    n_evaluations: int
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.state, name)
+        return self.backend.to_host(value) if isinstance(value, self.backend.xp.ndarray) else value
+
+
+@dataclass(frozen=True)
+class _OnDevice(NonlinearCG):
+    """What both optimisers share."""
+
+    objective: Any
+    """Energy (1,) and gradient on the device; where the energy is NaN, its ``adapt(F)`` gets ready for F if it can."""
+
+    @property
+    def backend(self) -> CupyBackend:
+        """Where the arrays are."""
+        backend: CupyBackend = self.objective.backend
+        return backend
+
+    def _show(self, callback: Callable[..., object] | None, state: State) -> None:
+        if callback is not None:
+            callback(Shown(state, self.backend, state.iteration, state.n_evaluations))
+
+    def _fetched(self, state: State) -> State:
+        """The last state on the host, without what only further steps would need."""
+        kept = {field.name: getattr(state, field.name) for field in fields(State)}
+        x = self.backend.to_host(state.x)
+        return State(**kept | {"x": x, "gradient": None, "direction": None, "descent": np.nan})
+
+    def _dots(self, a: Any, b: Any) -> Any:
+        return dot(self.backend, a, b)
+
+
+class Search(NamedTuple):
+    """A line search and where it began: the numbers of the struct in ``search.cu``, which says what each is."""
+
+    status: float
+    step: float
+    accepted: float
+    lower: float
+    turning: float
+    beta: float
+    moved: float
+    energy: float
+    slope: float
+    square: float
+    descent: float
+    norm: float
+    iteration: float
+    evaluations: float
+    trials: float
+    low_step: float
+    low_energy: float
+    low_slope: float
+    low_square: float
+    high_step: float
+    high_energy: float
+    high_slope: float
+
+
+class Vectors(NamedTuple):
+    """The arrays of a search, changed in place by the kernels."""
+
+    x: Any
+    gradient: Any
+    direction: Any
+    kept: Any
+    """The gradient at the lowest trial."""
+
+
+@dataclass(frozen=True)
+class DeviceCG(_OnDevice):
+    """What :class:`~homophily.solve.nonlinear_cg.NonlinearCG` does, trial by trial, with few looks from the host.
+
+    ``precondition(gradient, go)`` may leave its work undone where the number ``go`` (1,) is 0; ``gradient_scale`` is a
+    number (1,) on the device.
+    """
+
+    precondition: Any = None
+    gradient_scale: Any = None
+
+    def run(self, x: Any, callback: Callable[..., object] | None = None) -> State:
+        """Step until finished or ``max_iter``; x and the state returned are on the host."""
+        backend, shown, refused = self.backend, -1, False
+        vectors, row = self._begin(backend.to_device(x))
+        trials = self.trials_ahead(1.0, 0, 0)
+        while True:
+            table = backend.to_host(self._queue(vectors, row, trials, refused))
+            for search in (Search(*numbers) for numbers in table.tolist()):
+                if search.iteration > shown and search.evaluations:
+                    shown = int(search.iteration)
+                    self._show(callback, self._state(vectors, search))
+            if search.status == ASKING and not search.evaluations:
+                if self.objective.adapt(vectors.x):
+                    vectors, row = self._begin(vectors.x)
+                    continue
+                search = search._replace(status=FINISHED, energy=np.inf, evaluations=1)
+            if search.status in (STOPPED, FINISHED):
+                return self._fetched(self._state(vectors, search))
+            row = backend.to_device(search._replace(status=SEARCHING))
+            refused = search.status == ASKING and not self.objective.adapt(self._trial_point(vectors, row))
+            trials = self.trials_ahead(search.norm, int(search.iteration), int(search.evaluations))
+
+    def trials_ahead(self, norm: float, iteration: int, evaluations: int) -> int:
+        """How many trials to queue: an evaluation in vain costs more than a look, so near the end a step's worth."""
+        if norm > FAR * self.tolerance:
+            trials = TRIALS_A_LOOK
+        else:
+            trials = ceil((evaluations - 1) / iteration) if iteration else FIRST_TRIALS
+        return min(trials, self.max_iter - iteration)
+
+    def _begin(self, x: Any) -> tuple[Vectors, Any]:
+        """The arrays and the numbers before the first step."""
+        xp, dots = self.backend.xp, self._dots
+        energy, gradient = self.objective(x)
+        direction = -self._preconditioned(gradient)
+        square, descent = dots(gradient, gradient), -dots(gradient, direction)
+        scale = xp.sqrt(square) if self.gradient_scale is None else self.gradient_scale
+        row, largest = xp.empty(len(Search._fields)), xp.abs(direction).max().reshape(1)
+        begun = energy, square, descent, largest, scale, row
+        self.backend.kernels.launch("search_begin", 1, self.max_iter, self.tolerance, *begun)
+        return Vectors(x, gradient, direction, xp.empty(x.shape)), row
+
+    def _queue(self, vectors: Vectors, row: Any, trials: int, refused: bool) -> Any:
+        """The table of the search's numbers, before and after each of so many trials."""
+        xp = self.backend.xp
+        table = xp.empty((trials + 1, len(Search._fields)))
+        table[0] = row
+        for trial in range(trials):
+            if refused and trial == 0:
+                # The host knows already that nothing helps at this one.
+                energy, gradient = xp.full(1, np.inf), vectors.gradient.copy()
+            else:
+                energy, gradient = self.objective(self._trial_point(vectors, table[trial]))
+            self._decide(vectors, energy, gradient, table[trial], table[trial + 1])
+        return table
+
+    def _decide(self, vectors: Vectors, energy: Any, gradient: Any, before: Any, after: Any) -> None:
+        """Queue what follows from a trial."""
+        launch, dots, size = self.backend.kernels.launch, self._dots, gradient.size
+        limits = MAX_TRIALS, self.max_iter, SUFFICIENT_DECREASE, self.curvature, self.tolerance
+        found = energy, dots(gradient, vectors.direction), dots(gradient, gradient)
+        launch("search_decide", 1, *limits, before, *found, after)
+        launch("search_keep", size, size, after, gradient, vectors.kept)
+        turning = Search._fields.index("turning")
+        preconditioned = gradient
+        if self.precondition:
+            preconditioned = self.precondition(gradient, after[turning : turning + 1])
+        descent, cross = dots(gradient, preconditioned), dots(vectors.gradient, preconditioned)
+        launch("search_turn", 1, descent, cross, after)
+        launch("search_move", size, size, after, gradient, preconditioned, *vectors[:3])
+
+    def _trial_point(self, vectors: Vectors, row: Any) -> Any:
+        point = self.backend.xp.empty(vectors.x.shape)
+        arrays = row, vectors.x, vectors.direction, point
+        self.backend.kernels.launch("search_trial", point.size, point.size, *arrays)
+        return point
+
+    def _state(self, vectors: Vectors, search: Search) -> State:
+        return State(
+            x=vectors.x,
+            energy=search.energy,
+            gradient=vectors.gradient,
+            direction=vectors.direction,
+            descent=search.descent,
+            step_size=search.moved,
+            iteration=int(search.iteration),
+            n_evaluations=int(search.evaluations),
+            gradient_norm=search.norm,
+            finished=search.status == FINISHED,
+        )
+
+
+@dataclass(frozen=True)
+class DevicePoint(Point):
+    """A trial, with what else was fetched: ⟨g, g⟩, ⟨g, g before⟩, ⟨d, d⟩ and the slope ⟨g before, d⟩ at the start."""
+
+    square: float = 0.0
+    cross: float = 0.0
+    length: float = 0.0
+    start_slope: float = 0.0
+
+
+@dataclass(frozen=True)
+class DeviceState(State):
+    """A state of L-BFGS, its arrays (and ``descent``) on the device."""
+
+    square: float = 0.0
+    """⟨gradient, gradient⟩"""
+    largest: float = 0.0
+    """The largest entry of the first direction."""
+    pairs: tuple[tuple[Any, Any, float], ...] = ()
+    """(step s, change of gradient y, 1/⟨s, y⟩), oldest first."""
+
+
+@dataclass(frozen=True)
+class DeviceLBFGS(_OnDevice):
+    """What :class:`~homophily.solve.lbfgs.LBFGS` does, on the device."""
+
+    precondition: None = None
+    curvature: float = 0.9
+    known: DevicePoint | None = None
+    """A trial that is made already."""
+
+    def init(self, x: Any) -> DeviceState:
+        """The state before the first step."""
+        dots, xp = self._dots, self.backend.xp
+        energy, gradient = self.objective(x)
+        direction = -gradient
+        descent = -dots(gradient, direction)
+        largest = xp.abs(direction).max().reshape(1)
+        energy, square, falling, largest = self._fetch([energy, dots(gradient, gradient), descent, largest])
+        if not isfinite(energy) and self.objective.adapt(x):
+            return self.init(x)
+        gradient_norm = sqrt(square) / (self.gradient_scale or sqrt(square) or 1.0)
+        return DeviceState(
+            x=x,
+            energy=energy if isfinite(energy) else float("inf"),
+            gradient=gradient,
+            direction=direction,
+            descent=descent,
+            step_size=0.0,
+            iteration=0,
+            n_evaluations=1,
+            gradient_norm=gradient_norm,
+            finished=not falling > 0.0 or gradient_norm <= self.tolerance,
+            square=square,
+            largest=largest,
+        )
+
+    def step(self, state: State) -> DeviceState:
+        """One line search and the next direction; the same state, finished, when nothing lower was found."""
+        assert isinstance(state, DeviceState)
+        first = self._evaluated(state, self._first_step(state))
+        slope = first.start_slope
+        if not slope < 0.0:
+            return replace(state, n_evaluations=state.n_evaluations + 1, finished=True)
+        point, trials = replace(self, known=first)._line_search(state, slope)
+        evaluations = state.n_evaluations + trials
+        if point is None:
+            return replace(state, n_evaluations=evaluations, finished=True)
+        assert isinstance(point, DevicePoint)
+        direction, descent, pairs = self._turn(state, point)
+        gradient_norm = state.gradient_norm * sqrt(point.square / state.square)
+        return DeviceState(
+            x=state.x + point.step * state.direction,
+            energy=point.energy,
+            gradient=point.gradient,
+            direction=direction,
+            descent=descent,
+            step_size=point.step,
+            iteration=state.iteration + 1,
+            n_evaluations=evaluations,
+            gradient_norm=gradient_norm,
+            finished=gradient_norm <= self.tolerance,
+            square=point.square,
+            pairs=pairs,
+        )
+
+    def run(self, x: Any, callback: Callable[..., object] | None = None) -> State:
+        """Step until finished or ``max_iter``; x and the state returned are on the host."""
+        return self._fetched(super().run(self.backend.to_device(x), lambda state: self._show(callback, state)))
+
+    def _turn(self, state: DeviceState, point: DevicePoint) -> tuple[Any, Any, tuple[Any, ...]]:
+        moved, turned = point.step * state.direction, point.gradient - state.gradient
+        # ⟨s, y⟩, ‖s‖ and ‖y‖ from what is known already.
+        curvature = point.step * (point.slope - point.start_slope)
+        change = sqrt(max(0.0, point.square + state.square - 2.0 * point.cross))
+        pairs = state.pairs
+        if curvature > 1e-10 * point.step * sqrt(point.length) * change:
+            pairs = (*pairs, (moved, turned, 1.0 / curvature))[-MEMORY:]
+        direction = self._direction(point.gradient, pairs)
+        return direction, -self._dots(direction, point.gradient), pairs
+
+    def _direction(self, gradient: Any, pairs: tuple[tuple[Any, Any, float], ...]) -> Any:
+        """Minus the inverse Hessian times the gradient, by the two-loop recursion."""
+        q = gradient.copy()
+        shares = []
+        for moved, turned, inverse in reversed(pairs):
+            share = inverse * self._dots(moved, q)
+            q = q - share * turned
+            shares.append(share)
+        guess = q
+        if pairs:
+            _, turned, inverse = pairs[-1]
+            guess = q / (inverse * self._dots(turned, turned))
+        for (moved, turned, inverse), share in zip(pairs, reversed(shares), strict=True):
+            guess = guess + (share - inverse * self._dots(turned, guess)) * moved
+        return -guess
+
+    def _trial(self, state: State, step: float) -> Point:
+        assert isinstance(state, DeviceState)
+        return self.known if self.known and self.known.step == step else self._evaluated(state, step)
+
+    def _evaluated(self, state: DeviceState, step: float) -> DevicePoint:
+        x, d = state.x + step * state.direction, state.direction
+        energy, gradient = self.objective(x)
+        asked = [
+            energy,
+            self._dots(gradient, d),
+            self._dots(gradient, gradient),
+            self._dots(gradient, state.gradient),
+            self._dots(d, d),
+            self._dots(state.gradient, d),
+        ]
+        values = self._fetch(asked)
+        if not isfinite(values[0]):
+            if self.objective.adapt(x):
+                return self._evaluated(state, step)
+            values[0] = float("inf")
+        return DevicePoint(step, values[0], values[1], gradient, *values[2:])
+
+    def _fetch(self, scalars: list[Any]) -> list[float]:
+        """Numbers from the device, all at once: the one place where the host waits."""
+        return [float(value) for value in self.backend.to_host(self.backend.xp.concatenate(scalars))]
+
+    def _first_step(self, state: State) -> float:
+        assert isinstance(state, DeviceState)
+        return min(1.0, 1.0 / state.largest) if state.iteration == 0 else 1.0

@@ -1,0 +1,65 @@
+"""The smallest eigenvalues of a Laplacian on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from homophily.device.backend import CupyBackend
+from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.graph.subspace import chebyshev_filter, iterate
+
+Floats = NDArray[np.float64]
+
+#: Known eigenvectors up to which they are kept as a full matrix: one a component of the graph, mostly zeros.
+FULL_COLUMNS = 64
+
+
+def device_eigenpairs(
+    backend: CupyBackend,
+    matrix: csr_array,
+    X: Floats,
+    n: int,
+    known: csr_array | None,
+    tolerance: float,
+    bound: float,
+) -> tuple[Floats, Floats, float]:
+    """Eigenvalues, eigenvectors and residual, by subspace iteration from the block X with a Chebyshev filter."""
+    with backend.job():
+        return _eigenpairs(backend, matrix, X, n, known, tolerance, bound)
+
+
+def _eigenpairs(
+    backend: CupyBackend,
+    matrix: csr_array,
+    X: Floats,
+    n: int,
+    known: csr_array | None,
+    tolerance: float,
+    bound: float,
+) -> tuple[Floats, Floats, float]:
+    xp, on_device = backend.xp, DeviceMatrix.of(backend, matrix)
+
+    def product(block: Any) -> Any:
+        # cuSOLVER's factors come column by column, the kernels read row by row.
+        return on_device.product(xp.ascontiguousarray(block))
+
+    project, start = _projection(backend, known), backend.to_device(X)
+    apply = chebyshev_filter(product, bound)
+    values, vectors, residual = iterate(backend, product, apply, start, n, project, tolerance, bound)
+    return values, np.ascontiguousarray(backend.to_host(vectors)), residual
+
+
+def _projection(backend: CupyBackend, known: csr_array | None) -> Any:
+    """What takes the known eigenvectors out of a block."""
+    xp = backend.xp
+    if known is None:
+        return lambda block: block
+    if known.shape[1] <= FULL_COLUMNS:
+        full = backend.to_device(known.toarray())
+        return lambda block: block - xp.matmul(full, xp.matmul(full.T, block))
+    there, back = DeviceMatrix.of(backend, csr_array(known.T)), DeviceMatrix.of(backend, known)
+    return lambda block: block - back.product(there.product(xp.ascontiguousarray(block)))

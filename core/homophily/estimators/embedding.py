@@ -1,0 +1,451 @@
+"""Maps that obey links: ERR embedding, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from homophily.device.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend
+from homophily.device.gpu.energy import DeviceMapEnergy
+from homophily.device.gpu.engines import make_device_engine
+from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.device.gpu.optimize import DeviceLBFGS
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.exceptions import ContradictingLinksError
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.laplacian import row_sums
+from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
+from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine
+from homophily.relationship.functions import RELATIONSHIPS, Relationship
+from homophily.relationship.masked import SparseEngine
+from homophily.solve.lbfgs import LBFGS
+from homophily.solve.map_energy import MapEnergy, violated_links
+from homophily.solve.map_points import Surroundings, place_points
+from homophily.solve.nonlinear_cg import State
+from homophily.supervision.links import Links, check_links, close_links, links_from_labels
+from homophily.threads import single_threaded_blas
+
+Floats = NDArray[np.float64]
+
+# One width of the relationship function is at most this factor from the next.
+STEP_OF_WIDTHS = 2.0
+BLOCK = 16_384
+
+
+class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator, BaseEstimator):
+    """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
+
+    Minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with the relationships
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²), R = tr(KᵀLK) − (1 − ρ) Σ_j (L 1)_j ‖k_j‖² and T the spectral map √u·[e₂, e₃, …] of
+    the graph with the links in it, from which the search starts.
+
+    Parameters
+    ----------
+    n_components : n, the coordinates of the map.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
+    data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
+        one; it is α that keeps the map together, however long it is optimised.
+    lambda2 : λ2, weight of the smoothness of relationships.
+    lambda2_per_link : divide λ2 by the number s_R of links given, as the paper ties them (λ2 = λ2'/s_R).
+    lambda3 : λ3, weight of a link.
+    sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1.
+    continuation : the search begins with a relationship function this many times wider, which sees the whole map, and
+        narrows it to ``sigma_f`` step by step. 1 means no such steps.
+    repulsion : ρ, see :class:`ERRClassifier`.
+    closure : also obey the links that follow from the given ones: together with together is together, together with
+        apart is apart. "two-class": also apart with apart is together, which is right for two classes.
+    link_edges : γ, the weight of a link as an edge of the graph that T is the spectral map of, positive for must-links
+        and negative for cannot-links, in units of the mean degree.
+    link_loss : "log" as above, or "squared": (1 − K_ij)² for must-links.
+    relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u² unless
+        ``relationship_neighbors`` is given.
+    relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
+        itself among them (the sparse form). None means all.
+    max_iter, tol : the optimiser stops after so many steps with each width, or when the gradient's norm has fallen to
+        the share ``tol``. Points settle inside their clusters for much longer, which the map does not show: more steps
+        lower the energy a little and change neither errors nor links.
+    engine : how R is computed, see :mod:`homophily.relationship`.
+    normalized : use the normalised Laplacian.
+    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
+    callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and
+        the map ``x``) before the first step and after each. Raise to cancel.
+    n_jobs : threads; None means every core this process may use.
+
+    The paper's form, with its unit-norm eigenvectors, its λ2, λ3 and σ_f, is ``data_weight=1/u``, ``sigma_f=σ_f √u``,
+    ``lambda2=λ2``, ``lambda3=λ3``, ``continuation=1``, ``repulsion=1``, ``closure=False``, ``link_edges=0``,
+    ``link_loss="squared"``, ``max_iter=50``, ``tol=0``; ``embedding_ / √u`` is its map.
+
+    Attributes
+    ----------
+    embedding_ : (u, n) the map F. target_ : (u, n) the map T.
+    links_ : the :class:`~homophily.supervision.links.Links` that were given. violated_must_, violated_cannot_ : (·, 2)
+        those of them that the map does not obey: must-links with K_ij < ½, cannot-links with K_ij ≥ ½.
+    energy_, n_iter_, n_evaluations_ : of the optimiser; the energy is that of the last width.
+    sigma_f_, graph_, engine_ : the last width, the :class:`KNNGraph`, the engine used.
+
+    >>> from sklearn.datasets import make_moons
+    >>> from homophily import ERREmbedding
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> embedding = ERREmbedding().fit(X, must_link=[(0, 4), (1, 2)], cannot_link=[(0, 1)])
+    >>> embedding.embedding_.shape, len(embedding.violated_must_), len(embedding.violated_cannot_)
+    ((200, 2), 0, 0)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GRAPH_CONSTRAINTS,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "data_weight": [Interval(Real, 0, None, closed="left")],
+        "lambda2": [Interval(Real, 0, None, closed="left")],
+        "lambda2_per_link": ["boolean"],
+        "lambda3": [Interval(Real, 0, None, closed="left")],
+        "sigma_f": [Interval(Real, 0, None, closed="neither")],
+        "continuation": [Interval(Real, 1, None, closed="left")],
+        "repulsion": [Interval(Real, 0, None, closed="left")],
+        "closure": ["boolean", StrOptions({"two-class"})],
+        "link_edges": [Interval(Real, 0, None, closed="left")],
+        "link_loss": [StrOptions({"log", "squared"})],
+        "relationship": [StrOptions(set(RELATIONSHIPS))],
+        "relationship_neighbors": [Interval(Integral, 1, None, closed="left"), None],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "engine": [StrOptions(set(ENGINE_NAMES))],
+        "normalized": ["boolean"],
+        "backend": BACKEND_CONSTRAINT,
+        "callback": [callable, None],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        n_neighbors: int = 10,
+        data_weight: float = 1.0,
+        lambda2: float = 0.5,
+        lambda3: float = 30.0,
+        sigma_f: float = 0.2,
+        continuation: float = 5.0,
+        repulsion: float = 0.65,
+        closure: bool | Literal["two-class"] = True,
+        link_edges: float = 0.3,
+        link_loss: Literal["log", "squared"] = "log",
+        relationship: Relationship = "gaussian",
+        relationship_neighbors: int | None = None,
+        lambda2_per_link: bool = False,
+        max_iter: int = 60,
+        tol: float = 1e-2,
+        engine: EngineName = "auto",
+        metric: str = "euclidean",
+        weights: str = "local",
+        sigma_x: float | None = None,
+        exponent: int = 2,
+        symmetrize: str = "max",
+        space: str = "input",
+        n_directions: int | None = None,
+        normalized: bool = True,
+        backend: BackendName = "numpy",
+        callback: Callable[[State], object] | None = None,
+        n_jobs: int | None = None,
+    ):
+        self.n_components = n_components
+        self.n_neighbors = n_neighbors
+        self.data_weight = data_weight
+        self.lambda2 = lambda2
+        self.lambda2_per_link = lambda2_per_link
+        self.lambda3 = lambda3
+        self.sigma_f = sigma_f
+        self.continuation = continuation
+        self.repulsion = repulsion
+        self.closure = closure
+        self.link_edges = link_edges
+        self.link_loss = link_loss
+        self.relationship = relationship
+        self.relationship_neighbors = relationship_neighbors
+        self.max_iter = max_iter
+        self.tol = tol
+        self.engine = engine
+        self.metric = metric
+        self.weights = weights
+        self.sigma_x = sigma_x
+        self.exponent = exponent
+        self.symmetrize = symmetrize
+        self.space = space
+        self.n_directions = n_directions
+        self.normalized = normalized
+        self.backend = backend
+        self.callback = callback
+        self.n_jobs = n_jobs
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
+        """Map the rows of X.
+
+        Parameters
+        ----------
+        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by ``metric``, distances or weights (u, u).
+        y : (u,) classes of some points, where −1, NaN, None or "" means unlabelled: links between all labelled points.
+        must_link, cannot_link : pairs (i, j) of positions in X that belong together, or apart.
+        init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
+            wider first steps, and T is turned to fit it: what no link concerns stays where it was.
+        """
+        with self._backend().job():
+            self._map(X, y, must_link, cannot_link, init)
+        return self
+
+    def _map(self, X: Any, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
+        if self.relationship_neighbors is not None and self.backend == "cupy":
+            raise ValueError(
+                f"The 'backend' parameter of {type(self).__name__} must be 'numpy' or 'auto' when "
+                "relationship_neighbors is given: the sparse form has no GPU engine. Got 'cupy' instead."
+            )
+        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        self.__dict__.pop("embedding_", None)
+        graph = self._graph(self._points(X))
+        u, n = graph.n_points, self._dimensions(graph)
+        if n >= u:
+            raise ValueError(
+                f"The 'n_components' parameter of {type(self).__name__} must be smaller than the number of points, "
+                f"n_samples={u}. Got {n} instead."
+            )
+        self.links_ = self._read_links(y, must_link, cannot_link, u)
+        start = None if init is None else self._read_init(init, (u, n))
+        self.target_ = self._target(graph, self.links_, n)
+        widths = self.widths
+        if start is None:
+            start = self.target_
+        else:
+            self.target_, widths = _turned(self.target_, start), widths[-1:]
+        # The optimiser's dot products are short: BLAS threads would wait for each other, and for the engine's.
+        with single_threaded_blas():
+            state = self._descend(self._backend(), graph, start, widths)
+        self.graph_, self.sigma_f_ = graph, widths[-1]
+        self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
+        violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
+        self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
+        # What is made when first asked for: the surroundings that new points are placed in.
+        self._lazy: dict[str, Any] = {}
+        self.embedding_ = state.x
+
+    def transform(self, X: Any) -> Floats:
+        """Places of points on the map: where the energy of each is least, near most of its neighbours, the rest fixed.
+
+        A point at distance 0 from one of ``fit`` has that one's place. The energy of new points has no links, and the
+        relationships with all points in it, also where ``fit`` took some.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        if "surroundings" not in self._lazy:
+            laplacian = self.graph_.laplacian(normalized=self.normalized)
+            G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
+            self._lazy["surroundings"] = Surroundings.of(self.embedding_, G, self.sigma_f_, self.relationship)
+        blocks = [self._place(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+        return np.concatenate(blocks)
+
+    def _place(self, X: Any) -> Floats:
+        indices, distances, weights = self.graph_.attach_validated(X)
+        degree = weights.sum(axis=1, keepdims=True)
+        degree[degree == 0.0] = 1.0
+        if self.normalized:
+            stored = self.graph_.degrees[indices]
+            shares = weights / np.sqrt(degree) / np.sqrt(np.where(stored > 0.0, stored, 1.0))
+            own = 1.0 - (1.0 - self.repulsion) * (1.0 - shares.sum(axis=1))
+            smooth = shares
+        else:
+            shares, own, smooth = weights, degree[:, 0], weights / degree
+        values = place_points(
+            self._lazy["surroundings"],
+            np.einsum("mk,mkn->mn", smooth, self.target_[indices]),
+            shares,
+            indices,
+            own,
+            self.data_weight,
+            self._relationship_weight(),
+        )
+        if distances.shape[1]:
+            copies = np.flatnonzero(distances[:, 0] == 0.0)
+            values[copies] = self.embedding_[indices[copies, 0]]
+        return values
+
+    def _dimensions(self, graph: KNNGraph) -> int:  # noqa: ARG002
+        return self.n_components
+
+    def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
+        """T, where the search starts and what it stays near to."""
+        return linked_coordinates(
+            graph,
+            links,
+            self.link_edges,
+            n,
+            normalized=self.normalized,
+            backend=self._backend(),
+            n_jobs=self.n_jobs,
+        )
+
+    def _left_out(self, laplacian: csr_array) -> Floats:
+        """What the diagonal of L loses to the repulsion that does not count."""
+        return (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
+
+    def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:
+        labelled = None
+        if y is not None:
+            labelled = links_from_labels(y)
+            check_consistent_length(y, np.empty(points))
+        return check_links(
+            must_link,
+            cannot_link,
+            points,
+            beside=labelled,
+            two_classes=self.closure == "two-class",
+            owner=f"{type(self).__name__}.fit",
+            stacklevel=6,
+        )
+
+    def _read_init(self, init: Any, shape: tuple[int, int]) -> Floats:
+        values = np.array(init, dtype=np.float64, order="C")
+        if values.shape != shape or not np.isfinite(values).all():
+            raise ValueError(
+                f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
+                f"Got one of shape {values.shape} instead."
+            )
+        return values
+
+    @property
+    def widths(self) -> list[float]:
+        """σ_f of each part of the search, falling, each of ``max_iter`` steps at most; with ``init``, only the last."""
+        steps = int(np.ceil(np.log(self.continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
+        return [float(width) for width in self.sigma_f * np.geomspace(self.continuation, 1.0, steps + 1)]
+
+    def _relationship_weight(self) -> float:
+        return self.lambda2 / max(1, len(self.links_)) if self.lambda2_per_link else self.lambda2
+
+    def _obeyed_links(self, points: int) -> Links:
+        """The links in the energy. From links that contradict each other, which was told, nothing is concluded."""
+        if self.closure is False:
+            return self.links_
+        try:
+            return close_links(self.links_, points, two_classes=self.closure == "two-class")
+        except ContradictingLinksError:
+            return self.links_
+
+    def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: list[float]) -> State:
+        laplacian = graph.laplacian(normalized=self.normalized)
+        masked = self.relationship_neighbors is not None
+        matrix = DeviceMatrix.of(backend, laplacian) if isinstance(backend, CupyBackend) and not masked else None
+        diagonal = self._left_out(laplacian)
+        links = self._obeyed_links(graph.n_points)
+        iterations = evaluations = 0
+        for sigma_f in widths:
+            how: dict[str, Any] = {
+                "engine": self.engine,
+                "diagonal": diagonal,
+                "relationship": self.relationship,
+                "tolerance": 1e-6,
+            }
+            relationships: Any
+            if self.relationship_neighbors is not None:
+                mask = graph.neighborhoods(self.relationship_neighbors)
+                self.engine_, relationships = "sparse", self._sparse_engine(graph, mask, sigma_f)
+            elif matrix is None:
+                self.engine_, relationships = make_engine(laplacian, F, sigma_f, **how, n_jobs=self.n_jobs)
+            else:
+                self.engine_, relationships = make_device_engine(matrix, laplacian, F, sigma_f, **how)
+            energy = (MapEnergy if matrix is None else DeviceMapEnergy)(
+                self.target_,
+                self.data_weight,
+                relationships,
+                self._relationship_weight(),
+                links,
+                self.lambda3,
+                sigma_f,
+                link_loss=self.link_loss,
+                relationship=self.relationship,
+            )
+            optimiser: Any = LBFGS if matrix is None else DeviceLBFGS
+            before = iterations, evaluations
+            state = _after(before, optimiser(energy, self.max_iter, self.tol).run(F, self._show(before)))
+            F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
+        return state
+
+    def _sparse_engine(self, graph: KNNGraph, mask: csr_array, sigma_f: float) -> SparseEngine:
+        return SparseEngine(
+            graph.W,
+            graph.degrees if self.normalized else None,
+            mask,
+            sigma_f,
+            relationship=self.relationship,
+            repulsion=self.repulsion,
+            n_jobs=self.n_jobs,
+        )
+
+    def _show(self, before: tuple[int, int]) -> Callable[[State], object] | None:
+        callback = self.callback
+        return None if callback is None else lambda state: callback(_after(before, state))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "embedding_")
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])
+
+
+def linked_coordinates(
+    graph: KNNGraph,
+    links: Links,
+    strength: float,
+    n: int,
+    *,
+    normalized: bool = True,
+    backend: Backend | None = None,
+    n_jobs: int | None = None,
+) -> Floats:
+    """The spectral map √u·[e₂, …] of a graph whose links are edges: W + γ d̄ (must − cannot), d̄ the mean degree.
+
+    Degrees are sums of absolute weights, so that no eigenvalue is negative.
+    """
+    if strength == 0.0 or len(links) == 0:
+        return spectral_coordinates(graph, n, normalized=normalized, backend=backend, n_jobs=n_jobs)[1]
+    u = graph.n_points
+    weight = strength * graph.degrees.mean()
+    i, j = links.pairs.T
+    signs = weight * np.where(links.targets > 0, 1.0, -1.0)
+    edges = coo_array((np.concatenate([signs, signs]), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(u, u))
+    W = csr_array(graph.W + csr_array(edges))
+    parts, _ = connected_components(W, directed=False)
+    if parts > 1:
+        # Only without negative weights is it known what tells components apart.
+        positive = csr_array(graph.W + csr_array(edges).maximum(0.0))
+        return spectral_coordinates(positive, n, backend=backend, n_jobs=n_jobs)[1]
+    degrees = np.asarray(abs(W).sum(axis=1))
+    if normalized:
+        roots = diags_array(degrees**-0.5)
+        matrix = csr_array(diags_array(np.ones(u)) - roots @ W @ roots)
+        constant = np.sqrt(degrees / degrees.sum())
+    else:
+        matrix = csr_array(diags_array(degrees) - W)
+        constant = np.full(u, u**-0.5)
+    matrix.sort_indices()
+    _, vectors = smallest_eigenpairs(matrix, n + 1, backend=backend, n_jobs=n_jobs)
+    # Cannot-links may make the constant vector rougher than the others: then it is not among them.
+    overlap = (constant @ vectors) ** 2
+    constant_at = int(overlap.argmax()) if overlap.max() > 0.5 else n
+    return np.ascontiguousarray(np.sqrt(u) * np.delete(vectors, constant_at, axis=1))
+
+
+def _after(before: tuple[int, int], state: State) -> State:
+    """The state with the iterations and evaluations of earlier widths counted in."""
+    return replace(state, iteration=state.iteration + before[0], n_evaluations=state.n_evaluations + before[1])
+
+
+def _turned(T: Floats, F: Floats) -> Floats:
+    """T rotated and mirrored to lie on F as well as it can."""
+    left, _, right = np.linalg.svd(T.T @ F)
+    return np.ascontiguousarray(T @ (left @ right))

@@ -1,0 +1,96 @@
+"""The relationship energy of any values on any graph, as a function for users."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from sklearn.utils._param_validation import Interval, StrOptions, validate_params
+
+from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, CupyBackend, get_backend
+from homophily.device.gpu.engines import evaluate_once
+from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
+from homophily.relationship.functions import RELATIONSHIPS, Relationship
+from homophily.relationship.nystrom import NystromEngine
+
+
+@validate_params(
+    {
+        "sigma_f": [Interval(Real, 0, None, closed="neither")],
+        "engine": [StrOptions(set(ENGINE_NAMES))],
+        "relationship": [StrOptions(set(RELATIONSHIPS))],
+        "tolerance": [Interval(Real, 0, None, closed="neither")],
+        "backend": BACKEND_CONSTRAINT,
+        "n_jobs": [Integral, None],
+    },
+    prefer_skip_nested_validation=True,
+)
+def relationship_energy(
+    F: ArrayLike,
+    G: Any,
+    *,
+    sigma_f: float,
+    engine: EngineName = "auto",
+    relationship: Relationship = "gaussian",
+    tolerance: float = 1e-9,
+    backend: BackendName = "numpy",
+    n_jobs: int | None = None,
+) -> tuple[float, NDArray[np.float64]]:
+    """tr(KᵀGK) over all u² relationships K_ij = exp(−‖f_i − f_j‖²/σ_f²), and its gradient with F's shape.
+
+    Parameters
+    ----------
+    F : (u,) or (u, n) values.
+    G : (u, u) symmetric matrix, sparse or dense: a Laplacian or a power of it.
+    sigma_f : σ_f > 0, not squared.
+    engine : which of the engines of :mod:`homophily.relationship`; "auto" picks by u and n.
+    relationship : "gaussian", or "cauchy" for K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²) by the "dense" and "tiles" engines.
+    tolerance : relative error asked of the "cells" and "nufft" engines.
+    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
+
+    >>> import numpy as np
+    >>> from homophily import KNNGraph, relationship_energy
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> energy, gradient = relationship_energy(np.sin(6 * X), KNNGraph(2).fit(X).laplacian(), sigma_f=0.5)
+    >>> round(energy, 6), gradient.shape
+    (11.69641, (20, 1))
+    """
+    values = np.asarray(F)
+    if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
+        raise ValueError(
+            "The 'F' parameter of relationship_energy must be a finite array of numbers of shape (u,) or (u, n). "
+            f"Got {values.dtype} of shape {values.shape} instead."
+        )
+    columns = np.array(values.reshape(len(values), -1), dtype=np.float64, order="C")
+    matrix: csr_array = csr_array(G).astype(np.float64)
+    _check_matrix(matrix, len(columns))
+    how: dict[str, Any] = {"engine": engine, "relationship": relationship, "tolerance": tolerance}
+    with get_backend(backend).job() as where:
+        if isinstance(where, CupyBackend):
+            name, energy, gradient, error = evaluate_once(where, matrix, columns, sigma_f, **how)
+        else:
+            name, evaluate = make_engine(matrix, columns, sigma_f, **how, n_jobs=n_jobs)
+            energy, gradient = evaluate(columns)
+            error = evaluate.error(columns) if isinstance(evaluate, NystromEngine) else None
+    warn_of_error(error, stacklevel=4)
+    if not np.isfinite(energy):
+        raise ValueError(
+            f"The values of F spread over {np.ptp(columns, axis=0).max() / sigma_f:.3g} sigma_f, too far for the "
+            f"{name!r} engine. Use engine='tiles'."
+        )
+    return energy, gradient.reshape(values.shape)
+
+
+def _check_matrix(G: csr_array, points: int) -> None:
+    if G.shape != (points, points):
+        problem = f"a square matrix with a row for each of F's {points} points. Got shape {G.shape} instead"
+    elif not np.isfinite(G.data).all():
+        problem = "finite. Got NaN or infinity instead"
+    elif abs(G - G.T).max() > 1e-10 * max(abs(G).max(), 1e-300):
+        problem = "symmetric. Got a matrix that differs from its transpose instead"
+    else:
+        return
+    raise ValueError(f"The 'G' parameter of relationship_energy must be {problem}.")

@@ -1,0 +1,135 @@
+"""The map of a graph's smoothest eigenvectors, as a scikit-learn estimator, and new points on it."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from homophily.device.backend import BACKEND_CONSTRAINT, BackendName
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.graph.spectral import spectral_coordinates
+from homophily.solve.new_points import Columns, extend
+
+Floats = NDArray[np.float64]
+
+BLOCK = 16_384
+
+
+class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator, BaseEstimator):
+    """The map T = √u·[e₂, e₃, …] of the smoothest eigenvectors of a neighbour graph's Laplacian.
+
+    Parameters
+    ----------
+    n_components : coordinates of the map.
+    n_neighbors, metric, weights, sigma_x, exponent, symmetrize, space, n_directions : see :class:`KNNGraph`.
+    normalized : use the normalised Laplacian.
+    tol : accuracy of the eigenvectors, see :func:`~homophily.graph.spectral.smallest_eigenpairs`.
+    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
+    n_jobs : threads; None means every core this process may use. The result does not depend on it.
+
+    Attributes
+    ----------
+    embedding_ : (u, n_components), each column with mean square 1. eigenvalues_ : (n_components + 1,), the first is 0.
+    graph_ : the :class:`KNNGraph`.
+
+    In a graph of several components the first coordinates tell these apart (with a warning); see
+    :func:`~homophily.graph.spectral.spectral_vectors`.
+
+    >>> from sklearn.datasets import make_moons
+    >>> from homophily import SpectralEmbedding
+    >>> X, y = make_moons(300, noise=0.05, random_state=0)
+    >>> T = SpectralEmbedding(n_neighbors=15).fit_transform(X)
+    >>> T.shape, (T**2).mean(axis=0).round(6).tolist()
+    ((300, 2), [1.0, 1.0])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GRAPH_CONSTRAINTS,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "normalized": ["boolean"],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "backend": BACKEND_CONSTRAINT,
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        n_neighbors: int = 10,
+        metric: str = "euclidean",
+        weights: str = "local",
+        sigma_x: float | None = None,
+        exponent: int = 2,
+        symmetrize: str = "mean",
+        space: str = "input",
+        n_directions: int | None = None,
+        normalized: bool = True,
+        tol: float = 1e-6,
+        backend: BackendName = "numpy",
+        n_jobs: int | None = None,
+    ):
+        self.n_components = n_components
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.weights = weights
+        self.sigma_x = sigma_x
+        self.exponent = exponent
+        self.symmetrize = symmetrize
+        self.space = space
+        self.n_directions = n_directions
+        self.normalized = normalized
+        self.tol = tol
+        self.backend = backend
+        self.n_jobs = n_jobs
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Map the rows of X, or the points of a fitted :class:`KNNGraph`; y is ignored."""
+        graph = self._graph(self._points(X))
+        if self.n_components >= graph.n_points:
+            raise ValueError(
+                "The 'n_components' parameter of SpectralEmbedding must be smaller than the number of points, "
+                f"n_samples={graph.n_points}. Got {self.n_components} instead."
+            )
+        self.eigenvalues_, self.embedding_ = spectral_coordinates(
+            graph,
+            self.n_components,
+            normalized=self.normalized,
+            tolerance=self.tol,
+            backend=self._backend(),
+            n_jobs=self.n_jobs,
+        )
+        self.graph_ = graph
+        return self
+
+    def transform(self, X: Any) -> Floats:
+        """Coordinates of points: those that make the map smoothest at each of them, the stored ones held still.
+
+        A point at distance 0 from one of ``fit`` has that one's coordinates; a point without neighbours is at 0.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        columns = (Columns(self.embedding_, None),)
+        everywhere = np.ones(self.graph_.n_points, dtype=bool)
+        blocks = [
+            extend(
+                X[start : start + BLOCK],
+                self.graph_,
+                columns,
+                everywhere,
+                normalized=self.normalized,
+                lambda1=1.0,
+                n_jobs=self.n_jobs,
+            )[0]
+            for start in range(0, X.shape[0], BLOCK)
+        ]
+        return np.concatenate(blocks)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])

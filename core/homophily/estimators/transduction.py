@@ -1,0 +1,402 @@
+"""What every transductive classifier here does around its energy: graph, labels, decision, probabilities, new points.
+
+The energies themselves, and how they are minimised, are in :mod:`homophily.estimators.classifiers`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
+from homophily.device.gpu.linear import solve_irr as solve_on_device
+from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.estimators.graph_estimator import GRAPH_CONSTRAINTS, GraphEstimator
+from homophily.exceptions import UnlabelledComponentsWarning
+from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.neighbors import read_only
+from homophily.solve.irr import IRRSolution, solve_irr
+from homophily.solve.new_points import Columns, RelationshipTerm, extend
+from homophily.supervision.calibration import Calibration, fit_calibration, label_folds
+from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
+from homophily.supervision.labels import Labels, decide_index, encode_labels
+
+Floats = NDArray[np.float64]
+
+CALIBRATION_FOLDS = 5
+BLOCK = 16_384
+CACHED_POINTS = 100_000  # as many values as a core's own cache holds
+POSITIVE = Interval(Real, 0, None, closed="neither")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The part of the graph that labels reach: what the energies are computed on."""
+
+    rows: NDArray[np.intp] | slice
+    laplacian: csr_array
+    confidence: Floats
+    targets: Floats
+    on_device: DeviceMatrix | None = None
+    """The Laplacian on the GPU, where there is one."""
+
+    def restricted(self, matrix: csr_array) -> csr_array:
+        """The same part of another matrix of the whole graph."""
+        return matrix if isinstance(self.rows, slice) else _part(matrix, self.rows)
+
+
+def _part(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
+    part = csr_array(matrix[rows][:, rows])
+    part.sort_indices()
+    return part
+
+
+def _sent(problem: Problem, backend: Backend) -> Problem:
+    """The problem with its graph on the device, if there is one."""
+    if not isinstance(backend, CupyBackend):
+        return problem
+    return replace(problem, on_device=DeviceMatrix.of(backend, problem.laplacian))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """F on the rows of a problem, with what is told about how it was found."""
+
+    F: Floats
+    energy: float
+    n_iter: int
+    n_evaluations: int
+    engine: str | None = None
+    engine_error: float | None = None
+
+
+class Answers(NamedTuple):
+    """Classes (m,), decision scores and, if asked for, probabilities (m, C) of new points."""
+
+    classes: NDArray[Any]
+    scores: Floats
+    probabilities: Floats | None
+
+
+class GraphClassifier(ClassifierMixin, GraphEstimator, BaseEstimator):
+    """What IRR and ERR share: graph, labels, decision, probabilities, new points."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GRAPH_CONSTRAINTS,
+        "power": [Interval(Integral, 1, None, closed="left"), None],
+        "normalized": ["boolean"],
+        "lambda1": [POSITIVE],
+        "class_prior": ["array-like", StrOptions({"estimate"}), None],
+        "backend": BACKEND_CONSTRAINT,
+        "search": ["boolean", Interval(Integral, 1, None, closed="left"), dict, None],
+    }
+
+    _search_method: ClassVar[str]
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, init: Any = None) -> Self:
+        """Label every point of X.
+
+        Parameters
+        ----------
+        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by ``metric``, distances or weights (u, u).
+        y : (u,) classes, where −1, NaN, None or "" means unlabelled; or (u, C) class shares, rows of 0 unlabelled.
+        sample_weight : (u,) confidence in each label, 1 if not given.
+        init : (u, n) values to start from instead of zeros (IRR) or the IRR solution (ERR).
+        """
+        self._check_together()
+        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        for name in ("transduction_", "chosen_", "search_"):
+            self.__dict__.pop(name, None)
+        X = self._points(X)
+        if self.search:
+            X, sample_weight = self._choose(X, y, sample_weight)
+        labels = encode_labels(y, sample_weight)
+        if self.class_prior is None or isinstance(self.class_prior, str):
+            self.class_prior_ = estimate_prior(labels)
+        else:
+            self.class_prior_ = check_prior(self.class_prior, len(labels.classes), type(self).__name__)
+        start = None if init is None else self._read_init(init, labels)
+        self.graph_ = self._graph(X)
+        check_consistent_length(self.graph_.W, labels.targets)
+        self.classes_ = labels.classes
+        self.reached_ = self._reach(labels)
+        problem = self._problem(labels)
+        answer = self._solve(problem, None if start is None else start[problem.rows], self.callback)
+        self.solution_ = np.zeros((self.graph_.n_points, answer.F.shape[1]))
+        self.solution_[problem.rows] = answer.F
+        self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
+        self.engine_, self.engine_error_ = answer.engine, answer.engine_error
+        self._labels = labels
+        # What is made when first asked for: the calibration, the mean degree, the terms and columns for new points.
+        self._lazy: dict[str, Any] = {}
+        scores = self._scores(self.solution_, self.graph_.degrees)
+        if self.class_prior is None:
+            self.offsets_ = likely_offsets(scores[problem.rows], labels.counts)
+        else:
+            self.offsets_ = class_offsets(scores[problem.rows], self.class_prior_)
+        self.transduction_ = self._decide(scores, self.reached_)
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores with the class offsets added: (m,) for two classes, positive for ``classes_[1]``; else (m, C).
+
+        With the normalised Laplacian a score is the value divided by √(degree / mean degree): values follow that root
+        (it is what the Laplacian calls constant), so offsets are added to what is left without it.
+        """
+        return self._decision(*self._extend(self._new_points(X)))
+
+    @property
+    def decision_scores_(self) -> Floats:
+        """What :meth:`decision_function` answers for the points of ``fit``."""
+        check_is_fitted(self)
+        return self._decision(self._scores(self.solution_, self.graph_.degrees), self.reached_)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Classes of points.
+
+        A point at distance 0 from one of ``fit`` gets that one's transduced class (with ``metric="affinity"`` there are
+        no distances, and every point counts as new).
+        """
+        return self._decide(*self._extend(self._new_points(X)))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Calibrated class probabilities (m, C); the largest is always at the predicted class.
+
+        The first call (or the first use of ``label_distributions_``) calibrates: the fit is repeated on folds of the
+        labels, and the slope of a logistic curve is fitted to the scores of those left out.
+        """
+        return self._probabilities(*self._extend(self._new_points(X)))
+
+    def answer(self, X: Any, *, probabilities: bool = False, validated: bool = False) -> Answers:
+        """What :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` say, at the cost of one of them.
+
+        An X that is ``validated`` is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or
+        two, looking at that takes as long as the answer.
+        """
+        scores, reached = self._extend(X if validated else self._new_points(X))
+        return Answers(
+            self._decide(scores, reached),
+            self._decision(scores, reached),
+            self._probabilities(scores, reached) if probabilities else None,
+        )
+
+    @property
+    def label_distributions_(self) -> Floats:
+        """Calibrated class probabilities (u, C) of the points of ``fit``."""
+        check_is_fitted(self)
+        return self._probabilities(self._scores(self.solution_, self.graph_.degrees), self.reached_)
+
+    @property
+    def calibration_(self) -> Calibration:
+        """From scores to probabilities, fitted when first asked for."""
+        check_is_fitted(self)
+        if "calibration" not in self._lazy:
+            with self._backend().job():
+                self._lazy["calibration"] = self._calibrate()
+        calibration: Calibration = self._lazy["calibration"]
+        return calibration
+
+    @property
+    def _power(self) -> int:
+        power = self._used("power")
+        return 2 if power is None else int(power)
+
+    def _used(self, name: str) -> Any:
+        """The value of a parameter that counts: what the search chose, or else what was given."""
+        return self.__dict__.get("chosen_", {}).get(name, getattr(self, name))
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _choose(self, X: Any, y: Any, sample_weight: Any) -> tuple[KNNGraph, Any]:
+        """Search; the best graph, and the weights of the labels that the fit may see."""
+        # Here, because the search is made of fits.
+        from homophily.selection.driver import find
+
+        options: dict[str, Any] = {}
+        if isinstance(self.search, dict):
+            options = self.search
+        elif not isinstance(self.search, bool):
+            options = {"trials": self.search}
+        defaults = type(self)().get_params(deep=False)
+        fixed = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            # By repr, because a class prior may be an array.
+            if name not in ("search", "callback", "n_jobs") and repr(value) != repr(defaults[name])
+        }
+        asked = {"sample_weight": sample_weight, "n_jobs": self.n_jobs, **options, "method": self._search_method}
+        found = find(X, y, **{**fixed, **asked})
+        self.chosen_ = {name: value for name, value in found.best.parameters.items() if name not in fixed}
+        self.search_ = found.search.trials
+        return found.graph, found.confidence
+
+    def _check_together(self) -> None:
+        """Refuse parameters that are right one by one but not together."""
+
+    def _solve(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+        """Minimise, with the graph on the device if there is one."""
+        with self._backend().job() as backend:
+            return self._minimise(_sent(problem, backend), init, callback)
+
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+        raise NotImplementedError
+
+    def _irr(
+        self, problem: Problem, tolerance: float, init: Floats | None, callback: Callable[[int, float], object] | None
+    ) -> IRRSolution:
+        """The minimiser of the energy without relationships."""
+        arguments = problem.laplacian, problem.confidence, problem.targets, self._used("lambda1")
+        how: dict[str, Any] = {"power": self._power, "tolerance": tolerance, "initial": init, "callback": callback}
+        if problem.on_device is not None:
+            return solve_on_device(problem.on_device, *arguments, **how)
+        return solve_irr(*arguments, **how, n_jobs=self.n_jobs)
+
+    def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
+        """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
+        return (None,)
+
+    def _read_init(self, init: Any, labels: Labels) -> Floats:
+        values = np.array(init, dtype=np.float64)
+        shape = labels.targets.shape
+        if values.shape not in (shape, shape[:1] if shape[1] == 1 else shape) or not np.isfinite(values).all():
+            raise ValueError(
+                f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
+                f"Got one of shape {values.shape} instead."
+            )
+        return values.reshape(shape)
+
+    def _reach(self, labels: Labels) -> NDArray[np.bool_]:
+        """Which points are connected to a label; a warning counts the components that are not."""
+        component = self.graph_.component_labels
+        labelled = np.bincount(component, weights=labels.confidence, minlength=self.graph_.n_components) > 0
+        reached = labelled[component]
+        if not labelled.all():
+            warnings.warn(
+                f"{np.count_nonzero(~labelled)} of {len(labelled)} connected components of the graph hold no label; "
+                f"their {np.count_nonzero(~reached)} points get the class prior as their answer. "
+                "Label a point in each, or raise n_neighbors.",
+                UnlabelledComponentsWarning,
+                stacklevel=4,
+            )
+        return np.asarray(reached)
+
+    def _problem(self, labels: Labels) -> Problem:
+        rows: NDArray[np.intp] | slice = slice(None)
+        laplacian = self.graph_.laplacian(normalized=self.normalized)
+        if not self.reached_.all():
+            rows = np.flatnonzero(self.reached_)
+            laplacian = _part(laplacian, rows)
+        if laplacian.shape[0] > CACHED_POINTS:
+            # Neighbours side by side: what an edge reads is then likely to be in the cache.
+            order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
+            rows = np.arange(len(self.reached_))[rows][order]
+            laplacian = _part(laplacian, order)
+        return Problem(rows, laplacian, labels.confidence[rows], labels.targets[rows])
+
+    def _scores(self, values: Floats, degrees: Floats) -> Floats:
+        if not self.normalized:
+            return values
+        if "mean_degree" not in self._lazy:
+            self._lazy["mean_degree"] = self.graph_.degrees[self.reached_].mean() or 1.0
+        relative = np.where(degrees > 0, degrees, 1.0) / self._lazy["mean_degree"]
+        return np.asarray(values / np.sqrt(relative)[:, None])
+
+    def _calibrate(self) -> Calibration:
+        """Fit the slope on scores of labelled points that a repeated fit did not see."""
+        labels, reached = self._labels, self.reached_
+        candidates = np.flatnonzero((labels.confidence > 0) & reached)
+        folds = label_folds(labels.class_index[candidates], CALIBRATION_FOLDS)
+        problem = self._problem(labels)
+        scores = np.zeros((len(candidates), self.solution_.shape[1]))
+        for fold in range(CALIBRATION_FOLDS):
+            held_out = candidates[folds == fold]
+            if held_out.size == 0:
+                continue
+            confidence = labels.confidence.copy()
+            confidence[held_out] = 0.0
+            part = replace(problem, confidence=confidence[problem.rows])
+            values = np.zeros_like(self.solution_)
+            values[problem.rows] = self._solve(part, None, None).F
+            scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
+        used = folds >= 0
+        return fit_calibration(
+            scores[used],
+            labels.class_index[candidates[used]],
+            self.offsets_,
+            labels.confidence[candidates[used]],
+        )
+
+    # -- answering -----------------------------------------------------------------------------------------------
+
+    def _decide(self, scores: Floats, reached: NDArray[np.bool_]) -> NDArray[Any]:
+        index = decide_index(scores + self.offsets_)
+        index[~reached] = self.class_prior_.argmax()
+        return np.asarray(self.classes_[index])
+
+    def _decision(self, scores: Floats, reached: NDArray[np.bool_]) -> Floats:
+        corrected = scores + self.offsets_
+        odds = np.log(self.class_prior_)
+        corrected[~reached] = odds[1:] - odds[:1] if corrected.shape[1] == 1 else odds
+        return corrected[:, 0] if corrected.shape[1] == 1 else corrected
+
+    def _probabilities(self, scores: Floats, reached: NDArray[np.bool_]) -> Floats:
+        probabilities = self.calibration_.probabilities(scores)
+        probabilities[~reached] = self.class_prior_
+        return probabilities
+
+    def _new_points(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+
+    def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        """Scores of points, and which of them a label reaches; in blocks, as each point brings k edges along."""
+        columns = self._columns()
+        blocks = [self._extend_block(X[start : start + BLOCK], columns) for start in range(0, X.shape[0], BLOCK)]
+        return np.concatenate([scores for scores, _ in blocks]), np.concatenate([reached for _, reached in blocks])
+
+    def _extend_block(self, X: Any, columns: tuple[Columns, ...]) -> tuple[Floats, NDArray[np.bool_]]:
+        values, degrees, reached = extend(
+            X,
+            self.graph_,
+            columns,
+            self.reached_,
+            normalized=self.normalized,
+            lambda1=self._used("lambda1"),
+            n_jobs=self.n_jobs,
+        )
+        return self._scores(values, degrees), reached
+
+    def _columns(self) -> tuple[Columns, ...]:
+        """The columns of the solution that are extended together, each with its term."""
+        if "columns" not in self._lazy:
+            if "terms" not in self._lazy:
+                self._lazy["terms"] = self._new_point_terms()
+            terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
+            parts = np.split(self.solution_, len(terms), axis=1)
+            self._lazy["columns"] = tuple(
+                Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True)
+            )
+        columns: tuple[Columns, ...] = self._lazy["columns"]
+        return columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        if "_lazy" in state:
+            # The columns are those of the solution once more.
+            state["_lazy"] = {name: made for name, made in state["_lazy"].items() if name != "columns"}
+        return state
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "transduction_")

@@ -1,0 +1,160 @@
+"""The choice between the engines, and how they are made; the package's docstring lists them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
+
+from homophily.exceptions import ApproximationWarning
+from homophily.relationship.cells import CellEngine
+from homophily.relationship.chebyshev import ChebyshevEngine
+from homophily.relationship.dense import DenseEngine
+from homophily.relationship.functions import Relationship
+from homophily.relationship.nufft import NufftEngine
+from homophily.relationship.nystrom import NystromEngine, choose_landmarks
+from homophily.relationship.tiles import TileEngine
+
+EngineName = Literal["auto", "dense", "tiles", "chebyshev", "cells", "nufft", "nystrom"]
+ENGINE_NAMES: tuple[EngineName, ...] = ("auto", "dense", "tiles", "chebyshev", "cells", "nufft", "nystrom")
+
+# Points up to which exact tiles are faster, by dimensions for "cells" (benchmarks: engines).
+TILES_BEAT_CELLS = {2: 600, 3: 5_000}
+TILES_BEAT_NYSTROM = 4_000
+# Relative error of the low-rank energy that is worth a warning.
+LOW_RANK_ERROR = 0.02
+
+
+class Engine(Protocol):
+    """Energy and gradient of one graph's relationships."""
+
+    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """tr(KᵀGK) at F (u, n), and its gradient (u, n); an infinite energy where F spreads too far for the engine."""
+
+
+class PartsEngine(Protocol):
+    """Energy and gradient of one graph's relationships, G's diagonal apart: repulsion Z and attraction −A of R = Z − A.
+
+    Any function of the two follows by the chain rule, such as w_Z Z − w_A A or (Z − A)/Z^β.
+    """
+
+    def __call__(
+        self, F: NDArray[np.float64]
+    ) -> tuple[tuple[float, NDArray[np.float64]], tuple[float, NDArray[np.float64]]]:
+        """Energy and gradient of G's off-diagonal entries (−A), then those of its diagonal (Z)."""
+
+
+def choose_engine(F: NDArray[np.float64], sigma_f: float, relationship: Relationship = "gaussian") -> EngineName:
+    """The engine expected to be fastest for F's dimensions and size; "nystrom" is a proposal to be checked.
+
+    All but "nystrom" are exact or keep to the tolerance, wherever F moves.
+    """
+    points, dimensions = F.shape
+    if relationship != "gaussian":
+        return "tiles"
+    if dimensions == 1:
+        return "chebyshev" if ChebyshevEngine.copes_with(float(np.ptp(F)), sigma_f) else "cells"
+    if points > TILES_BEAT_CELLS.get(dimensions, points):
+        return "cells"
+    if dimensions > 3 and points > TILES_BEAT_NYSTROM:
+        return "nystrom"
+    return "tiles"
+
+
+def make_engine(
+    laplacian: csr_array,
+    F: NDArray[np.float64],
+    sigma_f: float,
+    *,
+    engine: EngineName = "auto",
+    power: int = 1,
+    diagonal: NDArray[np.float64] | None = None,
+    powered: Callable[[], csr_array] | None = None,
+    targets: NDArray[np.float64] | None = None,
+    relationship: Relationship = "gaussian",
+    tolerance: float = 1e-9,
+    n_jobs: int | None = None,
+) -> tuple[EngineName, Engine]:
+    """The engine of that name for G = laplacian^power + diag(diagonal), and its name where "auto" chose it.
+
+    F is where the solve starts, ``targets`` (classes, n) where labels pull it. ``powered()`` gives the power itself
+    to the engines that need its entries; the others multiply p times by the sparser Laplacian. "auto" takes "nystrom"
+    only if its error at F is small. See :func:`make_parts` for the diagonal apart.
+    """
+    name = choose_engine(F, sigma_f, relationship) if engine == "auto" else engine
+    if relationship != "gaussian" and name not in ("dense", "tiles"):
+        raise ValueError(
+            f"The {name!r} engine works on Gaussian relationships only. Use engine='tiles' with "
+            f"relationship={relationship!r}."
+        )
+    if name == "nystrom":
+        landmarks = choose_landmarks(F, sigma_f, targets=targets)
+        low_rank = NystromEngine(laplacian, sigma_f, landmarks=landmarks, power=power, diagonal=diagonal, n_jobs=n_jobs)
+        if engine == "nystrom" or low_rank.error(F) <= LOW_RANK_ERROR:
+            return name, low_rank
+        name = "tiles"
+    if name == "tiles":
+        return name, TileEngine(
+            laplacian, sigma_f, power=power, diagonal=diagonal, relationship=relationship, n_jobs=n_jobs
+        )
+    G = laplacian if powered is None else powered()
+    if diagonal is not None:
+        G = csr_array(G + diags_array(diagonal))
+    if name == "chebyshev":
+        _check_dimensions(name, F, 1)
+        return name, ChebyshevEngine(G, sigma_f, n_jobs=n_jobs)
+    if name in ("cells", "nufft"):
+        _check_dimensions(name, F, 3)
+        kind = CellEngine if name == "cells" else NufftEngine
+        return name, kind(G, sigma_f, n_jobs=n_jobs, tolerance=tolerance)
+    return name, DenseEngine(G, sigma_f, relationship=relationship)
+
+
+def make_parts(
+    G: csr_array,
+    F: NDArray[np.float64],
+    sigma_f: float,
+    *,
+    engine: EngineName = "auto",
+    relationship: Relationship = "gaussian",
+    tolerance: float = 1e-9,
+    n_jobs: int | None = None,
+) -> tuple[EngineName, PartsEngine]:
+    """An engine that tells the energy of G's off-diagonal entries and that of its diagonal apart, and its name.
+
+    "cells" does so at hardly more cost than their sum, the others evaluate twice. The diagonal alone, Z = tr(KᵀDK), is
+    ``make_engine(D, …)`` with D a diagonal matrix.
+    """
+    name, whole = make_engine(
+        G, F, sigma_f, engine=engine, relationship=relationship, tolerance=tolerance, n_jobs=n_jobs
+    )
+    if isinstance(whole, CellEngine):
+        return name, whole.parts
+    diagonal = csr_array(diags_array(G.diagonal()))
+    pair = [
+        make_engine(part, F, sigma_f, engine=name, relationship=relationship, tolerance=tolerance, n_jobs=n_jobs)[1]
+        for part in (csr_array(G - diagonal), diagonal)
+    ]
+    return name, lambda F: (pair[0](F), pair[1](F))
+
+
+def warn_of_error(error: float | None, stacklevel: int) -> None:
+    """Say so when a low-rank energy is far off; None is the error of an engine that has a tolerance."""
+    if error is not None and error > LOW_RANK_ERROR:
+        warnings.warn(
+            f"The 'nystrom' engine is off by {100 * error:.2g} % in the relationship energy: the values are too spread "
+            "out in units of sigma_f for its landmarks. Use engine='tiles', or a larger sigma_f.",
+            ApproximationWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> None:
+    if F.shape[1] > most:
+        raise ValueError(
+            f"The {name!r} engine works on F of at most {most} column{'s' * (most > 1)}. Got {F.shape[1]} instead."
+        )

@@ -1,0 +1,1 @@
+"""The energies that are minimised, and the methods that minimise them."""

@@ -1,0 +1,289 @@
+"""Implicit relationship regularisation (IRR): the sparse linear system behind the first answer.
+
+Here lives the solution of ``(H + λ1 L^p) F = H T``. Products with L are in :mod:`homophily.graph.laplacian`; what is
+done with F lives elsewhere.
+
+Two methods, because their weaknesses do not meet. Conjugate gradients need about (diameter of the graph)^p iterations:
+few on graphs of high-dimensional data, where a factorisation fills up; many on chains and surfaces, where the
+factorisation stays sparse. :func:`~homophily.graph.laplacian.choose_method` reads both costs off one breadth-first
+search; what it cannot see, the spread of the weights, shows while they iterate.
+
+Sums over points are taken in blocks of fixed size, so the thread count changes no bit of any result.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import splu
+from sklearn.exceptions import ConvergenceWarning
+
+from homophily.graph.laplacian import (
+    MAX_ITER,
+    Blocks,
+    Floats,
+    Method,
+    apply_power,
+    expected_iterations,
+    power_diagonal,
+    sparse_power,
+)
+
+
+@dataclass(frozen=True)
+class IRRSolution:
+    """F with the way it was found; ``residual`` is the largest column's ‖diag(A)⁻¹(HT − AF)‖ / ‖F‖."""
+
+    solution: Floats
+    iterations: int
+    residual: float
+    method: Method
+
+
+@njit(cache=True, nogil=True)
+def _close_product(h: Any, lambda1: float, p: Any, q: Any, sums: Any, bounds: Any, begin: int, end: int) -> None:
+    """Set q ← h p + λ1 q, and pᵀq of each block of rows."""
+    for block in range(begin, end):
+        sums[block] = 0.0
+        for i in range(bounds[block], bounds[block + 1]):
+            for c in range(p.shape[1]):
+                q[i, c] = h[i] * p[i, c] + lambda1 * q[i, c]
+                sums[block, c] += p[i, c] * q[i, c]
+
+
+@njit(cache=True, nogil=True)
+def _advance(
+    alpha: Any, scale: Any, p: Any, q: Any, x: Any, r: Any, sums: Any, bounds: Any, begin: int, end: int
+) -> None:
+    """Set x ← x + αp, r ← r − αq, and rᵀz, zᵀz, xᵀx of each block of rows, with z = scale · r."""
+    for block in range(begin, end):
+        sums[block] = 0.0
+        for i in range(bounds[block], bounds[block + 1]):
+            for c in range(p.shape[1]):
+                x[i, c] += alpha[c] * p[i, c]
+                r[i, c] -= alpha[c] * q[i, c]
+                z = scale[i] * r[i, c]
+                sums[block, 0, c] += r[i, c] * z
+                sums[block, 1, c] += z * z
+                sums[block, 2, c] += x[i, c] * x[i, c]
+
+
+@njit(cache=True, nogil=True)
+def _turn(beta: Any, scale: Any, r: Any, p: Any, bounds: Any, begin: int, end: int) -> None:
+    """Set p ← scale · r + βp."""
+    for i in range(bounds[begin], bounds[end]):
+        for c in range(p.shape[1]):
+            p[i, c] = scale[i] * r[i, c] + beta[c] * p[i, c]
+
+
+class _System:
+    """A = H + λ1 L^p, applied by p products with L and never formed."""
+
+    def __init__(
+        self, laplacian: csr_array, power: int, confidence: Floats, lambda1: float, columns: int, n_jobs: int | None
+    ) -> None:
+        self.laplacian, self.power, self.confidence, self.lambda1 = laplacian, power, confidence, lambda1
+        self.blocks = Blocks(laplacian, columns, n_jobs)
+        diagonal = confidence + lambda1 * power_diagonal(laplacian, power)
+        # A row of zeros (an isolated point without label) asks for nothing and stays where it is.
+        self.scale = np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > 0)
+        self._spare = [np.empty((laplacian.shape[0], columns)) for _ in range(min(power - 1, 2))]
+        self._sums = np.empty((self.blocks.count, columns))
+
+    def product(self, x: Floats, out: Floats) -> Floats:
+        """``out ← A x``, and the columns' xᵀAx."""
+        source = x
+        for step in range(self.power):
+            target = out if step == self.power - 1 else self._spare[step % 2]
+            self.blocks.multiply(self.laplacian, source, target)
+            source = target
+        self.blocks.run(_close_product, self.confidence, self.lambda1, x, out, self._sums)
+        total: Floats = self._sums.sum(axis=0)
+        return total
+
+    def residual(self, x: Floats, b: Floats) -> tuple[Floats, float]:
+        """The residual b − Ax, and its size as :class:`IRRSolution` states it."""
+        r = np.empty_like(x)
+        self.product(x, r)
+        np.subtract(b, r, out=r)
+        return r, _relative(np.linalg.norm(self.scale[:, None] * r, axis=0), np.linalg.norm(x, axis=0))
+
+    def matrix(self) -> csr_array:
+        """A as a sparse matrix."""
+        return csr_array(diags_array(self.confidence) + self.lambda1 * sparse_power(self.laplacian, self.power))
+
+
+def _relative(size: Floats, of: Floats) -> float:
+    return float(np.max(np.divide(size, of, out=np.where(size > 0, np.inf, 0.0), where=of > 0), initial=0.0))
+
+
+def _conjugate_gradients(
+    system: _System, x: Floats, r: Floats, tolerance: float, max_iter: int, callback: Callable[[int, float], object]
+) -> int:
+    """Improve ``x`` in place from its residual ``r``, which is used up; columns walk together, each by its own steps.
+
+    Preconditioned by the diagonal: it takes λ1 out of the condition number, as labelled rows are near the identity
+    and the others all carry the factor λ1.
+    """
+    blocks, scale = system.blocks, system.scale
+    p, q, sums = scale[:, None] * r, np.empty_like(r), np.empty((blocks.count, 3, r.shape[1]))
+    rz = np.einsum("ij,ij->j", r, p)
+    for iteration in range(1, max_iter + 1):
+        pq = system.product(p, q)
+        # A column that has reached 0 has pᵀAp = 0 and stands still.
+        alpha = np.divide(rz, pq, out=np.zeros_like(rz), where=pq > 0)
+        blocks.run(_advance, alpha, scale, p, q, x, r, sums)
+        rz_new, zz, xx = sums.sum(axis=0)
+        residual = _relative(np.sqrt(zz), np.sqrt(xx))
+        callback(iteration, residual)
+        if residual <= tolerance:
+            return iteration
+        blocks.run(_turn, np.divide(rz_new, rz, out=np.zeros_like(rz), where=rz > 0), scale, r, p)
+        rz = rz_new
+    return max_iter
+
+
+def _solve_directly(system: _System, b: Floats) -> Floats:
+    """Factorise A, scaled to a unit diagonal, and refine the solution once."""
+    root = np.sqrt(system.scale)
+    scaled = diags_array(root) @ system.matrix() @ diags_array(root)
+    try:
+        factors = splu(
+            scaled.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            "The 'lambda1' parameter of the linear solve must leave room for the labels beside the graph in float64. "
+            f"Got {system.lambda1} instead, for which the system is singular."
+        ) from error
+    x = root[:, None] * factors.solve(root[:, None] * b)
+    r, _ = system.residual(x, b)
+    x += root[:, None] * factors.solve(root[:, None] * r)
+    return np.ascontiguousarray(x)
+
+
+def solve_irr(
+    laplacian: csr_array,
+    confidence: Floats,
+    targets: Floats,
+    lambda1: float,
+    *,
+    power: int = 1,
+    method: Method | None = None,
+    tolerance: float = 1e-12,
+    max_iter: int = MAX_ITER,
+    initial: Floats | None = None,
+    n_jobs: int | None = None,
+    callback: Callable[[int, float], object] | None = None,
+) -> IRRSolution:
+    """The minimiser F of ``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``, that is of ``(H + λ1 L^p) F = H T``.
+
+    ``laplacian`` is any sparse symmetric positive semi-definite matrix; give L and ``power`` rather than L^p, as
+    products with L are cheaper. ``confidence`` is h ≥ 0 with shape (u,), ``targets`` T with shape (u, n).
+    In a component without any confidence the energy does not tell values apart, and F is 0 there.
+
+    ``method=None`` takes what ``choose_method`` expects to be faster, and factorises when conjugate gradients have
+    taken as long as that would: narrow weights need far more of them than a graph's shape tells. They start from
+    ``initial``; ``callback(iteration, residual)`` may raise to cancel them (a factorisation calls it once, at its end).
+    They stop when a Jacobi step would change F by less than ``tolerance``, relative to F; the error itself is larger by
+    the graph's condition (10 to 1,000 times). A ``ConvergenceWarning`` tells that ``max_iter`` came first.
+    """
+    h, T = _checked(laplacian, confidence, targets, lambda1, power)
+    F = np.zeros_like(T)
+    _, component = connected_components(laplacian, directed=False)
+    labelled = np.bincount(component, weights=h) > 0
+    rows = np.flatnonzero(labelled[component])
+    if rows.size == 0 or T.shape[1] == 0:
+        return IRRSolution(F, 0, 0.0, "cg")
+    L = laplacian if rows.size == len(h) else csr_array(laplacian[rows][:, rows])
+    system = _System(L, power, h[rows], float(lambda1), T.shape[1], n_jobs)
+    b = system.confidence[:, None] * T[rows]
+    patience: float = max_iter
+    if method is None:
+        needed, patience = expected_iterations(L, power, T.shape[1])
+        method = "direct" if patience < needed else "cg"
+    iterations = 0
+    if method == "cg":
+        x = np.zeros_like(b) if initial is None else np.array(np.reshape(initial, T.shape)[rows], dtype=np.float64)
+        iterations, residual = _iterate(system, x, b, tolerance, int(min(patience, max_iter)), callback)
+        if residual > tolerance and patience < max_iter:
+            method = "direct"
+        elif residual > tolerance:
+            warnings.warn(
+                f"The IRR solution stopped at a residual of {residual:.1e} after {iterations} iterations, tolerance "
+                f"{tolerance:.1e}: raise max_iter, the tolerance or lambda1.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+    if method == "direct":
+        x = _solve_directly(system, b)
+        _, residual = system.residual(x, b)
+        if callback is not None:
+            callback(iterations, residual)
+    F[rows] = x
+    return IRRSolution(F, iterations, residual, method)
+
+
+def _iterate(
+    system: _System,
+    x: Floats,
+    b: Floats,
+    tolerance: float,
+    max_iter: int,
+    callback: Callable[[int, float], object] | None,
+) -> tuple[int, float]:
+    iterations = 0
+
+    def report(step: int, residual: float) -> None:
+        if callback is not None:
+            callback(iterations + step, residual)
+
+    r, residual = system.residual(x, b)
+    # The updated residual drifts from the true one; starting again from the true one removes the drift.
+    while residual > tolerance and iterations < max_iter:
+        before = residual
+        iterations += _conjugate_gradients(system, x, r, tolerance, max_iter - iterations, report)
+        r, residual = system.residual(x, b)
+        if residual > before / 2:
+            break
+    return iterations, residual
+
+
+def _checked(
+    laplacian: csr_array, confidence: Floats, targets: Floats, lambda1: float, power: int
+) -> tuple[Floats, Floats]:
+    h = np.ascontiguousarray(confidence, dtype=np.float64)
+    T = np.ascontiguousarray(targets, dtype=np.float64)
+    sentence = "The '{}' parameter of solve_irr must be {}. Got {} instead."
+    if not (np.isfinite(lambda1) and lambda1 > 0):
+        raise ValueError(sentence.format("lambda1", "a float in the range (0, inf)", repr(lambda1)))
+    if power < 1:
+        raise ValueError(sentence.format("power", "an int in the range [1, inf)", repr(power)))
+    u = laplacian.shape[0]
+    if h.shape != (u,) or not np.all(np.isfinite(h) & (h >= 0)):
+        raise ValueError(sentence.format("confidence", f"{u} finite numbers ≥ 0", f"an array of shape {h.shape}"))
+    if T.ndim != 2 or len(T) != u or not np.isfinite(T).all():
+        raise ValueError(sentence.format("targets", f"a finite array of {u} rows", f"an array of shape {T.shape}"))
+    return h, T
+
+
+def irr_energy(
+    F: Floats,
+    laplacian: csr_array,
+    confidence: Floats,
+    targets: Floats,
+    lambda1: float,
+    *,
+    power: int = 1,
+    n_jobs: int | None = None,
+) -> float:
+    """``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``."""
+    smooth = apply_power(laplacian, power, F, n_jobs)
+    return float(np.sum(confidence[:, None] * (F - targets) ** 2) + lambda1 * np.sum(F * smooth))

@@ -1,0 +1,132 @@
+"""The energy that ERR classification minimises, and the preconditioner that makes its minimisation short.
+
+    E(F) = Σ_i h_i‖f_i − t_i‖² + λ1 tr(FᵀGF) + λ2/r · R(F),      G = L^p
+
+with R the relationship energy and r the relationships a point has (u, or |N_K|): dividing by r keeps
+λ2 comparable with λ1 whatever the number of points. The paper's λ2 is λ2/r here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from homophily.graph.laplacian import apply_power, power_diagonal
+from homophily.relationship.choose import Engine
+from homophily.solve.nonlinear_cg import NonlinearCG, State
+
+Floats = NDArray[np.float64]
+
+
+class LabelEnergy:
+    """E(F) and its gradient; a call is one evaluation."""
+
+    def __init__(
+        self,
+        laplacian: csr_array,
+        power: int,
+        confidence: Floats,
+        targets: Floats,
+        lambda1: float,
+        relationships: Engine,
+        relationship_weight: float,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.laplacian, self.power = laplacian, power
+        self.confidence, self.targets = confidence[:, None], targets
+        self.lambda1 = lambda1
+        self.relationships, self.relationship_weight = relationships, relationship_weight
+        self.n_jobs = n_jobs
+
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
+        """Energy and gradient at F (u, n)."""
+        energy, gradient = self.relationships(F)
+        misfit = F - self.targets
+        pull = self.confidence * misfit
+        smooth = apply_power(self.laplacian, self.power, F, self.n_jobs)
+        energy *= self.relationship_weight
+        energy += float(np.vdot(pull, misfit)) + self.lambda1 * float(np.vdot(F, smooth))
+        gradient *= self.relationship_weight
+        gradient += 2.0 * pull
+        gradient += 2.0 * self.lambda1 * smooth
+        return energy, gradient
+
+
+def descend_labels(
+    laplacian: csr_array,
+    power: int,
+    confidence: Floats,
+    targets: Floats,
+    lambda1: float,
+    relationships: Engine,
+    weight: float,
+    F: Floats,
+    *,
+    curvature: float | None,
+    warm: bool,
+    max_iter: int,
+    tolerance: float,
+    callback: Callable[..., object] | None,
+    n_jobs: int | None = None,
+) -> State:
+    """Minimise the energy from F; ``curvature`` is the preconditioner's c, None goes without it."""
+    energy = LabelEnergy(laplacian, power, confidence, targets, lambda1, relationships, weight, n_jobs)
+    preconditioner = None
+    if curvature is not None:
+        preconditioner = PolynomialPreconditioner(laplacian, power, confidence, curvature, n_jobs)
+    # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
+    scale = weight * float(np.linalg.norm(relationships(F)[1])) if warm else None
+    return NonlinearCG(energy, max_iter, tolerance, preconditioner, scale).run(F, callback)
+
+
+class PolynomialPreconditioner:
+    """Approximate inverse of M = H + c (G + εI): a fixed number of Chebyshev steps, hence linear and positive definite.
+
+    Near two clusters of values, R's curvature is about G/σ_f² times half the relationships of a point, so
+    c = λ1 + λ2/(2σ_f²) makes M close to the energy's Hessian. ε keeps the smoothest directions, in which R is not like
+    G at all, from running away; with ε = 0.1 the condition number is below 50, and a few steps are enough.
+    """
+
+    SHIFT = 0.1
+    STEPS = 8
+
+    def __init__(
+        self, laplacian: csr_array, power: int, confidence: Floats, scale: float, n_jobs: int | None = None
+    ) -> None:
+        self.laplacian, self.power, self.n_jobs = laplacian, power, n_jobs
+        self.scale = scale
+        own = power_diagonal(laplacian, power)
+        shift = self.SHIFT * float(own.mean() or 1.0)
+        self.shifted = (confidence + scale * shift)[:, None]
+        diagonal = self.shifted[:, 0] + scale * own
+        self.root = (diagonal**-0.5)[:, None]
+        # Gershgorin bounds the largest eigenvalue of the Jacobi-scaled M (|L|^p 1 ≥ |L^p| 1), the shift the smallest.
+        rows = self.shifted[:, 0] + scale * apply_power(abs(laplacian), power, np.ones((len(own), 1)), n_jobs)[:, 0]
+        largest, smallest = float(np.max(rows / diagonal)), float(np.min(self.shifted[:, 0] / diagonal))
+        self.centre, self.radius = (largest + smallest) / 2, (largest - smallest) / 2
+
+    def __call__(self, gradient: Floats) -> Floats:
+        """M⁻¹ gradient, nearly."""
+        if self.radius == 0.0:
+            return self.root**2 * gradient / self.centre
+        residual = self.root * gradient
+        ratio = self.centre / self.radius
+        rho = 1.0 / ratio
+        step = residual / self.centre
+        solution = step.copy()
+        for _ in range(self.STEPS - 1):
+            scaled = self.root * step
+            product = self.scale * self._smooth(scaled)
+            residual -= self.root * (self.shifted * scaled + product)
+            following = 1.0 / (2.0 * ratio - rho)
+            step *= following * rho
+            step += (2.0 * following / self.radius) * residual
+            solution += step
+            rho = following
+        return self.root * solution
+
+    def _smooth(self, F: Floats) -> Floats:
+        return apply_power(self.laplacian, self.power, F, self.n_jobs)

@@ -1,0 +1,274 @@
+"""Values for points that were not there in ``fit``: the energy in f(x) alone, everything else fixed.
+
+A new point is attached to its k nearest stored points. With a_j the normalised edge weights, its energy is
+
+    E(f) = λ1 (‖f‖² − 2 fᵀΣ_j a_j f_j) + λ2/u [ (1 − r) g(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) + ĝ(f)/d ]
+
+with r = (1 − repulsion)(1 − Σ_j a_j), what is left out of the point's own row sum (λ2 = 0 for IRR, whose minimum is
+Σ_j a_j f_j). The Gauss sums g over the stored values and ĝ over the stored edges are smooth, so each is kept as a few
+Gaussians at landmark positions. Powers of the Laplacian are extended with p = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csr_array
+
+from homophily.graph.knn_graph import KNNGraph
+from homophily.relationship.edges import UpperEdges
+from homophily.relationship.functions import exp_negative
+from homophily.relationship.nystrom import choose_landmarks
+from homophily.threads import even_rows, run_chunks, thread_count
+
+Floats = NDArray[np.float64]
+
+MAX_LANDMARKS = 256
+MAX_STEPS = 50
+BLOCK = 16_384
+
+
+class GaussSums(NamedTuple):
+    """g/u and ĝ/u as Σ_z coefficients_z exp(−2‖x − z‖²/σ_f²)."""
+
+    landmarks: Floats
+    stored: Floats
+    """Coefficients of g/u."""
+    edges: Floats
+    """Coefficients of ĝ/u."""
+
+
+class RelationshipTerm(NamedTuple):
+    """What ERR adds to a new point's energy."""
+
+    sigma_f: float
+    lambda2: float
+    repulsion: float
+    sums: GaussSums
+
+
+class Columns(NamedTuple):
+    """Columns of F whose new values are found together, contiguous in memory."""
+
+    F: Floats
+    relationships: RelationshipTerm | None
+
+
+def gauss_sums(F: Floats, G: csr_array, sigma_f: float) -> GaussSums:
+    """Project the mean of the Gauss sums over values and edges onto Gaussians at landmarks chosen among the values."""
+    narrow = sigma_f / np.sqrt(2.0)
+    landmarks = choose_landmarks(F, narrow, most=MAX_LANDMARKS, tolerance=1e-4)
+    edges = UpperEdges.of(G)
+    at_landmarks = np.zeros((len(landmarks), 2))
+    for start in range(0, len(F), BLOCK):
+        block = F[start : start + BLOCK]
+        kernel = _kernel(landmarks, block, narrow)
+        at_landmarks += kernel @ np.column_stack([np.ones(len(block)), edges.diagonal[start : start + BLOCK]])
+    for start in range(0, edges.rows.size, BLOCK):
+        part = slice(start, start + BLOCK)
+        ends, others = F[edges.rows[part]], F[edges.cols[part]]
+        weights = edges.doubled[part] * np.exp(-np.sum((ends - others) ** 2, axis=1) / (2 * sigma_f**2))
+        at_landmarks[:, 1] += _kernel(landmarks, (ends + others) / 2, narrow) @ weights
+    gram = _kernel(landmarks, landmarks, narrow)
+    gram[np.diag_indices_from(gram)] += 1e-10
+    stored, adjoint = cho_solve(cho_factor(gram), at_landmarks / len(F)).T
+    return GaussSums(landmarks, np.ascontiguousarray(stored), np.ascontiguousarray(adjoint))
+
+
+def _kernel(Z: Floats, F: Floats, width: float) -> Floats:
+    squares = np.sum(Z**2, axis=1)[:, None] + np.sum(F**2, axis=1) - 2.0 * Z @ F.T
+    return np.asarray(np.exp(-np.maximum(squares, 0.0) / width**2))
+
+
+def extend(
+    X: Any,
+    graph: KNNGraph,
+    columns: Sequence[Columns],
+    known: NDArray[np.bool_],
+    *,
+    normalized: bool,
+    lambda1: float,
+    n_jobs: int | None = None,
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Values (m, n) and degrees (m,) of new points, and which of them have a neighbour whose value is ``known``.
+
+    X is validated. A point at distance 0 from a stored one has the stored value and degree; where several are that
+    close, the lowest index counts.
+    """
+    indices, distances, weights = graph.attach_validated(X)
+    weights = np.where(known[indices], weights, 0.0)
+    own = weights.sum(axis=1)
+    reached = own > 0.0
+    degree = np.where(reached, own, 1.0)
+    degrees = graph.degrees
+    if normalized:
+        stored = degrees[indices]
+        # Root by root: the product of two tiny degrees would underflow.
+        shares = weights / np.sqrt(degree)[:, None] / np.sqrt(np.where(stored > 0.0, stored, 1.0))
+    else:
+        shares = weights / degree[:, None]
+    damping = np.ones_like(degree) if normalized else degree
+    # Weights alone may list no neighbour at all.
+    copies = np.flatnonzero(distances[:, 0] == 0.0) if distances.shape[1] else np.empty(0, dtype=np.intp)
+    twins = indices[copies, 0] if copies.size else copies
+    parts = []
+    for F, relationships in columns:
+        values = np.einsum("mk,mkn->mn", shares, F[indices])
+        if relationships is not None:
+            values = _minimise(values, shares, indices, damping, F, lambda1, relationships, n_jobs)
+        values[copies] = F[twins]
+        parts.append(values)
+    own[copies], reached[copies] = degrees[twins], known[twins]
+    return np.hstack(parts), own, reached
+
+
+def _minimise(
+    linear: Floats,
+    shares: Floats,
+    indices: NDArray[np.int32],
+    damping: Floats,
+    F: Floats,
+    lambda1: float,
+    relationships: RelationshipTerm,
+    n_jobs: int | None,
+) -> Floats:
+    """Gradient steps of Barzilai and Borwein's length that never raise the energy, from IRR's value."""
+    sigma_f, weight, repulsion, sums = relationships
+    own_weight = 1.0 - (1.0 - repulsion) * (1.0 - shares.sum(axis=1))
+    values = linear.copy()
+    # The first step takes the curvature that the optimiser's preconditioner assumes.
+    first_step = 0.5 / (lambda1 + weight / (2.0 * sigma_f**2))
+    chunks = min(thread_count(n_jobs), max(1, len(linear) // 64))
+    cuts = even_rows(len(linear), chunks)
+    positions = np.ascontiguousarray(sums.landmarks.T)
+
+    def run(chunk: int) -> None:
+        part = slice(cuts[chunk], cuts[chunk + 1])
+        _descend(
+            values[part],
+            linear[part],
+            shares[part],
+            indices[part],
+            own_weight[part],
+            damping[part],
+            F,
+            lambda1,
+            weight,
+            sigma_f**-2,
+            positions,
+            sums.stored,
+            sums.edges,
+            first_step,
+        )
+
+    run_chunks(run, chunks)
+    return values
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+def _add_gauss_sum(x, scale, positions, coefficients, inverse, buffer, gradient):  # type: ignore[no-untyped-def]
+    """Return scale · Σ_z c_z exp(−2‖x − z‖²/σ²) and add its gradient."""
+    n, m = positions.shape
+    for z in range(m):
+        buffer[z] = 0.0
+    for d in range(n):
+        for z in range(m):
+            buffer[z] += (x[d] - positions[d, z]) * (x[d] - positions[d, z])
+    total = 0.0
+    for z in range(m):
+        buffer[z] = coefficients[z] * exp_negative(2.0 * inverse * buffer[z])
+    for z in range(m):
+        total += buffer[z]
+    for d in range(n):
+        slope = 0.0
+        for z in range(m):
+            slope += buffer[z] * (positions[d, z] - x[d])
+        gradient[d] += scale * 4.0 * inverse * slope
+    return scale * total
+
+
+@njit(cache=True, nogil=True)
+def _new_point_energy(  # type: ignore[no-untyped-def]
+    f, linear, shares, indices, F, lambda1, weight, inverse, positions, stored, own, buffer, middle, pull, gradient
+):
+    """E(f) and its gradient; ``own`` holds the coefficients of (1 − r)g + ĝ/d."""
+    n = f.size
+    energy = 0.0
+    for d in range(n):
+        energy += lambda1 * f[d] * (f[d] - 2.0 * linear[d])
+        gradient[d] = 2.0 * lambda1 * (f[d] - linear[d])
+    energy += _add_gauss_sum(f, weight, positions, own, inverse, buffer, gradient)
+    for e in range(shares.size):
+        if shares[e] == 0.0:
+            continue
+        square = 0.0
+        for d in range(n):
+            middle[d] = 0.5 * (f[d] + F[indices[e], d])
+            pull[d] = 0.0
+            square += (f[d] - F[indices[e], d]) ** 2
+        strength = -2.0 * weight * shares[e] * np.exp(-0.5 * inverse * square)
+        part = _add_gauss_sum(middle, strength, positions, stored, inverse, buffer, pull)
+        energy += part
+        for d in range(n):
+            gradient[d] += 0.5 * pull[d] - part * inverse * (f[d] - F[indices[e], d])
+    return energy
+
+
+@njit(cache=True, nogil=True)
+def _descend(  # type: ignore[no-untyped-def]
+    values,
+    linear,
+    shares,
+    indices,
+    own_weight,
+    damping,
+    F,
+    lambda1,
+    weight,
+    inverse,
+    positions,
+    stored,
+    edges,
+    first_step,
+):
+    n = values.shape[1]
+    buffer = np.empty(positions.shape[1])
+    middle, pull, trial = np.empty(n), np.empty(n), np.empty(n)
+    gradient, following = np.empty(n), np.empty(n)
+    for i in range(values.shape[0]):
+        f = values[i]
+        own = own_weight[i] * stored + edges / damping[i]
+        rest = (linear[i], shares[i], indices[i], F, lambda1, weight, inverse, positions, stored, own)
+        energy = _new_point_energy(f, *rest, buffer, middle, pull, gradient)
+        step = first_step
+        for _ in range(MAX_STEPS):
+            lower = False
+            for _ in range(20):
+                for d in range(n):
+                    trial[d] = f[d] - step * gradient[d]
+                trial_energy = _new_point_energy(trial, *rest, buffer, middle, pull, following)
+                # Close to the minimum the energy no longer tells points apart, but the gradient does.
+                level = trial_energy <= energy + 1e-14 * abs(energy)
+                if trial_energy < energy or (level and np.sum(following**2) < np.sum(gradient**2)):
+                    lower = True
+                    break
+                step *= 0.25
+            if not lower:
+                break
+            moved, turned, largest = 0.0, 0.0, 0.0
+            for d in range(n):
+                change = trial[d] - f[d]
+                moved += change * change
+                turned += change * (following[d] - gradient[d])
+                largest = max(largest, abs(change))
+                f[d] = trial[d]
+                gradient[d] = following[d]
+            energy = trial_energy
+            if largest * largest * inverse < 1e-20:
+                break
+            step = moved / turned if turned > 0.0 else 2.0 * step

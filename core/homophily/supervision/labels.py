@@ -1,0 +1,128 @@
+"""From a user's labels to targets and confidences, and from scores back to classes.
+
+Binary problems have one score column (class 1 is +1), others one column a class with one-hot targets. Offsets that are
+added to the scores before the decision live in ``class_shares``, probabilities in ``calibration``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import column_or_1d
+from sklearn.utils._missing import is_pandas_na
+from sklearn.utils.multiclass import check_classification_targets
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels as the energies want them: u points, C classes, n = 1 column for two classes and C for more."""
+
+    #: The C classes, sorted.
+    classes: NDArray[Any]
+    #: T with shape (u, n); rows without label are 0.
+    targets: Floats
+    #: h with shape (u,); 0 where there is no label.
+    confidence: Floats
+    #: The most likely class of each labelled point as a position in ``classes``, −1 for the others.
+    class_index: NDArray[np.intp]
+    #: Confidence given to each class, with shape (C,).
+    counts: Floats
+
+
+def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
+    """Read labels: one class a point, or a row of class shares a point.
+
+    ``y`` with one dimension: −1, NaN, None and "" mean unlabelled. With two dimensions (u × C): each row is the
+    point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means unlabelled.
+    ``sample_weight`` ≥ 0 is the confidence in each label; 0 is as good as no label.
+    """
+    values = class_array(y)
+    if values.ndim == 2 and values.shape[1] > 1:
+        classes, shares = _read_shares(values)
+    else:
+        classes, shares = _read_classes(column_or_1d(values, warn=True))
+    confidence = shares.any(axis=1) * _read_weights(sample_weight, len(shares))
+    labelled = confidence > 0
+    if not labelled.any():
+        raise ValueError(
+            "No labelled point: y must hold at least one label of each of two classes, with a sample_weight above zero."
+        )
+    counts = confidence @ shares
+    seen = counts > 0
+    if seen.sum() < 2:
+        raise ValueError("The number of classes has to be greater than one; got 1 class among the labelled points.")
+    if values.ndim == 1 or values.shape[1] == 1:
+        classes, shares, counts = classes[seen], shares[:, seen], counts[seen]
+    shares = np.where(labelled[:, None], shares, 0.0)
+    targets = shares[:, 1:] - shares[:, :1] if len(classes) == 2 else shares
+    index = np.where(labelled, shares.argmax(axis=1), -1)
+    return Labels(classes, np.ascontiguousarray(targets), confidence, index, counts)
+
+
+def class_array(y: ArrayLike) -> NDArray[Any]:
+    """The entries of ``y`` in a type that can be sorted; −1, NaN and None beside strings stay what they are."""
+    values = np.asarray(y)
+    is_mixed = values.dtype.kind in "US" and not isinstance(y, np.ndarray)
+    # NumPy's sort of its StringDType (kind T) crashes the process for some orders.
+    return np.asarray(y, dtype=object) if is_mixed or values.dtype.kind == "T" else values
+
+
+def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
+    labelled = np.array([_is_label(value) for value in y], dtype=bool) if y.dtype.kind in "OUS" else _numeric(y)
+    known = y[labelled]
+    if known.size == 0:
+        return np.empty(0, dtype=y.dtype), np.zeros((len(y), 0))
+    if known.dtype.kind == "O":
+        # None and −1 beside strings made this an object array; what is left has a type of its own.
+        known = np.array(known.tolist())
+    if known.dtype.kind == "f" and np.isinf(known).any():
+        raise ValueError("Input y contains infinity.")
+    check_classification_targets(known)
+    classes, index = np.unique(known, return_inverse=True)
+    shares = np.zeros((len(y), len(classes)))
+    shares[np.flatnonzero(labelled), index] = 1.0
+    return classes, shares
+
+
+def _numeric(y: NDArray[Any]) -> NDArray[np.bool_]:
+    if y.dtype.kind == "b":
+        return np.ones(len(y), dtype=bool)
+    return np.asarray((y != -1) & ~np.isnan(y))
+
+
+def _is_label(value: object) -> bool:
+    missing = value is None or is_pandas_na(value) or (isinstance(value, float) and np.isnan(value))
+    return not missing and not (isinstance(value, str | bytes) and len(value) == 0) and value != -1
+
+
+def _read_shares(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
+    shares = y.astype(np.float64)
+    if not np.all(np.isfinite(shares) & (shares >= 0)):
+        raise ValueError("The 'y' parameter of fit must be finite and non-negative when it holds class shares.")
+    mass = shares.sum(axis=1, keepdims=True)
+    return np.arange(y.shape[1]), np.divide(shares, mass, out=np.zeros_like(shares), where=mass > 0)
+
+
+def _read_weights(sample_weight: ArrayLike | None, points: int) -> Floats:
+    if sample_weight is None:
+        return np.ones(points)
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (points,):
+        raise ValueError(f"sample_weight.shape == {weight.shape}, expected {(points,)}!")
+    if not np.isfinite(weight).all():
+        raise ValueError("Input sample_weight contains NaN or infinity.")
+    if (weight < 0).any():
+        raise ValueError("Negative values in data passed to `sample_weight`.")
+    return weight
+
+
+def decide_index(corrected: Floats) -> NDArray[np.intp]:
+    """Class positions for scores whose offsets are already added; ties go to the first class."""
+    if corrected.shape[1] == 1:
+        return np.asarray(corrected[:, 0] > 0, dtype=np.intp)
+    return np.asarray(corrected.argmax(axis=1))

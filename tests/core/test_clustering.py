@@ -1,0 +1,65 @@
+"""ERRClustering: clusters that obey links."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris, make_blobs, make_moons
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, KNNGraph
+from homophily.estimators.partition import dominant_label_error
+from homophily.supervision.links import draw_links
+
+
+@parametrize_with_checks([ERRClustering(n_clusters=2, n_neighbors=3, max_iter=5, random_state=0)])
+def test_scikit_learn_conventions_hold(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContradictingLinksWarning)
+        warnings.simplefilter("ignore", DisconnectedGraphWarning)
+        check(estimator)
+
+
+def test_links_correct_what_the_graph_alone_gets_wrong():
+    X, y = load_iris(return_X_y=True)
+    links = draw_links(y, 250, 250, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DisconnectedGraphWarning)
+        graph = KNNGraph(symmetrize="max").fit(X)
+        alone = ERRClustering(3, random_state=0).fit(graph)
+        linked = ERRClustering(3, random_state=0).fit(graph, must_link=links.must, cannot_link=links.cannot)
+    assert dominant_label_error(alone.labels_, y) > 0.05
+    assert dominant_label_error(linked.labels_, y) == 0.0
+    assert len(linked.divided_must_) == len(linked.joined_cannot_) == 0
+
+
+def test_number_of_clusters_is_suggested_by_the_gap():
+    X, y = make_blobs(300, centers=4, n_features=10, random_state=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DisconnectedGraphWarning)
+        clusters = ERRClustering(random_state=0).fit(X)
+    assert clusters.n_clusters_ == 4
+    assert dominant_label_error(clusters.labels_, y) < 0.02
+
+
+def test_links_that_no_cluster_obeys_are_listed():
+    X, _ = make_moons(100, noise=0.05, random_state=0)
+    clusters = ERRClustering(2, lambda3=0.0, link_edges=0.0, random_state=0)
+    clusters.fit(X, must_link=[(0, 1), (2, 3)], cannot_link=[(4, 5), (6, 7)])
+    together = clusters.labels_[[0, 2, 4, 6]] == clusters.labels_[[1, 3, 5, 7]]
+    assert len(clusters.divided_must_) == np.count_nonzero(~together[:2])
+    assert len(clusters.joined_cannot_) == np.count_nonzero(together[2:])
+
+
+def test_labels_are_numbered_by_appearance_and_repeat():
+    X, _ = make_moons(100, noise=0.05, random_state=0)
+    one, two = (ERRClustering(2, random_state=seed).fit_predict(X, must_link=[(0, 5)]) for seed in (0, 0))
+    assert np.array_equal(one, two)
+    assert one[0] == 0
+
+
+def test_more_clusters_than_points_are_refused():
+    with pytest.raises(ValueError, match="The 'n_clusters' parameter of ERRClustering must be smaller"):
+        ERRClustering(20).fit(np.random.default_rng(0).normal(size=(20, 2)))
