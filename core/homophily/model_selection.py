@@ -16,8 +16,8 @@ from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 from sklearn.pipeline import Pipeline
 
-from homophily.calibration import label_folds
-from homophily.labels import encode_labels
+from homophily.supervision.calibration import label_folds
+from homophily.supervision.labels import encode_labels
 
 
 class AllPoints:

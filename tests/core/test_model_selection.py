@@ -11,8 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.calibration import label_folds
 from homophily.model_selection import AllPoints, HeldOutLabels
+from homophily.supervision.calibration import label_folds
 
 U, LABELLED = 240, 24
 
