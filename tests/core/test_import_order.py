@@ -23,7 +23,7 @@ ORDER = (
     ("estimators",),
     ("baselines",),
     ("storage",),
-    ("selection",),
+    ("selection", "model_selection"),
     ("",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}

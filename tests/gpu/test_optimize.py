@@ -201,8 +201,7 @@ def test_a_callback_cancels_by_an_exception(device):
 
 
 @pytest.mark.usefixtures("standin_cupy")
-@pytest.mark.parametrize("data", [few_labels, three_classes])
-@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize(("data", "power"), [(few_labels, 1), (three_classes, 2)])
 @pytest.mark.parametrize("parameters", [{}, {"precondition": False, "tol": 0.0, "max_iter": 20}])
 @pytest.mark.parametrize("warm", [False, True])
 def test_the_device_is_waited_for_at_most_once_a_step(data, power, parameters, warm, monkeypatch):

@@ -85,8 +85,10 @@ def blobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, database_url: str, blobs_url: str) -> Settings:  # noqa: F811
-    """Of stores on every database and in every place for arrays."""
+def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Settings:  # noqa: F811
+    """Of stores on one machine, then of those that machines share: each database and each place for arrays once."""
+    embedded = database_url.startswith("sqlite")
+    blobs_url = str(tmp_path / "blobs") if embedded else request.getfixturevalue("s3_url")
     return load_settings(data_dir=tmp_path, database_url=database_url, blobs_url=blobs_url, tracking=False)
 
 

@@ -416,7 +416,7 @@ def test_an_upgraded_database_does_not_get_an_id_with_a_store_that_lacks_its_arr
     assert "do not fit" in mismatch.sentence
 
 
-@pytest.mark.parametrize("blobs_url", ["folder"], indirect=True)
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_an_upgraded_database_does_not_get_an_id_with_a_store_that_has_old_arrays_of_others(
     stores: Stores, settings: Settings, swept: Callable[..., dict[str, int]]
 ) -> None:
@@ -534,7 +534,7 @@ def test_a_server_with_an_empty_database_leaves_the_store_of_another_alone(tmp_p
 # -- clocks
 
 
-@pytest.mark.parametrize("blobs_url", ["folder"], indirect=True)
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_three_days_by_all_clocks_at_once_remove_nothing(
     stores: Stores, settings: Settings, swept: Callable[..., dict[str, int]]
 ) -> None:

@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from homophily_service._pb import dataset_pb2
 from homophily_service._pb import job_pb2 as pb
 from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_service.api.interceptors import TRANSIT_SECONDS, Observed
 from homophily_service.api.server import SECONDS_BETWEEN_PINGS, _options
 from homophily_service.settings import load_settings
 
@@ -129,13 +131,32 @@ def test_a_call_that_its_caller_left_is_not_logged_as_a_success(idle: Service, i
     next(watch)
     watch.cancel()
     with pytest.raises(grpc.RpcError):
-        list(stub.WatchJob(pb.WatchJobRequest(name=job.name), metadata=(("x-request-id", late),), timeout=0.1))
-    for request_id, code in ((left, "CANCELLED"), (late, "DEADLINE_EXCEEDED")):
+        list(stub.WatchJob(pb.WatchJobRequest(name=job.name), metadata=(("x-request-id", late),), timeout=1.0))
 
-        def logged(request_id: str = request_id) -> list[str]:
-            return [line["code"] for line in idle.lines() if line.get("request_id") == request_id]
+    def logged(request_id: str) -> list[str]:
+        return eventually(lambda: [line["code"] for line in idle.lines() if line.get("request_id") == request_id])
 
-        assert eventually(logged) == [code]
+    assert logged(left) == ["CANCELLED"]
+    # The server's own deadline, or the cancellation that the caller sends at its own: whichever comes first.
+    assert logged(late) in (["DEADLINE_EXCEEDED"], ["CANCELLED"])
+
+
+@pytest.mark.parametrize(
+    ("deadline", "code"), [(None, "CANCELLED"), (60.0, "CANCELLED"), (TRANSIT_SECONDS, "DEADLINE_EXCEEDED")]
+)
+def test_a_call_that_is_left_at_its_deadline_is_one_whose_deadline_was_exceeded(
+    deadline: float | None, code: str
+) -> None:
+    codes: list[str] = []
+
+    async def left() -> None:
+        context: Any = SimpleNamespace(time_remaining=lambda: deadline, code=lambda: None)
+        with pytest.raises(asyncio.CancelledError):
+            async with Observed(context, lambda code, _: codes.append(code)):
+                raise asyncio.CancelledError
+
+    asyncio.run(left())
+    assert codes == [code]
 
 
 # -- pings -------------------------------------------------------------------------------------------------------------

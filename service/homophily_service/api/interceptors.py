@@ -113,6 +113,10 @@ def _surrounded(handler: Any, around: Around) -> Any:
     return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serializer)
 
 
+# A caller's deadline ends before it does here by the time that the call took to arrive; the caller then cancels.
+TRANSIT_SECONDS = 0.05
+
+
 class Observed:
     """Tells with which code a call has ended, and after how many seconds."""
 
@@ -127,7 +131,7 @@ class Observed:
         code: Any = self.context.code()
         if kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit):
             # The caller did not wait for the answer; gRPC has no code for that here.
-            late = self.longest is not None and seconds >= self.longest
+            late = self.longest is not None and seconds >= self.longest - TRANSIT_SECONDS
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
         elif not isinstance(code, grpc.StatusCode):
             code = CODES.get(code, grpc.StatusCode.OK)
