@@ -1,4 +1,4 @@
-"""The warnings of the core; errors are Python's own ValueError and TypeError, worded as scikit-learn does, but for three.
+"""The warnings of the core, and its errors beside Python's own ValueError and TypeError.
 
 UserWarning
 └── HomophilyWarning

@@ -333,8 +333,7 @@ def _class_prior(message: pb.ClassPrior, n_classes: int | None, field: str) -> A
     return shares
 
 
-# The core's sentence for a wrong parameter, and where that parameter is in a request.
-_SENTENCE = re.compile(r"The '(\w+)' parameter of \w+")
+# Where a parameter of the core is in a request.
 _FIELDS = {
     **{name: f"graph.{name}" for name in ("n_neighbors", "metric", "weights", "sigma_x", "exponent")},
     **{name: f"graph.{name}" for name in ("symmetrize", "space", "n_directions")},
@@ -351,9 +350,11 @@ _FIELDS = {
 
 def refusal(error: ValueError) -> ServiceError:
     """The core's refusal as the request's: what only the job could find out."""
-    sentence = str(error)
-    match = _SENTENCE.search(sentence)
-    field = _FIELDS.get(match.group(1), "solver") if match else "labels" if "class" in sentence else "points"
+    sentence, parameter = str(error), getattr(error, "parameter", None)
+    if parameter is None:
+        field = "labels" if "class" in sentence else "points"
+    else:
+        field = _FIELDS.get(parameter, "solver")
     refused = InvalidRequest(field, sentence)
     refused.violations = (FieldViolation(field, sentence),)
     return refused

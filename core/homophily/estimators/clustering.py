@@ -93,7 +93,8 @@ class ERRClustering(ClusterMixin, CheckedEstimator):
         """Set parameters; those of the map as ``embedding__lambda2``, of its graph as ``embedding__graph__metric``."""
         if self.embedding is None and any(name.startswith("embedding__") for name in parameters):
             self.embedding = default_embedding()
-        return super().set_params(**parameters)
+        super().set_params(**parameters)
+        return self
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:

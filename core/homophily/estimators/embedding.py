@@ -198,7 +198,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         """Set parameters; those of the graph and of links by their name after two underscores."""
         if self.link_penalty is None and any(name.startswith("link_penalty__") for name in parameters):
             self.link_penalty = LinkPenalty()
-        return super().set_params(**parameters)
+        super().set_params(**parameters)
+        return self
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.device.backend import Backend, get_backend
+from homophily.device.backend import Backend, BackendName, get_backend
 from homophily.exceptions import ParameterError
 from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import CheckedEstimator
@@ -30,7 +30,8 @@ class GraphEstimator(CheckedEstimator):
         """Set parameters; those of the graph as ``graph__n_neighbors``, also where ``graph`` is None."""
         if self.graph is None and any(name.startswith("graph__") for name in parameters):
             self.graph = KNNGraph(**self._default_graph)
-        return super().set_params(**parameters)
+        super().set_params(**parameters)
+        return self
 
     def _points(self, X: Any) -> Any:
         """X, checked; a fitted graph counts as points and is passed on as it is. A missing GPU is told of here."""
@@ -66,7 +67,7 @@ class GraphEstimator(CheckedEstimator):
         if isinstance(X, KNNGraph):
             return X
         if self.graph is None:
-            backend = getattr(self, "backend", "numpy")
+            backend: BackendName = getattr(self, "backend", "numpy")
             graph = KNNGraph(**self._default_graph, backend=backend, n_jobs=self.n_jobs)
         else:
             graph = clone(self.graph)

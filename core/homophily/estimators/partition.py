@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
+from homophily.exceptions import ParameterError
 from homophily.supervision.labels import class_array
 from homophily.threads import single_threaded_blas
 
@@ -72,9 +73,10 @@ def suggest_n_clusters(eigenvalues: ArrayLike, least: int = 2) -> int:
     """
     values = np.asarray(eigenvalues, dtype=np.float64)
     if values.ndim != 1 or len(values) <= least:
-        raise ValueError(
+        raise ParameterError(
             f"The 'eigenvalues' parameter of suggest_n_clusters must be at least {least + 1} numbers. "
-            f"Got shape {values.shape} instead."
+            f"Got shape {values.shape} instead.",
+            "eigenvalues",
         )
     return least + int(np.argmax(np.diff(values)[least - 1 :]))
 

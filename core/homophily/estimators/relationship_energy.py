@@ -12,6 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 
 from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, CupyBackend, get_backend
 from homophily.device.gpu.engines import evaluate_once
+from homophily.exceptions import ParameterError
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
 from homophily.relationship.nystrom import NystromEngine
@@ -60,9 +61,10 @@ def relationship_energy(
     """
     values = np.asarray(F)
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
-        raise ValueError(
+        raise ParameterError(
             "The 'F' parameter of relationship_energy must be a finite array of numbers of shape (u,) or (u, n). "
-            f"Got {values.dtype} of shape {values.shape} instead."
+            f"Got {values.dtype} of shape {values.shape} instead.",
+            "F",
         )
     columns = np.array(values.reshape(len(values), -1), dtype=np.float64, order="C")
     matrix: csr_array = csr_array(G).astype(np.float64)
@@ -93,4 +95,4 @@ def _check_matrix(G: csr_array, points: int) -> None:
         problem = "symmetric. Got a matrix that differs from its transpose instead"
     else:
         return
-    raise ValueError(f"The 'G' parameter of relationship_energy must be {problem}.")
+    raise ParameterError(f"The 'G' parameter of relationship_energy must be {problem}.", "G")

@@ -210,7 +210,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         """Share of right answers among the points that ``y`` has a label for."""
         labelled, classes = known_classes(y)
         if not labelled.any():
-            raise ValueError("The 'y' parameter of score must hold a label. Got none instead.")
+            raise ParameterError("The 'y' parameter of score must hold a label. Got none instead.", "y")
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
         return float(accuracy_score(classes[labelled], self.predict(X)[labelled], sample_weight=weights))
 

@@ -9,6 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from homophily.exceptions import ParameterError
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Floats = NDArray[np.float64]
@@ -36,9 +37,10 @@ class Space(NamedTuple):
         """The leading ``count`` principal directions of the rows of X, whitened or not; None as for graphs."""
         u, d = X.shape
         if d > MOST_COLUMNS:
-            raise ValueError(
+            raise ParameterError(
                 f"The 'space' parameter of KNNGraph must be 'input' for more than {MOST_COLUMNS} columns. "
-                f"Got {name!r} with {d} columns instead."
+                f"Got {name!r} with {d} columns instead.",
+                "space",
             )
         origin = X.mean(axis=0, dtype=np.float64)
         covariances = np.zeros((d, d))
@@ -47,7 +49,7 @@ class Space(NamedTuple):
                 centred = X[start : start + _BLOCK_ROWS] - origin
                 covariances += centred.T @ centred / u
         if not np.isfinite(covariances).all():
-            raise ValueError(f"The 'X' parameter of KNNGraph must have finite variances with space={name!r}.")
+            raise ParameterError(f"The 'X' parameter of KNNGraph must have finite variances with space={name!r}.", "X")
         if count is None:
             count = PRINCIPAL_DIRECTIONS if name == "principal" else d
         first = max(0, d - count)

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, get_backend
+from homophily.exceptions import ParameterError
 from homophily.graph.coordinates import Space, SpaceName
 from homophily.graph.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
 from homophily.parameters import CheckedEstimator
@@ -125,12 +126,13 @@ class KNNGraph(CheckedEstimator):
             raise self._wrong("sigma_x", "given with weights='fixed'")
         backend = get_backend(self.backend)
         X = validate_data(self, X, **_POINTS)
-        self.metric_: str = self.metric
+        self.metric_: Any = self.metric
         if self.metric == "auto":
             self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
         if self.metric_ in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
-            raise ValueError(
-                f"The 'X' parameter of KNNGraph must be square with metric={self.metric_!r}. Got {X.shape} instead."
+            raise ParameterError(
+                f"The 'X' parameter of KNNGraph must be square with metric={self.metric_!r}. Got {X.shape} instead.",
+                "X",
             )
         self._check_entries(X)
         if self.space != "input" and (self.metric_ not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
@@ -163,7 +165,7 @@ class KNNGraph(CheckedEstimator):
     def resolved_params_(self) -> dict[str, Any]:
         """All parameters with the values in use."""
         check_is_fitted(self)
-        return self.get_params(deep=False) | {"metric": self.metric_}
+        return {**self.get_params(deep=False), "metric": self.metric_}
 
     @property
     def W(self) -> sparse.csr_array:
@@ -203,7 +205,9 @@ class KNNGraph(CheckedEstimator):
         """
         check_is_fitted(self)
         if not isinstance(power, Integral) or power < 1:
-            raise ValueError(f"The 'power' parameter of laplacian must be an int of at least 1. Got {power!r} instead.")
+            raise ParameterError(
+                f"The 'power' parameter of laplacian must be an int of at least 1. Got {power!r} instead.", "power"
+            )
         key = (int(power), bool(normalized))
         if key not in self._laplacians:
             if power == 1:
@@ -271,9 +275,10 @@ class KNNGraph(CheckedEstimator):
             entries: NDArray[Any] = X if isinstance(X, np.ndarray) else X.data
             smallest = entries.min(initial=0)
             if smallest < 0:
-                raise ValueError(
+                raise ParameterError(
                     f"The 'X' parameter of KNNGraph must have no negative entry with metric={self.metric_!r}. "
-                    f"Got {smallest} instead."
+                    f"Got {smallest} instead.",
+                    "X",
                 )
 
     def _others(self, k: int) -> tuple[Distances, Indices]:
@@ -383,9 +388,10 @@ def _affinity_weights(X: Any) -> sparse.csr_array:
     weights = _canonical(sparse.csr_array(X, copy=True))
     difference = abs(weights - weights.T)
     if difference.nnz and difference.max() > 1e-10 * weights.max():
-        raise ValueError(
+        raise ParameterError(
             "The 'X' parameter of KNNGraph must be symmetric with metric='affinity'. "
-            f"Got entries that differ by {difference.max():.3g} from their mirror image instead."
+            f"Got entries that differ by {difference.max():.3g} from their mirror image instead.",
+            "X",
         )
     weights = sparse.csr_array((weights + weights.T) * 0.5)
     weights.setdiag(0.0)

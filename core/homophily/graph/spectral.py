@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from homophily.device.backend import Backend, CupyBackend, NumpyBackend
 from homophily.device.gpu.spectral import device_eigenpairs
-from homophily.exceptions import DisconnectedGraphWarning
+from homophily.exceptions import DisconnectedGraphWarning, ParameterError
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import choose_method, sparse_product
 from homophily.graph.subspace import Filter, chebyshev_filter, iterate
@@ -61,9 +61,10 @@ def smallest_eigenpairs(
     u = matrix.shape[0]
     free = u - (0 if known is None else known.shape[1])
     if not 1 <= n <= free:
-        raise ValueError(
+        raise ParameterError(
             f"The 'n' parameter of smallest_eigenpairs must be between 1 and the {free} eigenvectors that are not "
-            f"known yet. Got {n} instead."
+            f"known yet. Got {n} instead.",
+            "n",
         )
     columns = -4 * (-(n + SPARE_COLUMNS) // 4)
     with single_threaded_blas():
@@ -100,9 +101,10 @@ def spectral_vectors(
     graph = _as_graph(graph)
     parts = graph.n_components
     if not 1 <= n <= graph.n_points:
-        raise ValueError(
+        raise ParameterError(
             f"The 'n' parameter of spectral_vectors must be between 1 and the number of points, {graph.n_points}. "
-            f"Got {n} instead."
+            f"Got {n} instead.",
+            "n",
         )
     kernel, masses = _kernel(graph, normalized)
     known = _kernel_vectors(kernel, masses, min(n, parts))

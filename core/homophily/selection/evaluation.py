@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.transduction import GraphClassifier
-from homophily.exceptions import HomophilyWarning
+from homophily.exceptions import HomophilyWarning, ParameterError
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.ranges import OF_THE_GRAPH
 from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
@@ -96,12 +96,15 @@ def _read_validation(validation: ArrayLike, labels: Labels) -> Indices:
         or points[-1] >= len(labels.confidence)
         or not (labels.confidence[points] > 0).all()
     ):
-        raise ValueError(
+        raise ParameterError(
             "The 'validation' parameter must be positions of points whose class is in y. "
-            f"Got {np.asarray(validation)!r} instead."
+            f"Got {np.asarray(validation)!r} instead.",
+            "validation",
         )
     if not (np.delete(labels.confidence, points) > 0).any():
-        raise ValueError("The 'validation' parameter must leave labels to fit on. Got all of them instead.")
+        raise ParameterError(
+            "The 'validation' parameter must leave labels to fit on. Got all of them instead.", "validation"
+        )
     return points.astype(np.intp)
 
 

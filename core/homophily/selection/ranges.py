@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from homophily.estimators.classifiers import ERRClassifier
+from homophily.exceptions import ParameterError
 from homophily.graph.coordinates import MOST_COLUMNS
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.records import Method, Parameters, Stage
@@ -102,9 +103,10 @@ class Ranges:
         columns, metric = self._columns, self.fixed.get("metric", "euclidean")
         if columns is None or columns > MOST_COLUMNS or not self.graph or metric != "euclidean":
             if named:
-                raise ValueError(
+                raise ParameterError(
                     f"The 'vary' parameter of Search must leave out {named[0]!r} unless points are dense, of at most "
-                    f"{MOST_COLUMNS} columns, and metric='euclidean'. Got {named[0]!r} instead."
+                    f"{MOST_COLUMNS} columns, and metric='euclidean'. Got {named[0]!r} instead.",
+                    "vary",
                 )
             return ("input",)
         # Points as they come have no directions to count.
@@ -119,9 +121,10 @@ class Ranges:
             enough = WHITENED_POINTS * min(columns, DIRECTIONS["whitened"]) <= self.n_points <= MOST_WHITENED
             spaces = (first, "whitened") if enough else (first,)
         if counted and spaces == ("input",):
-            raise ValueError(
+            raise ParameterError(
                 "The 'n_directions' parameter of Search must be neither varied nor given in the space of the points as "
-                "they come: vary 'space' as well, or give one. Got it with space='input' instead."
+                "they come: vary 'space' as well, or give one. Got it with space='input' instead.",
+                "n_directions",
             )
         return spaces
 
@@ -234,9 +237,10 @@ def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, gr
         return tuple(name for name in DEFAULT_FIELDS if name in possible and name not in fixed)
     wrong: list[Any] = [name for name in vary if name not in possible or name in fixed]
     if wrong:
-        raise ValueError(
+        raise ParameterError(
             f"The 'vary' parameter of Search must be among {[name for name in possible if name not in fixed]}. "
-            f"Got {wrong} instead."
+            f"Got {wrong} instead.",
+            "vary",
         )
     return tuple(vary)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
+from homophily.exceptions import ParameterError
 from homophily.selection.choice import noise_variance, rank, score
 from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.ranges import GRAPH_FIELDS, REPULSION, Ranges, rounded
@@ -74,10 +75,14 @@ class Search:
         n_features: int | None = None,
     ) -> None:
         if method not in ("irr", "err"):
-            raise ValueError(f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.")
+            raise ParameterError(
+                f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.", "method"
+            )
         trials = default_trials(method) if trials is None else trials
         if trials < 1:
-            raise ValueError(f"The 'trials' parameter of Search must be an int of at least 1. Got {trials!r} instead.")
+            raise ParameterError(
+                f"The 'trials' parameter of Search must be an int of at least 1. Got {trials!r} instead.", "trials"
+            )
         self.method, self.budget, self.seconds, self.seed, self.graph = method, trials, seconds, seed, graph
         self.ranges = Ranges(n_points, n_classes, method, vary, fixed or {}, graph, n_features)
         self.fixed = self.ranges.fixed

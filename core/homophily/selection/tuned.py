@@ -186,8 +186,9 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
 
     @property
     def _best(self) -> Classifier:
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_
+        check_is_fitted(self)
+        best: Classifier = self.best_estimator_
+        return best
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "best_estimator_")

@@ -25,6 +25,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 from sklearn.exceptions import ConvergenceWarning
 
+from homophily.exceptions import ParameterError
 from homophily.graph.laplacian import (
     MAX_ITER,
     Blocks,
@@ -159,9 +160,10 @@ def _solve_directly(system: _System, b: Floats) -> Floats:
             scaled.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
         )
     except RuntimeError as error:
-        raise ValueError(
+        raise ParameterError(
             "The 'lambda1' parameter of the linear solve must leave room for the labels beside the graph in float64. "
-            f"Got {system.lambda1} instead, for which the system is singular."
+            f"Got {system.lambda1} instead, for which the system is singular.",
+            "lambda1",
         ) from error
     x = root[:, None] * factors.solve(root[:, None] * b)
     r, _ = system.residual(x, b)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
+from homophily.exceptions import ParameterError
 from homophily.supervision.labels import decide_index
 
 Floats = NDArray[np.float64]
@@ -106,8 +107,9 @@ def label_folds(class_index: NDArray[np.integer], n_folds: int, seed: int | None
     Folds are stratified, and every class keeps a label outside each fold: a class with one label is never held out.
     """
     if n_folds < 2:
-        raise ValueError(
-            f"The 'n_folds' parameter of label_folds must be an int in the range [2, inf). Got {n_folds!r} instead."
+        raise ParameterError(
+            f"The 'n_folds' parameter of label_folds must be an int in the range [2, inf). Got {n_folds!r} instead.",
+            "n_folds",
         )
     rng = np.random.default_rng(seed)
     folds = np.full(len(class_index), -1, dtype=np.int64)

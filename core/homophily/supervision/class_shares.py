@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from homophily.exceptions import ParameterError
 from homophily.supervision.labels import Floats, Labels, decide_index
 
 
@@ -20,9 +21,10 @@ def check_prior(prior: ArrayLike, classes: int, owner: str = "class_offsets") ->
     """A prior given by the user of ``owner``: ``classes`` positive numbers with sum 1."""
     shares = np.asarray(prior, dtype=np.float64)
     if shares.shape != (classes,) or not np.all(shares > 0) or abs(shares.sum() - 1) > 1e-6:
-        raise ValueError(
+        raise ParameterError(
             f"The 'class_prior' parameter of {owner} must be {classes} positive numbers with sum 1. "
-            f"Got {prior!r} instead."
+            f"Got {prior!r} instead.",
+            "class_prior",
         )
     return np.asarray(shares / shares.sum())
 

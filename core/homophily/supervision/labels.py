@@ -15,6 +15,8 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.multiclass import check_classification_targets
 
+from homophily.exceptions import ParameterError
+
 Floats = NDArray[np.float64]
 
 
@@ -37,9 +39,9 @@ class Labels:
 def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
     """Read labels: one class a point, or a row of class shares a point.
 
-    ``y`` with one dimension: −1, NaN, None and "" mean unlabelled; the string "-1" is a class. With two dimensions (u × C): each row is the
-    point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means unlabelled.
-    ``sample_weight`` ≥ 0 is the confidence in each label; 0 is as good as no label.
+    ``y`` with one dimension: −1, NaN, None and "" mean unlabelled; the string "-1" is a class. With two dimensions
+    (u × C): each row is the point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means
+    unlabelled. ``sample_weight`` ≥ 0 is the confidence in each label; 0 is as good as no label.
     """
     values = class_array(y)
     if values.ndim == 2 and values.shape[1] > 1:
@@ -67,8 +69,10 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
 def known_classes(y: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[Any]]:
     """Which points have a label, and the class of each point; that of a point without label means nothing."""
     classes, shares = _read_classes(column_or_1d(class_array(y), warn=True))
-    labelled = shares.any(axis=1)
-    return labelled, classes[shares.argmax(axis=1)] if labelled.any() else np.empty(len(labelled), classes.dtype)
+    labelled = np.asarray(shares.any(axis=1))
+    if not labelled.any():
+        return labelled, np.empty(len(labelled), classes.dtype)
+    return labelled, np.asarray(classes[shares.argmax(axis=1)])
 
 
 def class_array(y: ArrayLike) -> NDArray[Any]:
@@ -112,7 +116,9 @@ def _is_label(value: object) -> bool:
 def _read_shares(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
     shares = y.astype(np.float64)
     if not np.all(np.isfinite(shares) & (shares >= 0)):
-        raise ValueError("The 'y' parameter of fit must be finite and non-negative when it holds class shares.")
+        raise ParameterError(
+            "The 'y' parameter of fit must be finite and non-negative when it holds class shares.", "y"
+        )
     mass = shares.sum(axis=1, keepdims=True)
     return np.arange(y.shape[1]), np.divide(shares, mass, out=np.zeros_like(shares), where=mass > 0)
 

@@ -173,6 +173,7 @@ def _divide(
         embedding__normalized=parameters.get("normalized", True),
         embedding__link_penalty__closure=parameters.get("closure", True),
     )
+    assert clustering.embedding is not None
     _follow(work, clustering.embedding)
     clustering.fit(graph, must_link=links.must, cannot_link=links.cannot)
     embedding.clusters = int(clustering.n_clusters_)
