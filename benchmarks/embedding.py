@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.link_sets import LARGE, PAPER_MAPS, SMALL, Problem, draw, one_nn_error, problem
 from benchmarks.measure import timed
 from benchmarks.report import Options, Report, Row
-from homophily import ERREmbedding
+from homophily_service.maps import make_embedding
 
 BARS = {
     "iris": {100: 2.3, 500: 0.3},
@@ -170,7 +170,7 @@ def tune(one: Problem, report: Report) -> dict[str, Any]:
 def measure(one: Problem, count: int, seed: int, parameters: dict[str, Any]) -> tuple[float, float, float, float]:
     """Error, violated must-links and cannot-links (all in percent) and seconds of a map of the graph."""
     links = draw(one.y, count, seed)
-    embedding = ERREmbedding(**parameters)
+    embedding = make_embedding(2, parameters, len(links))
     seconds, _ = timed(lambda: embedding.fit(one.graph, must_link=links.must, cannot_link=links.cannot))
     return (
         one_nn_error(embedding.embedding_, one.y),

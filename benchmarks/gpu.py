@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.data import Classes, DataSet, Floats, draw_labels, error_percent, helices, mnist, usps
-from benchmarks.measure import forget_peak, peak_memory, timed, traced_fit, typical_seconds, warm_up
+from benchmarks.measure import PlainERR, forget_peak, peak_memory, timed, traced_fit, typical_seconds, warm_up
 from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
 from benchmarks.speed import overtake
@@ -30,7 +30,7 @@ BACKENDS: dict[str, BackendName] = {"CPU": "numpy", "GPU": "cupy"}
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 QUICK_SIZES = (1_000, 2_000)
 STEPS = 50
-PLAIN: dict[str, Any] = {"precondition": False, "tol": 0.0, "max_iter": STEPS}
+PLAIN: dict[str, Any] = {"kind": PlainERR, "tol": 0.0, "max_iter": STEPS}
 LABELS = 300
 
 
@@ -172,7 +172,7 @@ def waits(graph: KNNGraph, few: Classes) -> list[Row]:
                 if isinstance(state, State):
                     seen.append((state.gradient_norm, state.iteration, state.n_evaluations))
 
-            classifier = ERRClassifier(power=power, callback=note, **settings).fit(graph, few)
+            classifier = make_err(power=power, callback=note, **settings).fit(graph, few)
             optimiser = DeviceCG(None, classifier.max_iter, classifier.tol)
             looks, in_vain = looks_of(optimiser, seen, classifier.n_evaluations_)
             steps = max(1, classifier.n_iter_)
@@ -296,19 +296,23 @@ def over(
     }
 
 
+def make_err(kind: type[ERRClassifier] = ERRClassifier, **settings: Any) -> ERRClassifier:
+    return kind(**settings)
+
+
 def irr(graph: KNNGraph, few: Classes, **settings: Any) -> tuple[Classes, None, None]:
     return IRRClassifier(**settings).fit(graph, few).transduction_, None, None
 
 
 def err(graph: KNNGraph, few: Classes, **settings: Any) -> tuple[Classes, float, int]:
-    classifier = ERRClassifier(**settings)
+    classifier = make_err(**settings)
     trace = traced_fit(classifier, graph, few)
     return classifier.transduction_, trace[-1].seconds, trace[-1].evaluations
 
 
 def steps(graph: KNNGraph, few: Classes, start: Floats, backend: BackendName, **settings: Any) -> dict[str, Any]:
     """Steps of ERR from a start."""
-    trace = traced_fit(ERRClassifier(backend=backend, **settings), graph, few, init=start)
+    trace = traced_fit(make_err(backend=backend, **settings), graph, few, init=start)
     return {
         "seconds": trace[-1].seconds,
         "evaluations": trace[-1].evaluations,

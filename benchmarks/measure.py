@@ -24,6 +24,12 @@ _STATUS = Path("/proc/self/status")
 _forgotten: list[float] = []
 
 
+class PlainERR(ERRClassifier):
+    """ERR by nonlinear conjugate gradients without a preconditioner, as the paper has it."""
+
+    preconditioned = False
+
+
 def timed(function: Callable[[], Result]) -> tuple[float, Result]:
     """Seconds of one call, and what it returned."""
     began = perf_counter()

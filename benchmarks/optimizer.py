@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.data import draw_labels, mnist, usps
-from benchmarks.measure import Moment, moment_below, traced_fit, warm_up
+from benchmarks.measure import Moment, PlainERR, moment_below, traced_fit, warm_up
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, KNNGraph
 
@@ -28,12 +28,8 @@ def run(options: Options, report: Report) -> None:
             title = f"{data.name}, p = {power}"
             report.progress(title)
             traces[title] = {
-                form: traced_fit(
-                    ERRClassifier(power=power, precondition=form == "preconditioned", tol=0, max_iter=MOST_STEPS),
-                    graph,
-                    few,
-                )
-                for form in ("plain", "preconditioned")
+                form: traced_fit(kind(power=power, tol=0, max_iter=MOST_STEPS), graph, few)
+                for form, kind in (("plain", PlainERR), ("preconditioned", ERRClassifier))
             }
             rows += summarise(title, traces[title])
     report.table("Energy above the lowest found, relative to the start's, after so many evaluations", rows)

@@ -9,6 +9,7 @@ import numpy as np
 
 from benchmarks.data import Floats, draw_labels, helices
 from benchmarks.measure import (
+    PlainERR,
     forget_peak,
     growth,
     isolated,
@@ -117,7 +118,7 @@ def measure(points: int) -> Cost:
     start = irr.solution_
     start_peak = peak_memory()
     forget_peak()
-    plain = ERRClassifier(power=1, precondition=False, tol=0, max_iter=STEPS)
+    plain = PlainERR(power=1, tol=0, max_iter=STEPS)
     trace = traced_fit(plain, graph, few, init=start)
     steps_memory = peak_memory() - own
     better = traced_fit(ERRClassifier(power=1), graph, few, init=start)

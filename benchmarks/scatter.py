@@ -17,7 +17,7 @@ from benchmarks.defaults import LABELS
 from benchmarks.embedding import measure
 from benchmarks.link_sets import SMALL, Problem, draw, one_nn_error, problem
 from benchmarks.report import Options, Report, Row
-from homophily import ERRClassifier, ERREmbedding, KNNGraph
+from homophily import ERRClassifier, ERREmbedding, KNNGraph, LinkPenalty
 from homophily.estimators.embedding import linked_coordinates
 from homophily.estimators.transduction import Problem as LabelProblem
 from homophily.relationship.choose import make_parts
@@ -25,6 +25,7 @@ from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy, violated_links
 from homophily.solve.nonlinear_cg import State
 from homophily.supervision.links import Links, close_links
+from homophily_service.maps import make_embedding
 
 PAPER = {"repulsion": 1.0, "closure": False, "link_edges": 0.0, "link_loss": "squared", "continuation": 1.0}
 
@@ -155,11 +156,11 @@ def tails(options: Options, report: Report) -> None:
 def trace(one: Problem, links: Links, parameters: dict[str, Any], steps: int) -> list[Moment]:
     """A moment for every tenth step."""
     moments: list[Moment] = []
-    embedding = ERREmbedding(max_iter=steps, tol=0.0, **parameters)
+    embedding = make_embedding(2, {**parameters, "max_iter": steps, "tol": 0.0}, len(links))
 
     def look(state: State) -> None:
         if state.iteration % 10 == 0:
-            moments.append(moment(one, links, embedding.sigma_f, state))
+            moments.append(moment(one, links, embedding.widths[-1], state))
 
     embedding.callback = look
     with warnings.catch_warnings():
@@ -171,17 +172,18 @@ def trace(one: Problem, links: Links, parameters: dict[str, Any], steps: int) ->
 def trace_quotient(one: Problem, links: Links, beta: float, steps: int) -> list[Moment]:
     """The same for a map like the default's, but with R/Z^β in place of a part of the repulsion."""
     default = ERREmbedding()
-    target = linked_coordinates(one.graph, links, default.link_edges, default.n_components)
+    penalty = LinkPenalty()
+    target = linked_coordinates(one.graph, links, penalty.edges, default.n_components)
     obeyed = close_links(links, len(one.y))
     moments: list[Moment] = []
     F, before = target, 0
     for sigma_f in default.widths:
         quotient = Quotient(one.graph.laplacian(), F, sigma_f, beta)
-        energy = MapEnergy(target, default.data_weight, quotient, default.lambda2, obeyed, default.lambda3, sigma_f)
+        energy = MapEnergy(target, default.data_weight, quotient, default.lambda2, obeyed, penalty.weight, sigma_f)
 
         def look(state: State, before: int = before) -> None:
             if state.iteration % 10 == 0:
-                moments.append(moment(one, links, default.sigma_f, state, before))
+                moments.append(moment(one, links, default.widths[-1], state, before))
 
         state = LBFGS(energy, steps, 0.0).run(F, look)
         F, before = state.x, before + state.n_evaluations

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.linalg import norm
 
 from benchmarks.data import Classes, draw_labels, usps
-from benchmarks.measure import forget_peak, moment_below, peak_memory, timed, traced_fit, warm_up
+from benchmarks.measure import PlainERR, forget_peak, moment_below, peak_memory, timed, traced_fit, warm_up
 from benchmarks.paper import PaperEnergy
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, KNNGraph
@@ -95,11 +95,10 @@ def overtake(graph: KNNGraph, few: Classes, power: int, backend: BackendName = "
     """When preconditioned CG reaches the energy of the plain steps, and where it stands after as many steps."""
     plain, better = (
         traced_fit(
-            ERRClassifier(
+            kind(
                 power=power,
                 sigma_f=SIGMA_F,
                 repulsion=1.0,
-                precondition=precondition,
                 tol=0,
                 max_iter=STEPS,
                 backend=backend,
@@ -107,7 +106,7 @@ def overtake(graph: KNNGraph, few: Classes, power: int, backend: BackendName = "
             graph,
             few,
         )
-        for precondition in (False, True)
+        for kind in (PlainERR, ERRClassifier)
     )
     reached = moment_below(better, plain[-1].energy)
     return {

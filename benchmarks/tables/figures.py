@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.clustering import error
+from benchmarks.clustering import error, make_clustering
 from benchmarks.link_sets import draw as draw_links
 from benchmarks.link_sets import one_nn_error
 from benchmarks.measure import cpu_timed
@@ -15,7 +15,8 @@ from benchmarks.tables import links
 from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.run import Options
 from benchmarks.tables.sections import PICTURES
-from homophily import ERRClustering, ERREmbedding, SpectralEmbedding
+from homophily import SpectralEmbedding
+from homophily_service.maps import make_embedding
 
 TABLE = "figures"
 SURFACE_LINKS, MAP_LINKS = 250, 100
@@ -45,7 +46,7 @@ def compute(cell: Cell, folder: Path | None) -> Result:
     if cell.method == "surface":
         parameters = {"sigma_f": cell.setting["sigma_f_squared"] ** 0.5, "lambda2": cell.setting["lambda2"]}
         seconds, found = cpu_timed(
-            lambda: error(one, cell.setting["links"], cell.seed, True, ERRClustering, **parameters)
+            lambda: error(one, cell.setting["links"], cell.seed, True, make_clustering, **parameters)
         )
         return {"error": found, "seconds": seconds}
     given = draw_links(one.y, cell.setting["links"], cell.seed)
@@ -54,7 +55,7 @@ def compute(cell: Cell, folder: Path | None) -> Result:
     else:
         alone: dict[str, Any] = {"lambda2": 0.0, "link_edges": 0.0} if cell.method == "links only" else {}
         seconds, model = cpu_timed(
-            lambda: ERREmbedding(**alone).fit(one.graph, must_link=given.must, cannot_link=given.cannot)
+            lambda: make_embedding(2, alone, len(given)).fit(one.graph, must_link=given.must, cannot_link=given.cannot)
         )
     shown = np.random.default_rng(0).permutation(len(one.y))[:SHOWN_POINTS]
     return {

@@ -23,7 +23,7 @@ from benchmarks.tables.grid import STARTS, Draw, Relationships, draw, grid_error
 from benchmarks.tables.peers import GRAPHS, label_peers
 from benchmarks.tables.run import FAILED, Options
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.selection import Search, select
+from homophily.selection import Search, TunedClassifier
 
 TABLE = "table1"
 FILES = {
@@ -189,20 +189,18 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
     """What automatic choice finds, beside the defaults."""
     large = len(data.y) > LARGE_POINTS
     X = graph_of(data, **large_graph(data)) if large else data.X
-    asked: dict[str, Any] = {"power": power} if large else {"power": power, "metric": data.metric}
     way: Literal["irr", "err"] = "irr" if method == "IRR" else "err"
-    seconds, found = cpu_timed(
-        lambda: select(X, split.known, validation=split.validation, method=way, trials=trials, **asked)
-    )
+    tuned = TunedClassifier(_kind(way)(None if large else KNNGraph(metric=data.metric), power=power), trials)
+    seconds, found = cpu_timed(lambda: tuned.fit(X, split.known, validation=split.validation))
     by_default = _kind(way)(power=power).fit(graph_of(data, **(large_graph(data) if large else {})), split.few)
     default = split.error(by_default.transduction_, data.y)
-    error = split.error(found.estimator_.transduction_, data.y)
+    error = split.error(found.transduction_, data.y)
     return {
         "error": error,
         "default": default,
         "seconds": seconds,
-        "trials": len(found.trials),
-        "parameters": {name: value for name, value in found.best.parameters.items() if name not in asked},
+        "trials": len(found.results_),
+        "parameters": {name.removeprefix("graph__"): value for name, value in found.best_params_.items()},
     }
 
 

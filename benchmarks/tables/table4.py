@@ -20,7 +20,7 @@ from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.grid import Draw, draw
 from benchmarks.tables.run import Options
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.selection import select
+from homophily.selection import TunedClassifier
 
 TABLE = "table4"
 DENSE = "full, dense form"
@@ -101,8 +101,9 @@ def _choose(graph: KNNGraph, split: Draw, form: dict[str, Any], trials: int) -> 
     method: Literal["irr", "err"] = fixed.pop("method")
     # What the dense engine finds the default one finds as well, and sooner.
     fixed.pop("engine", None)
-    found = select(graph, split.known, validation=split.validation, method=method, trials=trials, power=1, **fixed)
-    return {name: value for name, value in found.best.parameters.items() if name not in ("power", *fixed)}
+    kind: Any = {"irr": IRRClassifier, "err": ERRClassifier}[method]
+    tuned = TunedClassifier(kind(power=1, **fixed), trials).fit(graph, split.known, validation=split.validation)
+    return {name: value for name, value in tuned.best_params_.items() if name not in ("power", *fixed)}
 
 
 class Cost(NamedTuple):

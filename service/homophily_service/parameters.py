@@ -351,10 +351,8 @@ _FIELDS = {
 def refusal(error: ValueError) -> ServiceError:
     """The core's refusal as the request's: what only the job could find out."""
     sentence, parameter = str(error), getattr(error, "parameter", None)
-    if parameter is None:
-        field = "labels" if "class" in sentence else "points"
-    else:
-        field = _FIELDS.get(parameter, "solver")
+    elsewhere = "labels" if "class" in sentence else "points"
+    field = _FIELDS.get(parameter, "solver") if parameter else elsewhere
     refused = InvalidRequest(field, sentence)
     refused.violations = (FieldViolation(field, sentence),)
     return refused
