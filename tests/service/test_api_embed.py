@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from homophily import ERRClustering, ERREmbedding, KNNGraph
+from homophily import ERRClustering, ERREmbedding, KNNGraph, LinkPenalty
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service._pb import embedding_pb2 as pb
 from homophily_service.names import EmbeddingName
@@ -68,7 +68,7 @@ def test_a_map_and_its_clusters_are_those_of_the_core(home: Project) -> None:
     assert (found.evaluations, found.engine) == (expected.n_evaluations_, expected.engine_)
     assert (found.links.must, found.links.cannot) == (2, 2)
 
-    clustering = ERRClustering(3, random_state=0, n_jobs=1).fit(graph, must_link=MUST, cannot_link=CANNOT)
+    clustering = ERRClustering(3, random_state=0).fit(graph, must_link=MUST, cannot_link=CANNOT)
     found = home.embed(X, MUST, CANNOT, n_components=3, n_clusters=3)
     assert (found.components, found.clusters) == (3, 3)
     np.testing.assert_array_equal(home.embedding(found.name, CLUSTERS), clustering.labels_)
@@ -79,8 +79,18 @@ def test_every_parameter_reaches_the_core(home: Project) -> None:
     given = {"data_weight": 0.5, "lambda2": 0.1, "lambda3": 3.0, "sigma_f": 0.7, "continuation": 2.0, "repulsion": 0.9}
     graph = KNNGraph(n_neighbors=4, space="whitened", n_directions=2, n_jobs=1).fit(X)
     given |= {"link_edges": 0.1, "lambda2_per_link": True, "max_iter": 7, "normalized": False}
-    words = {"closure": "two-class", "link_loss": "squared", "relationship": "cauchy"}
-    core = ERREmbedding(**given, **words, tol=1e-3, n_jobs=1)
+    core = ERREmbedding(
+        data_weight=0.5,
+        lambda2=0.1 / (len(MUST) + len(CANNOT)),
+        sigma_f=(1.4, 0.7),
+        repulsion=0.9,
+        link_penalty=LinkPenalty(weight=3.0, loss="squared", closure="two-class", edges=0.1),
+        relationship="cauchy",
+        max_iter=7,
+        normalized=False,
+        tol=1e-3,
+        n_jobs=1,
+    )
     core.fit(graph, must_link=MUST, cannot_link=CANNOT)
     solver = pb.EmbeddingParameters(
         **given,

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from homophily import IRRClassifier
+from homophily import IRRClassifier, KNNGraph
 from homophily_service._pb import model_pb2
 from homophily_service.api.predictors import _Predictor
 from homophily_service.arrays import Limits
@@ -68,7 +68,7 @@ class Slow:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return IRRClassifier(n_neighbors=5).fit(X, [0, 1] + 38 * [-1])
+    return IRRClassifier(KNNGraph(n_neighbors=5)).fit(X, [0, 1] + 38 * [-1])
 
 
 class Cache(ModelCache):

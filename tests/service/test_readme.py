@@ -44,7 +44,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def test_the_examples_of_the_package_run_one_after_the_other(tmp_path: Path) -> None:
     found = examples("python", "## Use the package", "## Use the service")
-    assert len(found) == 4
+    assert len(found) == 5
     script = "\n".join(found)
     assert "400" in script
     run(python(script), tmp_path)

@@ -16,7 +16,7 @@ import pytest
 from mlflow.entities import FileInfo
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-from homophily import ERRClassifier
+from homophily import ERRClassifier, KNNGraph
 from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.models import load_model
@@ -87,7 +87,9 @@ def fitted() -> tuple[Any, ERRClassifier]:
     X = (4.0 * rng.normal(size=(2, 3))[place] + rng.normal(size=(120, 3))).astype(np.float32)
     y = np.where(place == 0, "yes", "no").astype(object)
     y[20:] = None
-    classifier = ERRClassifier(n_neighbors=7, space="whitened", n_directions=2, lambda2=0.02, class_prior=[0.4, 0.6])
+    classifier = ERRClassifier(
+        KNNGraph(n_neighbors=7, space="whitened", n_directions=2), lambda2=0.02, class_prior=[0.4, 0.6]
+    )
     return X, classifier.fit(X, y.astype(object))
 
 

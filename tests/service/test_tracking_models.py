@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from homophily import ERRClassifier, IRRClassifier
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily_service.errors import DataLoss, FailedPrecondition
 from homophily_service.tracking import mlflow_models
 from homophily_service.tracking.artifact import read_parts
@@ -69,7 +69,7 @@ def test_sparse_points_may_come_as_a_matrix_or_a_table(tmp_path: Path) -> None:
     X, place = clouds("float64")
     points = sparse.csr_array(np.maximum(X, 0.0))
     y = np.where(np.arange(90) < 45, place, -1)
-    classifier = IRRClassifier(metric="cosine").fit(points, y)
+    classifier = IRRClassifier(KNNGraph(metric="cosine")).fit(points, y)
     save_model(classifier, tmp_path / "model")
     expected = classifier.predict(points[60:]).tolist()
     assert predicted(tmp_path / "model", sparse.csr_matrix(points[60:]))["class"].tolist() == expected
@@ -81,7 +81,7 @@ def test_of_wide_points_fewer_are_examples_and_of_wider_ones_none(tmp_path: Path
     X, place = clouds("float64")
     points = sparse.csr_array(np.maximum(X, 0.0))
     points.resize(len(place), columns)
-    classifier = IRRClassifier(metric="cosine").fit(points, np.where(np.arange(90) < 45, place, -1))
+    classifier = IRRClassifier(KNNGraph(metric="cosine")).fit(points, np.where(np.arange(90) < 45, place, -1))
     save_model(classifier, tmp_path / "model")
     # As it is shown, and as a request that a server of the model answers.
     shown, request = (tmp_path / "model" / f"{name}.json" for name in ("input_example", "serving_input_example"))

@@ -125,7 +125,7 @@ def _solve(
     n_components, n_clusters = map_shape(request, graph.n_points, work.settings.max_classes)
     parameters = embedding_parameters(request.solver, "solver")
     stage.enter("solve")
-    fitted = make_embedding(n_components, parameters, len(links))
+    fitted = make_embedding(n_components, parameters, len(links.must) + len(links.cannot))
     _follow(work, fitted, start.earlier)
     fitted.fit(graph, must_link=links.must, cannot_link=links.cannot, init=start.earlier)
     embedding.trace.CopyFrom(stage.trace)
