@@ -350,8 +350,8 @@ class ERRClassifier(GraphClassifier):
             )
         if self.tol > 0.0 and not state.finished:
             warnings.warn(
-                f"ERR stopped after max_iter={self.max_iter} steps with a gradient norm of {state.gradient_norm:.1e}, "
-                f"tol={self.tol:.1e}: raise one of them.",
+                f"Not converged after {self.max_iter} steps; pass max_iter={4 * max(1, self.max_iter)} or a larger tol "
+                f"than {self.tol:g} to ERRClassifier.",
                 ConvergenceWarning,
                 stacklevel=6,
             )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
@@ -24,7 +25,7 @@ from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
 from homophily.device.gpu.linear import solve_irr as solve_on_device
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.estimators.graph_estimator import GraphEstimator
-from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
+from homophily.exceptions import HomophilyWarning, ParameterError, UnlabelledComponentsWarning
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
 from homophily.solve.irr import IRRSolution, solve_irr
@@ -315,7 +316,11 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             confidence[held_out] = 0.0
             part = replace(problem, confidence=confidence[problem.rows])
             values = np.zeros_like(self.solution_)
-            values[problem.rows] = self._solve(part, None, None).F
+            with warnings.catch_warnings():
+                # What there is to warn of, the fit itself has said.
+                warnings.simplefilter("ignore", HomophilyWarning)
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                values[problem.rows] = self._solve(part, None, None).F
             scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
         used = folds >= 0
         return fit_calibration(

@@ -146,8 +146,9 @@ def warn_of_error(error: float | None, stacklevel: int) -> None:
     """Say so when a low-rank energy is far off; None is the error of an engine that has a tolerance."""
     if error is not None and error > LOW_RANK_ERROR:
         warnings.warn(
-            f"The 'nystrom' engine is off by {100 * error:.2g} % in the relationship energy: the values are too spread "
-            "out in units of sigma_f for its landmarks. Use engine='tiles', or a larger sigma_f.",
+            f"The relationship energy was approximated by the 'nystrom' engine, which is off by {100 * error:.2g} % "
+            "here, so the answers are not quite those of ERR. Exact are multiclass='one-vs-rest' of the classifier, "
+            "which is as fast, and engine='tiles', whose time grows as the square of the points.",
             ApproximationWarning,
             stacklevel=stacklevel,
         )

@@ -1,0 +1,40 @@
+"""Warnings that people can act on, each once per fit."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from homophily import ApproximationWarning, ERRClassifier
+
+
+@pytest.fixture
+def clouds():
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 4
+    X = 4.0 * rng.normal(size=(4, 5))[y] + rng.normal(size=(240, 5))
+    few = np.where(np.arange(240) < 40, y, -1)
+    return X, y, few
+
+
+def test_a_fit_warns_once_however_often_its_calibration_repeats_it(clouds):
+    X, _, few = clouds
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model = ERRClassifier(max_iter=1, tol=1e-9).fit(X, few)
+        assert model.label_distributions_.shape == (240, 4)
+    assert [one.category for one in seen] == [ConvergenceWarning]
+    assert "pass max_iter=4" in str(seen[0].message)
+
+
+def test_the_remedy_for_a_poor_approximation_exists_and_helps(clouds):
+    X, y, few = clouds
+    with pytest.warns(ApproximationWarning, match="multiclass='one-vs-rest'"):
+        ERRClassifier(engine="nystrom", sigma_f=1e-3).fit(X, few)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ApproximationWarning)
+        exact = ERRClassifier(multiclass="one-vs-rest").fit(X, few)
+    assert np.mean(exact.transduction_ == y) > 0.9
