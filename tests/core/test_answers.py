@@ -96,8 +96,8 @@ def test_sparse_points_are_answered_as_dense_ones(estimator, metric):
     y[40:] = -1
     new = new_points(X)
     new[np.abs(new) < 1.0] = 0.0
-    dense = estimator(metric=metric).fit(X, y)
-    sparse = estimator(metric=metric).fit(csr_array(X), y)
+    dense = estimator(graph=KNNGraph(metric=metric)).fit(X, y)
+    sparse = estimator(graph=KNNGraph(metric=metric)).fit(csr_array(X), y)
     np.testing.assert_allclose(sparse.solution_, dense.solution_, atol=1e-6)
     np.testing.assert_allclose(sparse.decision_function(csr_array(new)), dense.decision_function(new), atol=1e-5)
     assert (sparse.predict(csr_array(X)) == sparse.transduction_).all()
@@ -109,7 +109,7 @@ def test_distances_are_answered_as_points(estimator):
     new = new_points(X)
     distances = np.linalg.norm(X[:, None] - X, axis=2)
     points = estimator().fit(X, y)
-    model = estimator(metric="precomputed").fit(distances, y)
+    model = estimator(graph=KNNGraph(metric="precomputed")).fit(distances, y)
     np.testing.assert_allclose(model.solution_, points.solution_, atol=1e-6)
     to_new = np.linalg.norm(new[:, None] - X, axis=2)
     np.testing.assert_allclose(model.decision_function(to_new), points.decision_function(new), atol=1e-5)
@@ -121,7 +121,7 @@ def test_weights_are_answered_as_points(estimator):
     X, y = blobs()
     new = new_points(X)
     points = estimator().fit(X, y)
-    model = estimator(metric="affinity").fit(points.graph_.W, y)
+    model = estimator(graph=KNNGraph(metric="affinity")).fit(points.graph_.W, y)
     np.testing.assert_allclose(model.solution_, points.solution_, atol=1e-9)
     indices, _, weights = points.graph_.attach(new)
     to_new = np.zeros((len(new), len(X)))
@@ -134,7 +134,7 @@ def test_weights_are_answered_as_points(estimator):
 def test_a_graph_stands_for_its_points(estimator):
     X, y = blobs()
     new = new_points(X)
-    points = estimator(n_neighbors=7).fit(X, y)
+    points = estimator(graph=KNNGraph(n_neighbors=7)).fit(X, y)
     model = estimator().fit(KNNGraph(n_neighbors=7).fit(X), y)
     assert (model.solution_ == points.solution_).all()
     assert (model.decision_function(new) == points.decision_function(new)).all()
@@ -158,7 +158,7 @@ def test_negative_distances_and_weights_of_new_points_are_refused(metric):
     X, y = blobs()
     graph = KNNGraph().fit(X)
     known = graph.W if metric == "affinity" else np.linalg.norm(X[:, None] - X, axis=2)
-    model = IRRClassifier(metric=metric).fit(known, y)
+    model = IRRClassifier(graph=KNNGraph(metric=metric)).fit(known, y)
     with pytest.raises(ValueError, match="no negative entry"):
         model.predict(np.full((1, len(X)), -1.0))
 

@@ -50,7 +50,7 @@ def test_isolated_points_are_legal(estimator):
     W[:, [10, 60]] = 0.0
     y = np.where(np.arange(len(X)) < 11, np.where(y == -1, 0, y), -1)
     with pytest.warns(UnlabelledComponentsWarning, match=r"1 of \d+ connected components .* 1 points?"):
-        model = estimator(metric="affinity").fit(W, y)
+        model = estimator(graph=KNNGraph(metric="affinity")).fit(W, y)
     assert np.isfinite(model.solution_).all()
     # Alone with its label, a point keeps it; alone without one, it has no value.
     assert model.transduction_[10] == y[10]
@@ -63,7 +63,7 @@ def test_isolated_points_are_legal(estimator):
 def test_a_graph_without_any_edge(estimator):
     y = np.array([0, 1, -1, 1])
     with pytest.warns(UnlabelledComponentsWarning, match=r"1 of 4"):
-        model = estimator(metric="affinity").fit(csr_array((4, 4)), y)
+        model = estimator(graph=KNNGraph(metric="affinity")).fit(csr_array((4, 4)), y)
     assert model.transduction_[[0, 1, 3]].tolist() == [0, 1, 1]
     assert np.isfinite(model.label_distributions_).all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from homophily import ERRClassifier, NeighborsWarning, UnlabelledComponentsWarning
+from homophily import ERRClassifier, KNNGraph, NeighborsWarning, UnlabelledComponentsWarning
 
 from .small_sets import blobs, both, moons
 
@@ -53,25 +53,25 @@ X0, Y0 = moons(60)
         ({"class_prior": [1.0, 0.0]}, {}, "'class_prior' parameter"),
         ({"class_prior": [np.nan, 0.5]}, {}, "'class_prior' parameter"),
         ({"class_prior": "guess"}, {}, "'class_prior' parameter of .*Classifier"),
-        ({"n_neighbors": 0}, {}, "'n_neighbors' parameter of .*Classifier"),
-        ({"n_neighbors": 2.5}, {}, "'n_neighbors' parameter of .*Classifier"),
+        ({"graph": KNNGraph(n_neighbors=0)}, {}, "'n_neighbors' parameter of KNNGraph"),
+        ({"graph": KNNGraph(n_neighbors=2.5)}, {}, "'n_neighbors' parameter of KNNGraph"),
         ({"power": 0}, {}, "'power' parameter of .*Classifier"),
         ({"lambda1": 0.0}, {}, "'lambda1' parameter of .*Classifier"),
         ({"lambda1": np.nan}, {}, "'lambda1' parameter of .*Classifier"),
         ({"lambda1": np.inf}, {}, "'lambda1' parameter"),
-        ({"metric": "manhattan"}, {}, "'metric' parameter of .*Classifier"),
-        ({"weights": "heavy"}, {}, "'weights' parameter of .*Classifier"),
-        ({"weights": "fixed"}, {}, "'sigma_x' parameter"),
-        ({"sigma_x": -1.0}, {}, "'sigma_x' parameter of .*Classifier"),
-        ({"exponent": 3}, {}, "'exponent' parameter of .*Classifier"),
-        ({"symmetrize": "min"}, {}, "'symmetrize' parameter of .*Classifier"),
+        ({"graph": KNNGraph(metric="manhattan")}, {}, "'metric' parameter of KNNGraph"),
+        ({"graph": KNNGraph(weights="heavy")}, {}, "'weights' parameter of KNNGraph"),
+        ({"graph": KNNGraph(weights="fixed")}, {}, "'sigma_x' parameter"),
+        ({"graph": KNNGraph(sigma_x=-1.0)}, {}, "'sigma_x' parameter of KNNGraph"),
+        ({"graph": KNNGraph(exponent=3)}, {}, "'exponent' parameter of KNNGraph"),
+        ({"graph": KNNGraph(symmetrize="min")}, {}, "'symmetrize' parameter of KNNGraph"),
         ({"normalized": "yes"}, {}, "'normalized' parameter of .*Classifier"),
         ({"backend": "torch"}, {}, "'backend' parameter of .*Classifier"),
         ({"callback": 3}, {}, "'callback' parameter of .*Classifier"),
         ({"n_jobs": "all"}, {}, "'n_jobs' parameter of .*Classifier"),
-        ({"metric": "precomputed"}, {}, "square"),
-        ({"metric": "affinity"}, {"X": np.triu(np.ones((60, 60)))}, "symmetric"),
-        ({"metric": "precomputed"}, {"X": np.full((60, 60), -1.0)}, "negative"),
+        ({"graph": KNNGraph(metric="precomputed")}, {}, "square"),
+        ({"graph": KNNGraph(metric="affinity")}, {"X": np.triu(np.ones((60, 60)))}, "symmetric"),
+        ({"graph": KNNGraph(metric="precomputed")}, {"X": np.full((60, 60), -1.0)}, "negative"),
     ],
 )
 def test_bad_input_is_named(estimator, params, arguments, message):
@@ -93,7 +93,6 @@ def test_bad_input_is_named(estimator, params, arguments, message):
         ({"repulsion": np.inf}, "'repulsion' parameter"),
         ({"max_iter": -1}, "'max_iter' parameter of ERRClassifier"),
         ({"tol": -1.0}, "'tol' parameter of ERRClassifier"),
-        ({"precondition": 2}, "'precondition' parameter of ERRClassifier"),
         ({"relationship_neighbors": 0}, "'relationship_neighbors' parameter of ERRClassifier"),
         ({"multiclass": "pairs"}, "'multiclass' parameter of ERRClassifier"),
         ({"engine": "fast"}, "'engine' parameter of ERRClassifier"),
@@ -139,7 +138,7 @@ def test_new_points_of_the_wrong_form_are_refused(estimator):
 @both
 def test_more_neighbours_than_points_are_cut_with_a_warning(estimator):
     with pytest.warns(NeighborsWarning, match="59"):
-        model = estimator(n_neighbors=200).fit(X0, Y0)
+        model = estimator(graph=KNNGraph(n_neighbors=200)).fit(X0, Y0)
     assert model.graph_.indices_.shape == (60, 59)
 
 
@@ -156,7 +155,7 @@ def test_duplicate_points_are_legal(estimator):
 @both
 def test_all_points_equal_is_legal(estimator):
     y = np.array([0, 1, 1] + [-1] * 27)
-    model = estimator(n_neighbors=29).fit(np.zeros((30, 2)), y)
+    model = estimator(graph=KNNGraph(n_neighbors=29)).fit(np.zeros((30, 2)), y)
     assert np.isfinite(model.solution_).all()
     assert np.isfinite(model.predict_proba(np.ones((2, 2)))).all()
 

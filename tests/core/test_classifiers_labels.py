@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import make_blobs, make_moons
 from sklearn.metrics import log_loss
 
-from homophily import ERRClassifier, IRRClassifier
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.solve.irr import solve_irr
 from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration
 
@@ -230,6 +230,6 @@ def test_one_label_a_class_still_gives_probabilities(estimator):
     X, y = make_moons(100, noise=0.05, random_state=0)
     labels = np.full(100, -1)
     labels[[np.flatnonzero(y == 0)[0], np.flatnonzero(y == 1)[0]]] = [0, 1]
-    model = estimator(n_neighbors=15).fit(X, labels)
+    model = estimator(graph=KNNGraph(n_neighbors=15)).fit(X, labels)
     np.testing.assert_allclose(model.label_distributions_.sum(axis=1), 1.0)
     assert (model.classes_[model.label_distributions_.argmax(axis=1)] == model.transduction_).all()

@@ -10,11 +10,19 @@ from sklearn.datasets import load_iris, make_blobs, make_moons
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, KNNGraph
+from homophily.estimators.clustering import default_embedding
 from homophily.estimators.partition import dominant_label_error
 from homophily.supervision.links import draw_links
 
 
-@parametrize_with_checks([ERRClustering(n_clusters=2, n_neighbors=3, max_iter=5, random_state=0)])
+def quick(**parameters):
+    """The map of clusters by default, with other parameters."""
+    return default_embedding().set_params(**parameters)
+
+
+@parametrize_with_checks(
+    [ERRClustering(n_clusters=2, embedding=quick(graph__n_neighbors=3, max_iter=5), random_state=0)]
+)
 def test_scikit_learn_conventions_hold(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContradictingLinksWarning)
@@ -46,7 +54,7 @@ def test_number_of_clusters_is_suggested_by_the_gap():
 
 def test_links_that_no_cluster_obeys_are_listed():
     X, _ = make_moons(100, noise=0.05, random_state=0)
-    clusters = ERRClustering(2, lambda3=0.0, link_edges=0.0, random_state=0)
+    clusters = ERRClustering(2, embedding=quick(link_penalty__weight=0.0, link_penalty__edges=0.0), random_state=0)
     clusters.fit(X, must_link=[(0, 1), (2, 3)], cannot_link=[(4, 5), (6, 7)])
     together = clusters.labels_[[0, 2, 4, 6]] == clusters.labels_[[1, 3, 5, 7]]
     assert len(clusters.divided_must_) == np.count_nonzero(~together[:2])

@@ -48,7 +48,9 @@ def test_fewer_directions_may_count(space):
     seen *= np.sqrt(200 / 199) if space == "whitened" else 1.0
     graph = KNNGraph(n_neighbors=7, space=space, n_directions=9).fit(X)
     assert_allclose(graph.distances_, nearest(cdist(seen, seen), 7), rtol=1e-8)
-    model = ERRClassifier(space=space, n_directions=9).fit(X, np.where(np.arange(200) < 20, np.arange(200) % 2, -1))
+    model = ERRClassifier(graph=KNNGraph(space=space, n_directions=9)).fit(
+        X, np.where(np.arange(200) < 20, np.arange(200) % 2, -1)
+    )
     assert_array_equal(model.predict(X), model.transduction_)
 
 
@@ -97,7 +99,7 @@ def test_classes_hidden_in_a_direction_of_little_variance_are_found():
     few = np.where(np.arange(400) < 40, y, -1)
 
     def error(space):
-        return np.mean(ERRClassifier(n_neighbors=20, space=space).fit(X, few).transduction_ != y)
+        return np.mean(ERRClassifier(graph=KNNGraph(n_neighbors=20, space=space)).fit(X, few).transduction_ != y)
 
     assert error("whitened") < 0.1 < 0.3 < error("input")
 
@@ -131,7 +133,7 @@ def test_stored_graphs_and_models_answer_the_same(space, metric):
     X = stretched()
     y = (X[:, 0] > 100.0).astype(int)
     few = np.where(np.arange(len(y)) < 30, y, -1)
-    model = ERRClassifier(space=space, metric=metric).fit(X, few)
+    model = ERRClassifier(graph=KNNGraph(space=space, metric=metric)).fit(X, few)
     arrays, document = graph_state(model.graph_)
     restored = restore_classifier(classifier_state(model), restore_graph(State(arrays, document)))
     new = X + 0.01
@@ -142,6 +144,8 @@ def test_stored_graphs_and_models_answer_the_same(space, metric):
 
 def test_maps_take_the_space_as_well():
     X = stretched(60, 60)
-    model = ERREmbedding(n_neighbors=5, space="principal", max_iter=2).fit(X, must_link=[(0, 1)], cannot_link=[(0, 2)])
+    model = ERREmbedding(graph=KNNGraph(n_neighbors=5, space="principal", symmetrize="max"), max_iter=2).fit(
+        X, must_link=[(0, 1)], cannot_link=[(0, 2)]
+    )
     assert model.graph_.index_.points.shape[1] == PRINCIPAL_DIRECTIONS
     assert model.transform(X[:3]).shape == (3, 2)

@@ -13,8 +13,16 @@ from sklearn.datasets import load_iris, load_wine, make_moons
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, ERREmbedding, KNNGraph
-from homophily.estimators.embedding import linked_coordinates
+from homophily import (
+    ContradictingLinksWarning,
+    DisconnectedGraphWarning,
+    ERRClustering,
+    ERREmbedding,
+    KNNGraph,
+    LinkPenalty,
+)
+from homophily.estimators.clustering import default_embedding
+from homophily.estimators.embedding import falling_widths, linked_coordinates
 from homophily.graph.spectral import spectral_coordinates
 from homophily.supervision.links import Links, draw_links
 
@@ -36,7 +44,7 @@ def one_nn_error(F, y):
     return np.mean(y[nearest] != y)
 
 
-@parametrize_with_checks([ERREmbedding(n_neighbors=3, max_iter=5, n_components=1)])
+@parametrize_with_checks([ERREmbedding(graph=KNNGraph(n_neighbors=3, symmetrize="max"), max_iter=5, n_components=1)])
 def test_scikit_learn_conventions_hold(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContradictingLinksWarning)
@@ -70,7 +78,7 @@ def test_more_optimisation_does_not_scatter_the_map():
 def test_violated_links_are_listed_as_they_were_given():
     _, _, graph = moons()
     far = Links(np.array([[0, 1]]), np.empty((0, 2), dtype=np.int64))
-    weak = fit(ERREmbedding(lambda3=0.0, link_edges=0.0), graph, far)
+    weak = fit(ERREmbedding(link_penalty=LinkPenalty(weight=0.0, edges=0.0)), graph, far)
     strong = fit(ERREmbedding(), graph, far)
     assert weak.violated_must_.tolist() == [[0, 1]]
     assert strong.violated_must_.tolist() == []
@@ -90,13 +98,9 @@ def test_papers_form_is_within_reach():
     paper = ERREmbedding(
         data_weight=1 / u,
         lambda2=0.1,
-        lambda3=10.0,
+        link_penalty=LinkPenalty(weight=10.0, closure=False, edges=0.0, loss="squared"),
         sigma_f=sigma_f * np.sqrt(u),
-        continuation=1.0,
         repulsion=1.0,
-        closure=False,
-        link_edges=0.0,
-        link_loss="squared",
         max_iter=50,
         tol=0.0,
     )
@@ -107,15 +111,6 @@ def test_papers_form_is_within_reach():
     expected = np.sum((F - K_T) ** 2) + 0.1 * np.trace(K.T @ L @ K)
     expected += 20.0 * (np.sum((1 - K[tuple(links.must.T)]) ** 2) + np.sum(K[tuple(links.cannot.T)] ** 2))
     assert paper.energy_ == pytest.approx(expected, rel=1e-6)
-
-
-def test_weight_of_relationships_may_be_shared_by_the_links():
-    _, y, graph = moons(60)
-    links = draw_links(y, 5, 5, random_state=1)
-    shared = fit(ERREmbedding(lambda2=3.0, lambda2_per_link=True, max_iter=5), graph, links)
-    assert (shared.embedding_ == fit(ERREmbedding(lambda2=0.3, max_iter=5), graph, links).embedding_).all()
-    without = ERREmbedding(lambda2=0.3, lambda2_per_link=True, max_iter=5).fit(graph)
-    assert (without.embedding_ == ERREmbedding(lambda2=0.3, max_iter=5).fit(graph).embedding_).all()
 
 
 def test_labels_are_links_between_all_labelled_points():
@@ -143,7 +138,7 @@ def test_closure_obeys_what_follows():
     one, other = np.flatnonzero(y == 0)[:4], np.flatnonzero(y == 1)[0]
     chain = Links(np.column_stack([one[:-1], one[1:]]), np.array([[one[0], other]]))
     for closure, followed in ((True, 6), (False, 3)):
-        embedding = fit(ERREmbedding(closure=closure), graph, chain)
+        embedding = fit(ERREmbedding(link_penalty=LinkPenalty(closure=closure)), graph, chain)
         assert len(embedding._obeyed_links(200).must) == followed
         assert len(embedding.links_.must) == 3
 
@@ -160,7 +155,10 @@ def test_three_points_apart_are_reported_where_there_are_two_classes():
     _, _, graph = moons()
     triangle = [(0, 1), (1, 2), (0, 2)]
     ERREmbedding(max_iter=0).fit(graph, cannot_link=triangle)
-    for estimator in (ERREmbedding(closure="two-class", max_iter=0), ERRClustering(2, closure="two-class", max_iter=0)):
+    for estimator in (
+        ERREmbedding(link_penalty=LinkPenalty(closure="two-class"), max_iter=0),
+        ERRClustering(2, embedding=default_embedding().set_params(link_penalty__closure="two-class", max_iter=0)),
+    ):
         with pytest.warns(ContradictingLinksWarning, match="0 apart from . apart from . apart from 0") as told:
             estimator.fit(graph, cannot_link=triangle)
         assert [warning.filename for warning in told] == [__file__]
@@ -235,7 +233,7 @@ def test_new_point_without_links_nearly_stays_where_a_fit_had_it():
 
 def test_new_points_have_the_relationships_of_the_map():
     X, _, _ = moons(150)
-    embedding = ERREmbedding(relationship="cauchy", sigma_f=0.5, max_iter=20).fit(X[:120])
+    embedding = ERREmbedding(relationship="cauchy", sigma_f=falling_widths(0.5, 5.0), max_iter=20).fit(X[:120])
     F, u = embedding.embedding_, 120
     indices, _, weights = embedding.graph_.attach_validated(X[120:])
     G = embedding.graph_.laplacian() + diags_array(embedding._left_out(embedding.graph_.laplacian()))
@@ -265,7 +263,7 @@ def test_a_sparse_map_takes_only_relationships_of_near_points():
     _, y, graph = moons()
     links = draw_links(y, 20, 20, random_state=0)
     for relationship in ("gaussian", "cauchy"):
-        how = {"relationship": relationship, "sigma_f": 0.5, "max_iter": 5, "n_jobs": 1}
+        how = {"relationship": relationship, "sigma_f": falling_widths(0.5, 5.0), "max_iter": 5, "n_jobs": 1}
         whole = fit(ERREmbedding(**how), graph, links)
         every = fit(ERREmbedding(**how, relationship_neighbors=200), graph, links)
         some = fit(ERREmbedding(**how, relationship_neighbors=30), graph, links)
@@ -299,7 +297,7 @@ def test_target_tells_linked_classes_apart():
 def test_cauchy_relationships_obey_far_links_too():
     _, y, graph = moons()
     links = draw_links(y, 20, 20, random_state=0)
-    embedding = fit(ERREmbedding(relationship="cauchy", link_edges=0.0), graph, links)
+    embedding = fit(ERREmbedding(relationship="cauchy", link_penalty=LinkPenalty(edges=0.0)), graph, links)
     assert embedding.engine_ == "tiles"
     assert len(embedding.violated_must_) == 0
 
@@ -307,8 +305,8 @@ def test_cauchy_relationships_obey_far_links_too():
 @pytest.mark.parametrize(
     ("parameters", "arguments", "message"),
     [
-        ({"continuation": 0.5}, {}, "The 'continuation' parameter of ERREmbedding must be"),
-        ({"closure": "three"}, {}, "The 'closure' parameter of ERREmbedding must be"),
+        ({"sigma_f": (0.2, 0.4)}, {}, "The 'sigma_f' parameter of ERREmbedding must be"),
+        ({"link_penalty": LinkPenalty(closure="three")}, {}, "The 'closure' parameter of LinkPenalty must be"),
         ({"sigma_f": 0.0}, {}, "The 'sigma_f' parameter of ERREmbedding must be"),
         ({"n_components": 60}, {}, "smaller than the number of points, n_samples=60"),
         ({}, {"must_link": [(0, 60)]}, "The 'must_link' parameter of ERREmbedding.fit must be pairs of positions"),

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from homophily import ERRClassifier, IRRClassifier
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
 
 ESTIMATORS = [IRRClassifier, ERRClassifier]
 
@@ -32,7 +32,7 @@ def expected_failures(_estimator):
 
 
 @parametrize_with_checks(
-    [estimator(n_neighbors=3) for estimator in ESTIMATORS], expected_failed_checks=expected_failures
+    [estimator(graph=KNNGraph(n_neighbors=3)) for estimator in ESTIMATORS], expected_failed_checks=expected_failures
 )
 def test_scikit_learn_conventions_hold(estimator, check):
     check(estimator)
@@ -46,10 +46,11 @@ def moons(u=150, labels=10):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_parameters_are_stored_untouched_and_clone(estimator):
     prior = [0.4, 0.6]
-    original = estimator(n_neighbors=4, power=2, lambda1=0.5, class_prior=prior)
+    original = estimator(graph=KNNGraph(n_neighbors=4), power=2, lambda1=0.5, class_prior=prior)
     assert original.class_prior is prior
     copy = clone(original)
-    assert copy.get_params() == original.get_params()
+    assert repr(copy) == repr(original)
+    assert copy.graph is not original.graph
     assert copy.set_params(lambda1=0.25).lambda1 == 0.25
     assert original.lambda1 == 0.5
     with pytest.raises(ValueError, match="Invalid parameter 'lamda1'"):
@@ -94,7 +95,7 @@ def test_a_stored_model_answers_the_same(estimator, asked_before, tmp_path):
 def test_cross_validation_and_search_work(estimator):
     X, y = load_iris(return_X_y=True)
     assert cross_val_score(estimator(), X, y, cv=3).mean() > 0.9
-    search = GridSearchCV(estimator(), {"n_neighbors": [3, 8]}, cv=3, n_jobs=2).fit(X, y)
+    search = GridSearchCV(estimator(), {"graph__n_neighbors": [3, 8]}, cv=3, n_jobs=2).fit(X, y)
     assert search.best_score_ > 0.9
 
 
@@ -117,6 +118,6 @@ def test_an_unfitted_model_says_so(estimator, method):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_pairwise_input_is_declared(estimator):
     for metric, pairwise in (("euclidean", False), ("precomputed", True), ("affinity", True)):
-        tags = estimator(metric=metric).__sklearn_tags__()
+        tags = estimator(graph=KNNGraph(metric=metric)).__sklearn_tags__()
         assert tags.input_tags.pairwise is pairwise
         assert tags.input_tags.sparse

@@ -12,9 +12,10 @@ import homophily
 
 CORE = Path(homophily.__file__).parent
 
-#: ``exceptions`` and ``threads`` may be imported by all; ``homophily`` itself imports all and is imported by none.
+#: ``exceptions``, ``parameters`` and ``threads`` may be imported by all; ``homophily`` itself imports all and is imported
+#: by none.
 ORDER = (
-    ("exceptions", "threads"),
+    ("exceptions", "parameters", "threads"),
     ("graph",),
     ("relationship",),
     ("solve",),
@@ -30,7 +31,6 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 
 #: Imports that still point backwards. Remove a line here together with its import; add none.
 STILL_BACKWARD = {
-    ("homophily.estimators.transduction", "homophily.selection.driver"),
     ("homophily.graph.knn_graph", "homophily.device.backend"),
     ("homophily.graph.neighbors", "homophily.device.backend"),
     ("homophily.graph.neighbors", "homophily.device.gpu.neighbors"),

@@ -47,7 +47,7 @@ def test_the_score_is_that_of_fits_with_masked_labels_on_all_points(moons, kind)
 
 def test_a_grid_search_prefers_what_generalises(moons):
     X, y = moons
-    grid = {"lambda1": [1e-2, 1e6], "n_neighbors": [10]}
+    grid = {"lambda1": [1e-2, 1e6], "graph__n_neighbors": [10]}
     search = GridSearchCV(IRRClassifier(class_prior=[0.5, 0.5]), grid, cv=AllPoints(), scoring=HeldOutLabels())
     search.fit(X, y)
     assert search.best_params_["lambda1"] == 1e-2

@@ -156,7 +156,7 @@ def test_models_of_one_and_two_threads_give_the_same_answer(data):
 @pytest.mark.parametrize("normalized", [True, False])
 def test_far_away_points_have_finite_answers(estimator, weights, normalized):
     X, y = moons()
-    model = estimator(weights=weights, sigma_x=0.5, normalized=normalized).fit(X, y)
+    model = estimator(graph=KNNGraph(weights=weights, sigma_x=0.5), normalized=normalized).fit(X, y)
     for far in (1e3, 1e8, 1e30):
         new = np.array([[far, 0.0], [0.0, -far]])
         assert np.isfinite(model.decision_function(new)).all()
@@ -190,7 +190,7 @@ def test_new_points_near_a_component_without_label_get_the_prior(estimator):
 def test_points_without_any_weight_get_the_prior(estimator):
     X, y = blobs(classes=2)
     W = KNNGraph().fit(X).W
-    model = estimator(metric="affinity", class_prior=[0.2, 0.8]).fit(W, y)
+    model = estimator(graph=KNNGraph(metric="affinity"), class_prior=[0.2, 0.8]).fit(W, y)
     nothing = np.zeros((2, len(X)))
     assert (model.predict(nothing) == 1).all()
     np.testing.assert_allclose(model.predict_proba(nothing), [[0.2, 0.8]] * 2)

@@ -35,11 +35,11 @@ def weights(X):
     return csr_array(KNNGraph(n_neighbors=20, weights="global").fit(X).W)
 
 
-def model(estimator, **params):
+def model(estimator, graph=None, **params):
     """ERR well past the default tolerance: its minimum is what the algebra is about, not the way to it."""
     if estimator is ERRClassifier:
         params = {"tol": 1e-9, "max_iter": 400} | params
-    return estimator(n_neighbors=params.pop("n_neighbors", 20), **params)
+    return estimator(graph=graph or KNNGraph(n_neighbors=20), **params)
 
 
 # A descent that stops when rounding hides any further decrease leaves √ε of the minimiser's size.
@@ -56,8 +56,8 @@ def test_permuted_points_permute_the_answer(estimator, classes, seed, power):
     order = np.random.default_rng(seed).permutation(len(X))
     # A fixed number of steps: then the same path is walked, and only rounding differs.
     params = {"power": power} | ({"max_iter": 5, "tol": 0.0} if estimator is ERRClassifier else {})
-    straight = estimator(n_neighbors=20, **params).fit(X, y)
-    permuted = estimator(n_neighbors=20, **params).fit(X[order], y[order])
+    straight = estimator(graph=KNNGraph(n_neighbors=20), **params).fit(X, y)
+    permuted = estimator(graph=KNNGraph(n_neighbors=20), **params).fit(X[order], y[order])
     np.testing.assert_allclose(permuted.solution_, straight.solution_[order], rtol=0, atol=1e-8)
     np.testing.assert_allclose(permuted.offsets_, straight.offsets_, rtol=0, atol=1e-6)
 
@@ -69,8 +69,8 @@ def test_flipped_labels_flip_the_signs(estimator, seed, power):
     X, y = data(seed)
     flipped = np.where(y == -1, -1, 1 - y)
     params = {"power": power} | ({"max_iter": 5, "tol": 0.0} if estimator is ERRClassifier else {})
-    straight = estimator(n_neighbors=20, **params).fit(X, y)
-    mirrored = estimator(n_neighbors=20, **params).fit(X, flipped)
+    straight = estimator(graph=KNNGraph(n_neighbors=20), **params).fit(X, y)
+    mirrored = estimator(graph=KNNGraph(n_neighbors=20), **params).fit(X, flipped)
     np.testing.assert_allclose(mirrored.solution_, -straight.solution_, rtol=0, atol=1e-8)
     np.testing.assert_allclose(mirrored.offsets_, -straight.offsets_, rtol=0, atol=1e-6)
 
@@ -99,8 +99,8 @@ def test_the_null_vector_of_a_component_without_label_is_free(seed, scale, power
 def test_scaling_the_weights_changes_nothing_for_the_normalised_laplacian(estimator, seed, scale, power):
     X, y = data(seed)
     W = weights(X)
-    plain = model(estimator, metric="affinity", power=power).fit(W, y)
-    scaled = model(estimator, metric="affinity", power=power).fit(scale * W, y)
+    plain = model(estimator, KNNGraph(metric="affinity"), power=power).fit(W, y)
+    scaled = model(estimator, KNNGraph(metric="affinity"), power=power).fit(scale * W, y)
     np.testing.assert_allclose(scaled.solution_, plain.solution_, rtol=0, atol=TOLERANCE[estimator])
     assert scaled.energy_ == pytest.approx(plain.energy_, rel=1e-9)
     assert (scaled.transduction_ == plain.transduction_).all()
@@ -115,7 +115,7 @@ def test_scaling_the_weights_is_scaling_the_lambdas_otherwise(estimator, seed, s
     W /= W.sum(axis=1).mean()
     lambdas = {"lambda1": 0.02} | ({"lambda2": 0.02} if estimator is ERRClassifier else {})
     stronger = {name: value * scale**power for name, value in lambdas.items()}
-    params = {"metric": "affinity", "normalized": False, "power": power}
+    params = {"graph": KNNGraph(metric="affinity"), "normalized": False, "power": power}
     scaled = model(estimator, **params, **lambdas).fit(scale * W, y)
     plain = model(estimator, **params, **stronger).fit(W, y)
     np.testing.assert_allclose(scaled.solution_, plain.solution_, rtol=0, atol=20 * TOLERANCE[estimator])
@@ -154,7 +154,7 @@ def test_labels_that_contradict_each_other_are_one_soft_label(seed):
     shares[point] = [1.5, 0.5]
     weight = np.ones(len(X))
     weight[point] = 2.0
-    soft = IRRClassifier(n_neighbors=20, power=1, lambda1=1e-2).fit(X, shares, sample_weight=weight)
+    soft = IRRClassifier(graph=KNNGraph(n_neighbors=20), power=1, lambda1=1e-2).fit(X, shares, sample_weight=weight)
     # Shares of 3/4 and 1/4 are the target 1/4 − 3/4.
     L = soft.graph_.laplacian().toarray()
     h = np.where(y == -1, 0.0, weight)
@@ -168,9 +168,9 @@ def test_labels_that_contradict_each_other_are_one_soft_label(seed):
 @given(seed=seeds, classes=st.sampled_from([2, 3]))
 def test_err_never_ends_above_its_start(seed, classes):
     X, y = data(seed, classes=classes)
-    irr = IRRClassifier(n_neighbors=20, tol=1e-10).fit(X, y)
-    start = ERRClassifier(n_neighbors=20, max_iter=0).fit(X, y)
-    end = ERRClassifier(n_neighbors=20).fit(X, y)
+    irr = IRRClassifier(graph=KNNGraph(n_neighbors=20), tol=1e-10).fit(X, y)
+    start = ERRClassifier(graph=KNNGraph(n_neighbors=20), max_iter=0).fit(X, y)
+    end = ERRClassifier(graph=KNNGraph(n_neighbors=20)).fit(X, y)
     np.testing.assert_allclose(start.solution_, irr.solution_, rtol=0, atol=1e-7)
     assert end.energy_ <= start.energy_
     assert start.n_evaluations_ == 1
@@ -183,6 +183,6 @@ def test_names_of_three_classes_may_be_exchanged(estimator, seed):
     X, y = data(seed, classes=3)
     exchange = np.array([2, 0, 1, -1])
     params = {"max_iter": 5, "tol": 0.0} if estimator is ERRClassifier else {}
-    plain = estimator(n_neighbors=20, **params).fit(X, y)
-    other = estimator(n_neighbors=20, **params).fit(X, exchange[y])
+    plain = estimator(graph=KNNGraph(n_neighbors=20), **params).fit(X, y)
+    other = estimator(graph=KNNGraph(n_neighbors=20), **params).fit(X, exchange[y])
     np.testing.assert_allclose(other.solution_[:, exchange[:3]], plain.solution_, rtol=0, atol=1e-8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from homophily import ERRClassifier
+from homophily import ERRClassifier, KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.relationship.choose import make_engine
 from homophily.relationship.dense import DenseEngine
@@ -151,7 +151,9 @@ def test_the_energy_is_differences_over_edges_and_the_push_of_row_sums(power, re
 @powers
 def test_all_of_the_push_is_the_papers_energy(power):
     X, y = moons(24)
-    model = ERRClassifier(power=power, repulsion=1.0, lambda1=0.03, lambda2=0.02, sigma_f=0.9, n_neighbors=4).fit(X, y)
+    model = ERRClassifier(
+        power=power, repulsion=1.0, lambda1=0.03, lambda2=0.02, sigma_f=0.9, graph=KNNGraph(n_neighbors=4)
+    ).fit(X, y)
     F, G = model.solution_, model.graph_.laplacian(power)
     T = np.where(y == -1, 0.0, 2.0 * y - 1.0)[:, None]
     expected = np.sum((y != -1)[:, None] * (F - T) ** 2) + 0.03 * np.trace(F.T @ (G @ F))

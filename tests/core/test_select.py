@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from homophily.selection import Outcome, Result, Search, select
+from homophily import TunedClassifier
+from homophily.selection import Outcome, Result, Search
+from homophily.selection.driver import find
 from tests.core.small_sets import moons
 
 
@@ -156,7 +158,7 @@ def test_a_given_graph_leaves_the_solver_to_search():
 def test_the_backend_is_one_of_graph_and_fit():
     group = Search(1000, 2, fixed={"backend": "numpy"}).ask()[0]
     assert group.graph["backend"] == "numpy"
-    found = select(*moons(100, labels=20), trials=2, n_jobs=1, backend="numpy")
+    found = find(*moons(100, labels=20), trials=2, n_jobs=1, backend="numpy")
     assert found.best.parameters["backend"] == "numpy"
 
 
@@ -190,9 +192,9 @@ def test_the_width_of_weights_is_searched_by_irr_and_the_power_by_whatever_comes
 
 def test_a_graph_with_another_width_has_other_weights():
     X, y = moons(200, labels=60)
-    found = select(X, y, trials=4, n_jobs=1, vary=["sigma_x", "lambda2"])
-    assert {trial.parameters["sigma_x"] for trial in found.trials} == {1.0, 1.5}
-    assert len({trial.loss for trial in found.trials if trial.stage == "graph"}) == 2
+    tuned = TunedClassifier(trials=4, n_jobs=1, vary=["sigma_x", "lambda2"]).fit(X, y)
+    assert {trial.parameters["sigma_x"] for trial in tuned.results_} == {1.0, 1.5}
+    assert len({trial.loss for trial in tuned.results_ if trial.stage == "graph"}) == 2
 
 
 @pytest.mark.parametrize(

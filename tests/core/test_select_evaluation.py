@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.selection import Group, build_graph, evaluate, select
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, TunedClassifier
+from homophily.selection import Group, build_graph, evaluate
 from homophily.supervision.calibration import label_folds
 from tests.core.small_sets import blobs, moons
 
@@ -25,7 +25,7 @@ def test_validation_errors_are_those_of_a_fit_that_does_not_see_the_validation_p
     solvers = ({"sigma_f": 0.9, "lambda2": 0.002}, {"sigma_f": 0.9, "lambda2": 0.01})
     outcome = evaluate(Group(0, "relationships", "err", {"n_neighbors": 8}, solvers), X, y, validation=validation)
     for solver, result in zip(solvers, outcome.results, strict=True):
-        fitted = ERRClassifier(n_neighbors=8, **solver).fit(X, few)
+        fitted = ERRClassifier(graph=KNNGraph(n_neighbors=8), **solver).fit(X, few)
         assert result.error == np.mean(fitted.transduction_[validation] != y[validation])
         assert result.held_out == 20
         assert result.loss > 0
@@ -49,7 +49,7 @@ def test_without_validation_points_every_label_is_held_out_once():
     for fold in range(5):
         few = y.copy()
         few[labelled[folds == fold]] = -1
-        fitted = IRRClassifier(n_neighbors=8, lambda1=0.01).fit(X, few)
+        fitted = IRRClassifier(graph=KNNGraph(n_neighbors=8), lambda1=0.01).fit(X, few)
         wrong += np.count_nonzero(fitted.transduction_[:60][folds == fold] != y[:60][folds == fold])
     result = evaluate(irr_group(0.01), X, y, seed=3).results[0]
     assert (result.error, result.held_out) == (wrong / 60, 60)
@@ -196,7 +196,7 @@ def test_trials_of_one_graph_solve_irr_once_for_each_lambda1(monkeypatch):
         return fit(self, *arguments, **more)
 
     monkeypatch.setattr(ERRClassifier, "fit", noted)
-    found = select(KNNGraph().fit(X), y, validation=np.arange(30, 60), trials=20, n_jobs=2)
-    tried = [trial.parameters for trial in found.trials if trial.stage == "relationships"]
+    tuned = TunedClassifier(trials=20, n_jobs=2).fit(KNNGraph().fit(X), y, validation=np.arange(30, 60))
+    tried = [trial.parameters for trial in tuned.results_ if trial.stage == "relationships"]
     assert len({parameters["sigma_f"] for parameters in tried}) > 1
     assert sorted(solved) == sorted({parameters["lambda1"] for parameters in tried})

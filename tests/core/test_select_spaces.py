@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from homophily import IRRClassifier
-from homophily.selection import Outcome, Result, Search, select
+from homophily import IRRClassifier, TunedClassifier
+from homophily.selection import Outcome, Result, Search
 
 
 def test_points_with_many_columns_are_compared_along_principal_directions_or_whitened():
@@ -39,9 +39,9 @@ def test_classes_that_differ_where_points_vary_little_are_found_by_whitening():
     X = rng.normal(size=(300, 8)) * 30.0
     X[:, 0] = 3.0 * y + 0.3 * rng.normal(size=300)
     few = np.where(np.arange(300) < 40, y, -1)
-    found = select(X, few, method="irr", trials=12, n_jobs=1)
-    assert found.best.graph["space"] == "whitened"
-    assert np.mean(found.estimator_.transduction_ == y) > 0.9
+    tuned = TunedClassifier(IRRClassifier(), trials=12, n_jobs=1).fit(X, few)
+    assert tuned.best_params_["graph__space"] == "whitened"
+    assert np.mean(tuned.transduction_ == y) > 0.9
 
 
 def test_how_many_directions_count_is_searched_where_there_are_many():
@@ -95,9 +95,9 @@ def test_classes_hidden_in_noise_are_found_by_few_directions():
     X[:, :8] += 0.75 * (2 * y - 1)[:, None]
     few = np.where(np.arange(600) < 30, y, -1)
     assert np.mean(IRRClassifier().fit(X, few).transduction_ != y) > 0.15
-    found = select(X, few, method="irr", trials=12, n_jobs=1)
-    assert found.best.graph["n_directions"] <= 20
-    assert np.mean(found.estimator_.transduction_ != y) < 0.1
+    tuned = TunedClassifier(IRRClassifier(), trials=12, n_jobs=1).fit(X, few)
+    assert tuned.best_params_["graph__n_directions"] <= 20
+    assert np.mean(tuned.transduction_ != y) < 0.1
 
 
 def test_trials_of_before_a_field_was_searched_are_passed_over():

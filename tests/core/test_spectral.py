@@ -191,7 +191,7 @@ def test_every_vector_can_be_had():
 # -- the estimator -----------------------------------------------------------------------------------------------
 
 
-@parametrize_with_checks([SpectralEmbedding(n_components=1, n_neighbors=5)])
+@parametrize_with_checks([SpectralEmbedding(n_components=1, graph=KNNGraph(n_neighbors=5))])
 @pytest.mark.filterwarnings("ignore::homophily.exceptions.DisconnectedGraphWarning")
 def test_scikit_learn_conventions_hold(estimator, check):
     check(estimator)
@@ -218,7 +218,7 @@ def test_a_graph_may_stand_for_its_points():
     graph = KNNGraph(n_neighbors=7).fit(X)
     model = SpectralEmbedding().fit(graph)
     assert model.graph_ is graph
-    np.testing.assert_array_equal(model.embedding_, SpectralEmbedding(n_neighbors=7).fit(X).embedding_)
+    np.testing.assert_array_equal(model.embedding_, SpectralEmbedding(graph=KNNGraph(n_neighbors=7)).fit(X).embedding_)
     np.testing.assert_allclose(model.transform(X[:5]), model.embedding_[:5])
 
 
@@ -259,17 +259,21 @@ def test_sparse_precomputed_and_affinity_input_give_the_same_map():
     X = moons()
     graph = KNNGraph().fit(X)
     expected = SpectralEmbedding().fit(X).embedding_
-    np.testing.assert_allclose(SpectralEmbedding().fit(csr_array(X)).embedding_, expected, atol=1e-8)
-    np.testing.assert_allclose(SpectralEmbedding(metric="affinity").fit(graph.W).embedding_, expected, atol=1e-8)
+    np.testing.assert_allclose(
+        SpectralEmbedding(graph=KNNGraph(metric="euclidean")).fit(csr_array(X)).embedding_, expected, atol=1e-8
+    )
+    np.testing.assert_allclose(
+        SpectralEmbedding(graph=KNNGraph(metric="affinity")).fit(graph.W).embedding_, expected, atol=1e-8
+    )
     distances = np.linalg.norm(X[:, None] - X, axis=2)
-    precomputed = SpectralEmbedding(metric="precomputed").fit(distances)
+    precomputed = SpectralEmbedding(graph=KNNGraph(metric="precomputed")).fit(distances)
     np.testing.assert_allclose(precomputed.embedding_, expected, atol=1e-6)
     np.testing.assert_allclose(precomputed.transform(distances[:3]), expected[:3], atol=1e-6)
 
 
 def test_too_many_components_are_refused():
     with pytest.raises(ValueError, match="The 'n_components' parameter of SpectralEmbedding must be smaller than"):
-        SpectralEmbedding(n_components=5, n_neighbors=2).fit(moons()[:5])
+        SpectralEmbedding(n_components=5, graph=KNNGraph(n_neighbors=2)).fit(moons()[:5])
 
 
 def test_the_map_is_stored_cloned_and_asked_for_only_when_there():

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from scipy.spatial.distance import cdist
+from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_moons
 from sklearn.exceptions import NotFittedError
 
@@ -101,7 +102,7 @@ GRAPHS = {
     "cosine": ({"metric": "cosine", "symmetrize": "max"}, lambda u, seed: sparse_points(u, seed).toarray()),
     "hnsw": ({}, lambda u, seed: points(u, 10, seed) + 7.0),
     "hnsw-float32-cosine": ({"metric": "cosine"}, lambda u, seed: points(u, 10, seed, np.float32)),
-    "sparse": ({"weights": "fixed", "sigma_x": np.float32(2.0)}, sparse_points),
+    "sparse": ({"metric": "euclidean", "weights": "fixed", "sigma_x": np.float32(2.0)}, sparse_points),
     "sparse-cosine": ({"metric": "cosine"}, sparse_points),
     "precomputed": ({"metric": "precomputed"}, distances),
     "precomputed-sparse": ({"metric": "precomputed"}, listed),
@@ -129,7 +130,7 @@ def test_a_restored_graph_is_the_graph(kind, tmp_path, monkeypatch):
     graph, new = make_graph(kind, monkeypatch)
     again = restore_graph(store(graph_state(graph), tmp_path))
     assert vars(again).keys() == vars(graph).keys()
-    assert again.get_params() == graph.get_params()
+    assert again.get_params() == graph.resolved_params_ == again.resolved_params_
     assert_same_csr(again.W, graph.W)
     assert_same(again.degrees, graph.degrees)
     assert_same(again.component_labels, graph.component_labels)
@@ -152,7 +153,7 @@ def test_a_classifier_on_a_restored_graph_answers_the_same(kind, tmp_path, monke
     graph, new = make_graph(kind, monkeypatch)
     y = np.full(150, -1)
     y[:12] = np.arange(12) % 3
-    classifier = ERRClassifier(metric=graph.metric).fit(graph, y)
+    classifier = ERRClassifier(graph=clone(graph)).fit(graph, y)
     again = restored(classifier, tmp_path)
     np.save(tmp_path / "new.npy", new.toarray() if sparse.issparse(new) else new)
     asked = new if sparse.issparse(new) else np.load(tmp_path / "new.npy", mmap_mode="r")
@@ -244,9 +245,11 @@ def test_a_restored_classifier_is_the_classifier(kind, calibrated, tmp_path):
         assert_same(getattr(again, name), getattr(classifier, name))
     for name in TOLD:
         assert getattr(again, name) == getattr(classifier, name)
-    prior, parameters = again.class_prior, again.get_params()
-    assert parameters | {"class_prior": None} == classifier.get_params() | {"class_prior": None}
-    assert np.array_equal(prior, classifier.class_prior)
+    given, expected = (model.get_params(deep=False) for model in (again, classifier))
+    assert np.array_equal(given.pop("class_prior"), expected.pop("class_prior"))
+    assert given.pop("graph").get_params() == classifier.graph_.resolved_params_
+    del expected["graph"]
+    assert given == expected
     assert ("calibration" in again._lazy) == calibrated
     for part in ("targets", "confidence", "class_index", "counts", "classes"):
         assert_same(getattr(again._labels, part), getattr(classifier._labels, part))

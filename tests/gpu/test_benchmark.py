@@ -56,7 +56,7 @@ def test_the_waits_that_are_told_are_those_of_the_device(monkeypatch):
     told = gpu.waits(graph, few)
     for settings in ({}, gpu.PLAIN):
         for power in (1, 2):
-            gpu.ERRClassifier(power=power, backend="cupy", **settings).fit(graph, few)
+            gpu.make_err(power=power, backend="cupy", **settings).fit(graph, few)
     assert [(row["number"], round(row["waits a step"] * row["number"])) for row in told] == waited
 
 

@@ -10,6 +10,8 @@ from sklearn.datasets import make_blobs
 
 from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier, KNNGraph, SpectralEmbedding
 from homophily.device.backend import get_backend
+from homophily.estimators.clustering import default_embedding
+from homophily.estimators.embedding import falling_widths
 
 from .standin import counters
 
@@ -44,7 +46,9 @@ JOBS = {
     "spectral": lambda graph: SpectralEmbedding(backend="cupy").fit(graph),
     "map": lambda graph: ERREmbedding(**BRIEF).fit(graph),
     "map with links": lambda graph: ERREmbedding(**BRIEF).fit(graph, **LINKS),
-    "clusters": lambda graph: ERRClustering(random_state=0, **BRIEF).fit(graph),
+    "clusters": lambda graph: ERRClustering(embedding=default_embedding().set_params(**BRIEF), random_state=0).fit(
+        graph
+    ),
 }
 
 
@@ -62,7 +66,7 @@ def test_the_parts_of_a_map_that_stay_the_same_are_sent_once(graph):
     sent = {}
     for continuation in (1.5, 8.0):
         counters.uploads.clear()
-        device = ERREmbedding(continuation=continuation, **BRIEF).fit(graph, **LINKS)
+        device = ERREmbedding(sigma_f=falling_widths(0.2, continuation), **BRIEF).fit(graph, **LINKS)
         sent[len(device.widths)] = sum(size >= graph.n_points for size in counters.uploads)
     (few, sends), (many, more) = sent.items()
     # A width starts where the last one ended; the target, the repulsion and the links are there already.

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_blobs, make_moons
 
-from homophily import ERRClustering, ERREmbedding, KNNGraph, SpectralEmbedding, relationship_energy
+from homophily import ERRClustering, ERREmbedding, KNNGraph, LinkPenalty, SpectralEmbedding, relationship_energy
+from homophily.estimators.clustering import default_embedding
 from homophily.exceptions import ApproximationWarning, DisconnectedGraphWarning
 
 pytestmark = pytest.mark.usefixtures("cupy")
@@ -44,7 +45,10 @@ def test_the_spectral_map_of_a_graph_in_parts(columns, monkeypatch):
 @pytest.mark.usefixtures("chosen_method")
 def test_a_chain_is_left_to_the_factorisation_of_the_cpu():
     chain = np.linspace(0, 1, 500)[:, None]
-    host, device = (SpectralEmbedding(n_neighbors=2, backend=name).fit(chain) for name in ("numpy", "cupy"))
+    host, device = (
+        SpectralEmbedding(graph=KNNGraph(n_neighbors=2, backend=name), backend=name).fit(chain)
+        for name in ("numpy", "cupy")
+    )
     np.testing.assert_allclose(device.embedding_, host.embedding_, atol=1e-6)
 
 
@@ -52,11 +56,11 @@ def test_a_chain_is_left_to_the_factorisation_of_the_cpu():
     "parameters",
     [
         {},
-        {"n_components": 3, "continuation": 1.0},
-        {"n_components": 1, "continuation": 1.0},
-        {"n_components": 5, "continuation": 1.0, "sigma_f": 1.0},
-        {"relationship": "cauchy", "continuation": 1.0, "link_loss": "log"},
-        {"link_loss": "squared", "continuation": 1.0},
+        {"n_components": 3, "sigma_f": 0.2},
+        {"n_components": 1, "sigma_f": 0.2},
+        {"n_components": 5, "sigma_f": 1.0},
+        {"relationship": "cauchy", "sigma_f": 0.2, "link_penalty": LinkPenalty(loss="log")},
+        {"link_penalty": LinkPenalty(loss="squared"), "sigma_f": 0.2},
     ],
 )
 def test_a_map_with_links_is_that_of_the_cpu(parameters):
@@ -73,7 +77,7 @@ def test_a_callback_may_look_at_the_map():
     X, y = make_moons(100, noise=0.1, random_state=0)
     seen = []
     device = ERREmbedding(
-        backend="cupy", max_iter=2, continuation=1.0, callback=lambda state: seen.append((state.iteration, state.x))
+        backend="cupy", max_iter=2, sigma_f=0.2, callback=lambda state: seen.append((state.iteration, state.x))
     )
     device.fit(X, **links(y))
     assert [iteration for iteration, _ in seen] == list(range(len(seen)))
@@ -83,7 +87,9 @@ def test_a_callback_may_look_at_the_map():
 def test_clusters_are_those_of_the_cpu():
     X, y = cloud(200)
     host, device = (
-        ERRClustering(n_clusters=3, random_state=0, max_iter=5, backend=name).fit(X, **links(y))
+        ERRClustering(3, embedding=default_embedding().set_params(max_iter=5, backend=name), random_state=0).fit(
+            X, **links(y)
+        )
         for name in ("numpy", "cupy")
     )
     assert (host.labels_ == device.labels_).all()

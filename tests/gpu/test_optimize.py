@@ -22,7 +22,7 @@ from homophily.solve.nonlinear_cg import NonlinearCG
 from ..core.oracle import knn_weights, laplacian
 from .cases import SEARCH
 from .standin import counters
-from .test_classify import few_labels, three_classes
+from .test_classify import PlainERR, few_labels, three_classes
 
 
 def bowl(xp, x):
@@ -202,9 +202,9 @@ def test_a_callback_cancels_by_an_exception(device):
 
 @pytest.mark.usefixtures("standin_cupy")
 @pytest.mark.parametrize(("data", "power"), [(few_labels, 1), (three_classes, 2)])
-@pytest.mark.parametrize("parameters", [{}, {"precondition": False, "tol": 0.0, "max_iter": 20}])
+@pytest.mark.parametrize(("kind", "parameters"), [(ERRClassifier, {}), (PlainERR, {"tol": 0.0, "max_iter": 20})])
 @pytest.mark.parametrize("warm", [False, True])
-def test_the_device_is_waited_for_at_most_once_a_step(data, power, parameters, warm, monkeypatch):
+def test_the_device_is_waited_for_at_most_once_a_step(data, power, kind, parameters, warm, monkeypatch):
     X, y = data()
     graph = KNNGraph().fit(X)
     init = IRRClassifier(power=power).fit(graph, y).solution_
@@ -213,7 +213,7 @@ def test_the_device_is_waited_for_at_most_once_a_step(data, power, parameters, w
     monkeypatch.setattr(DeviceCG, "run", lambda self, *how: (before.append(counters.waits), descend(self, *how))[1])
     decide = DeviceCG._decide
     monkeypatch.setattr(DeviceCG, "_decide", lambda self, *how: (calls.append(1), decide(self, *how))[1])
-    device = ERRClassifier(power=power, backend="cupy", **parameters).fit(graph, y, init=init if warm else None)
+    device = kind(power=power, backend="cupy", **parameters).fit(graph, y, init=init if warm else None)
     # With the one that fetches the result, and the first evaluation.
     waits = counters.waits - before[0]
     assert 2 <= waits <= device.n_iter_
