@@ -10,7 +10,16 @@ from scipy.sparse import csr_array
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
+from homophily import (
+    ERRClassifier,
+    ERREmbedding,
+    IRRClassifier,
+    KNNGraph,
+    ParameterError,
+    SpectralEmbedding,
+    UnlabelledComponentsWarning,
+)
+from homophily.baselines import SL
 from homophily.storage import classifier_state
 
 from .small_sets import ESTIMATORS, blobs, moons, new_points
@@ -140,6 +149,40 @@ def test_a_graph_stands_for_its_points(estimator):
     assert (model.decision_function(new) == points.decision_function(new)).all()
     assert (model.predict(X) == model.transduction_).all()
     assert model.n_features_in_ == 3
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, SpectralEmbedding, ERREmbedding, SL])
+def test_a_graph_that_is_not_the_one_asked_for_is_refused(estimator):
+    X, y = blobs()
+    fitted = KNNGraph(n_neighbors=7).fit(X)
+    for other in (KNNGraph(), KNNGraph(n_neighbors=7, metric="cosine"), KNNGraph(n_neighbors=7, symmetrize="max")):
+        with pytest.raises(ParameterError, match=f"The 'graph' parameter of {estimator.__name__} must be") as told:
+            estimator(graph=other).fit(fitted, y)
+        assert told.value.parameter == "graph"
+    with pytest.raises(ParameterError, match="Got n_neighbors=10, but X has n_neighbors=7"):
+        estimator(graph=KNNGraph()).fit(fitted, y)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_graph_that_is_the_one_asked_for_is_taken(estimator):
+    X, y = blobs()
+    fitted = KNNGraph(n_neighbors=7).fit(X)
+    expected = estimator().fit(fitted, y).solution_
+    # Threads are no part of a graph, and "auto" is what it was for the points.
+    for same in (KNNGraph(n_neighbors=7, n_jobs=1), KNNGraph(n_neighbors=7, metric="euclidean"), fitted):
+        model = estimator(graph=same).fit(fitted, y)
+        assert model.graph_ is fitted
+        assert (model.solution_ == expected).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_sparse_points_are_compared_by_their_angles(estimator):
+    X, y = blobs()
+    stored, cosine = estimator().fit(csr_array(X), y), estimator(graph=KNNGraph(metric="cosine")).fit(csr_array(X), y)
+    assert (stored.graph_.metric_, stored.graph_.metric) == ("cosine", "auto")
+    assert (stored.solution_ == cosine.solution_).all()
+    new = csr_array(new_points(X))
+    assert (stored.decision_function(new) == cosine.decision_function(new)).all()
 
 
 def test_names_of_columns_are_checked_by_the_classifier_alone():

@@ -71,3 +71,48 @@ def test_labels_are_numbered_by_appearance_and_repeat():
 def test_more_clusters_than_points_are_refused():
     with pytest.raises(ValueError, match="The 'n_clusters' parameter of ERRClustering must be smaller"):
         ERRClustering(20).fit(np.random.default_rng(0).normal(size=(20, 2)))
+
+
+def test_parameters_of_the_map_are_set_by_their_names():
+    X, _ = make_moons(100, noise=0.05, random_state=0)
+    clusters = ERRClustering(2, random_state=0)
+    clusters.set_params(embedding__graph__n_neighbors=7, embedding__link_penalty__weight=5.0, embedding__max_iter=3)
+    assert clusters.embedding.lambda2 == default_embedding().lambda2
+    clusters.fit(X, must_link=[(0, 5)])
+    assert (clusters.map_.graph_.n_neighbors, clusters.map_.max_iter, clusters.map_.link_penalty.weight) == (7, 3, 5.0)
+    assert not hasattr(clusters.embedding, "embedding_")
+
+
+def test_the_map_that_was_divided_is_there():
+    X, _ = make_moons(100, noise=0.05, random_state=0)
+    clusters = ERRClustering(2, n_components=3, random_state=0).fit(X, must_link=[(0, 5)])
+    assert clusters.map_.embedding_ is clusters.embedding_
+    assert clusters.embedding_.shape == (100, 3)
+    assert clusters.map_.graph_ is clusters.graph_
+    assert clusters.graph_.symmetrize == "max"
+    assert np.isfinite(clusters.map_.energy_)
+    assert clusters.map_.n_iter_ > 0
+    assert clusters.links_.must.tolist() == [[0, 5]]
+    np.testing.assert_array_equal(clusters.transform(X[:5]), clusters.embedding_[:5])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments"),
+    [
+        ({"n_components": 100}, {}),
+        ({}, {"cannot_link": [(3, 999)]}),
+        ({}, {"init": np.zeros((100, 5))}),
+    ],
+)
+def test_messages_name_the_estimator_that_was_called(parameters, arguments):
+    X, _ = make_moons(100, noise=0.05, random_state=0)
+    with pytest.raises(ValueError, match="parameter of ERRClustering"):
+        ERRClustering(2, **parameters).fit(X, **arguments)
+
+
+def test_names_of_columns_are_kept():
+    pandas = pytest.importorskip("pandas")
+    X, _ = make_moons(100, noise=0.05, random_state=0)
+    clusters = ERRClustering(2, random_state=0).fit(pandas.DataFrame(X, columns=["a", "b"]))
+    assert clusters.feature_names_in_.tolist() == ["a", "b"]
+    assert clusters.n_features_in_ == 2

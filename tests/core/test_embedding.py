@@ -22,7 +22,7 @@ from homophily import (
     LinkPenalty,
 )
 from homophily.estimators.clustering import default_embedding
-from homophily.estimators.embedding import falling_widths, linked_coordinates
+from homophily.estimators.embedding import WIDTHS, falling_widths, linked_coordinates
 from homophily.graph.spectral import spectral_coordinates
 from homophily.supervision.links import Links, draw_links
 
@@ -318,3 +318,35 @@ def test_wrong_input_is_refused_in_words(parameters, arguments, message):
     _, _, graph = moons(60)
     with pytest.raises(ValueError, match=message):
         clone(ERREmbedding(**parameters)).fit(graph, **arguments)
+
+
+def test_the_penalty_of_links_is_set_by_name():
+    assert ERREmbedding().link_penalty is None
+    embedding = ERREmbedding().set_params(link_penalty__weight=3.0, graph__n_neighbors=4)
+    assert embedding.get_params()["link_penalty__weight"] == 3.0
+    assert embedding.link_penalty.get_params() == LinkPenalty(weight=3.0).get_params()
+    assert embedding.graph.get_params() == KNNGraph(n_neighbors=4, symmetrize="max").get_params()
+    copy = clone(embedding).set_params(link_penalty__weight=5.0)
+    assert (copy.link_penalty.weight, embedding.link_penalty.weight) == (5.0, 3.0)
+
+
+def test_widths_fall_one_after_the_other():
+    _, y, graph = moons()
+    links = draw_links(y, 10, 10, random_state=0)
+    assert falling_widths(0.2, 5.0) == WIDTHS
+    assert falling_widths(0.2, 1.0) == (0.2,)
+    np.testing.assert_allclose(falling_widths(0.5, 4.0), [2.0, 1.0, 0.5])
+    narrow = fit(ERREmbedding(sigma_f=0.2, max_iter=5), graph, links)
+    falling = fit(ERREmbedding(sigma_f=[0.8, 0.4, 0.2], max_iter=5, tol=0.0), graph, links)
+    assert (narrow.sigma_f_, narrow.widths, falling.sigma_f_, falling.widths) == (0.2, (0.2,), 0.2, (0.8, 0.4, 0.2))
+    assert (narrow.n_iter_, falling.n_iter_) == (5, 15)
+
+
+def test_parameters_in_use_are_told():
+    X, _, _ = moons()
+    resolved = ERREmbedding(max_iter=1).fit(X).resolved_params_
+    assert resolved["sigma_f"] == WIDTHS
+    assert resolved["engine"] != "auto"
+    assert (resolved["graph__metric"], resolved["graph__symmetrize"]) == ("euclidean", "max")
+    assert (resolved["link_penalty__weight"], resolved["link_penalty__loss"]) == (30.0, "log")
+    assert not {"graph", "link_penalty", "callback"} & set(resolved)

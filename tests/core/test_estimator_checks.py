@@ -7,6 +7,7 @@ import pickle
 import joblib
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_moons
 from sklearn.exceptions import NotFittedError
@@ -15,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError
 
 ESTIMATORS = [IRRClassifier, ERRClassifier]
 
@@ -121,3 +122,87 @@ def test_pairwise_input_is_declared(estimator):
         tags = estimator(graph=KNNGraph(metric=metric)).__sklearn_tags__()
         assert tags.input_tags.pairwise is pairwise
         assert tags.input_tags.sparse
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("graph", [None, KNNGraph(metric="euclidean")])
+def test_parameters_of_the_graph_are_set_by_their_names(estimator, graph):
+    X, y = moons()
+    model = clone(estimator(graph=graph)).set_params(graph__n_neighbors=4, lambda1=0.5)
+    assert model.get_params()["graph__n_neighbors"] == 4
+    assert model.lambda1 == 0.5
+    model.fit(X, y)
+    assert model.graph_.n_neighbors == 4
+    expected = estimator(graph=KNNGraph(n_neighbors=4), lambda1=0.5).fit(X, y)
+    assert (model.solution_ == expected.solution_).all()
+    with pytest.raises(ValueError, match="Invalid parameter 'neighbours'"):
+        model.set_params(graph__neighbours=3)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_graph_that_was_given_is_not_fitted(estimator):
+    X, y = moons()
+    graph = KNNGraph(n_neighbors=4)
+    model = estimator(graph=graph).fit(X, y)
+    assert model.graph is graph
+    assert model.graph_ is not graph
+    with pytest.raises(NotFittedError):
+        _ = graph.W
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_parameters_in_use_have_no_gaps(estimator):
+    X, y = moons()
+    for model in (estimator(), estimator(graph=KNNGraph(n_neighbors=4))):
+        resolved = model.fit(X, y).resolved_params_
+        assert resolved["power"] == 2
+        assert resolved["graph__metric"] == "euclidean"
+        assert resolved["graph__n_neighbors"] == model.graph_.n_neighbors
+        assert not {"graph", "callback"} & set(resolved)
+        if estimator is ERRClassifier:
+            assert (resolved["sigma_f"], resolved["repulsion"], resolved["engine"]) == (1.3, 0.65, "chebyshev")
+        again = estimator().set_params(**resolved).fit(X, y)
+        assert (again.solution_ == model.solution_).all()
+        assert again.resolved_params_ == resolved
+    with pytest.raises(NotFittedError):
+        _ = estimator().resolved_params_
+
+
+def test_parameters_in_use_follow_from_one_another():
+    X, y = load_iris(return_X_y=True)
+    several = ERRClassifier(max_iter=1, tol=0.9).fit(X, y).resolved_params_
+    assert several["sigma_f"] == pytest.approx(0.65 * np.sqrt(2.0))
+    apart = ERRClassifier(max_iter=1, tol=0.9, multiclass="one-vs-rest").fit(X, y).resolved_params_
+    assert apart["sigma_f"] == 1.3
+    masked = ERRClassifier(max_iter=1, tol=0.9, relationship_neighbors=5).fit(X, y).resolved_params_
+    assert (masked["power"], masked["repulsion"]) == (1, 1.0)
+    assert ERRClassifier(max_iter=1, tol=0.9).fit(csr_array(X), y).resolved_params_["graph__metric"] == "cosine"
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_score_leaves_out_points_without_a_label(estimator):
+    X, truth = make_moons(150, noise=0.3, random_state=0)
+    y = np.where(np.arange(150) < 10, truth, -1)
+    model = estimator().fit(X, y)
+    asked = np.where(np.arange(150) < 60, truth, -1)
+    right = model.predict(X)[:60] == truth[:60]
+    assert 0.5 < right.mean() < 1.0
+    assert model.score(X, asked) == right.mean()
+    assert model.score(X, asked.astype(float)) == right.mean()
+    assert model.score(X, np.where(asked == -1, np.nan, asked)) == right.mean()
+    weights = np.linspace(1.0, 3.0, 150)
+    assert model.score(X, asked, weights) == pytest.approx(np.average(right, weights=weights[:60]))
+    one_class = np.where(asked == 1, 1, -1)
+    assert model.score(X, one_class) == right[truth[:60] == 1].mean()
+    with pytest.raises(ParameterError, match="The 'y' parameter of score must hold a label") as told:
+        model.score(X, np.full(150, -1))
+    assert told.value.parameter == "y"
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_score_of_named_classes(estimator):
+    X, y = moons()
+    names = np.array(["left", "right", ""])[y]
+    model = estimator().fit(X, names)
+    assert model.score(X, names) == np.mean(model.transduction_[:10] == names[:10])
+    assert model.score(X[:1], [model.transduction_[0]]) == 1.0

@@ -12,8 +12,7 @@ import homophily
 
 CORE = Path(homophily.__file__).parent
 
-#: ``exceptions``, ``parameters`` and ``threads`` may be imported by all; ``homophily`` itself imports all and is imported
-#: by none.
+#: Those of the first line may be imported by all; ``homophily`` itself imports all and is imported by none.
 ORDER = (
     ("exceptions", "parameters", "threads"),
     ("graph",),

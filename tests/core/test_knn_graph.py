@@ -309,6 +309,18 @@ def test_graph_survives_pickle_joblib_and_clone(tmp_path):
         _ = fresh.W
 
 
+def test_the_metric_is_that_of_the_kind_of_points():
+    X = points()
+    for form, metric in ((np.asarray, "euclidean"), (sparse.csr_array, "cosine"), (sparse.csc_matrix, "cosine")):
+        graph, named = KNNGraph(4).fit(form(X)), KNNGraph(4, metric).fit(form(X))
+        assert (graph.metric, graph.metric_, named.metric_) == ("auto", metric, metric)
+        assert graph.resolved_params_ == named.resolved_params_ == {**graph.get_params(), "metric": metric}
+        np.testing.assert_array_equal(graph.W.toarray(), named.W.toarray())
+        for a, b in zip(graph.attach(form(X[:5])), named.attach(form(X[:5])), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert graph.fit(X).metric_ == "euclidean"
+
+
 def test_refit_forgets_the_old_graph():
     graph = KNNGraph(4).fit(points())
     old = graph.laplacian()

@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import DataConversionWarning
 
+from homophily import IRRClassifier
 from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior
 from homophily.supervision.labels import decide_index, encode_labels
+
+from .small_sets import moons
 
 
 def test_two_classes_become_one_column_of_minus_and_plus_one():
@@ -167,3 +170,32 @@ def test_decisions_are_the_users_classes():
     classes = np.array(["cat", "dog"])
     assert_array_equal(classes[decide_index(np.array([[-0.3], [0.1]]))], ["cat", "dog"])
     assert_array_equal(decide_index(np.array([[0.5, 0.2, 0.1]])), [0])
+
+
+@pytest.mark.parametrize("kind", ["Int64", "Int8", "UInt16"])
+def test_integers_of_pandas_stay_integers_where_some_are_missing(kind):
+    pandas = pytest.importorskip("pandas")
+    labels = encode_labels(pandas.Series([3, None, 7, 7], dtype=kind))
+    assert labels.classes.dtype == np.int64
+    assert_array_equal(labels.classes, [3, 7])
+    assert_array_equal(labels.confidence, [1, 0, 1, 1])
+
+
+def test_missing_integers_of_pandas_give_classes_of_integers():
+    pandas = pytest.importorskip("pandas")
+    X, y = moons(60, labels=20)
+    words = pandas.Series(np.where(y == -1, None, y), dtype="Int64")
+    assert words.isna().sum() == 40
+    model = IRRClassifier().fit(X, words)
+    assert model.classes_.dtype == model.predict(X).dtype == np.int64
+    assert (model.transduction_ == IRRClassifier().fit(X, y).transduction_).all()
+    assert model.score(X, words) == model.score(X, y)
+
+
+@pytest.mark.parametrize(
+    "y", [["-1", "", "1"], ["-1", None, "1"], np.array(["-1", "", "1"]), np.array(["-1", -1, "1"], dtype=object)]
+)
+def test_minus_one_in_writing_is_a_class(y):
+    labels = encode_labels(y)
+    assert labels.classes.tolist() == ["-1", "1"]
+    assert_array_equal(labels.confidence, [1, 0, 1])

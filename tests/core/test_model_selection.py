@@ -56,6 +56,18 @@ def test_a_grid_search_prefers_what_generalises(moons):
     assert search.best_estimator_.transduction_.shape == (U,)
 
 
+@pytest.mark.parametrize("graph", [None, KNNGraph(metric="euclidean")])
+def test_a_grid_search_takes_parameters_of_the_graph(moons, graph):
+    X, y = moons
+    grid = {"graph__n_neighbors": [10, 60], "graph__weights": ["local", "global"]}
+    search = GridSearchCV(IRRClassifier(graph=graph), grid, cv=AllPoints(), scoring=HeldOutLabels()).fit(X, y)
+    for parameters, score in zip(search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True):
+        assert score == score_by_hand(lambda chosen=parameters: IRRClassifier().set_params(**chosen), X, y)
+    assert set(search.best_params_) == set(grid)
+    assert search.best_estimator_.graph_.n_neighbors == search.best_params_["graph__n_neighbors"]
+    assert len(set(search.cv_results_["mean_test_score"])) > 1
+
+
 def test_a_pipeline_is_fitted_as_a_whole(moons):
     X, y = moons
     X = X * (1.0, 1e4)

@@ -1,0 +1,112 @@
+"""A wrong parameter is refused by an error that knows its name."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from homophily import (
+    ERRClassifier,
+    ERRClustering,
+    ERREmbedding,
+    IRRClassifier,
+    KNNGraph,
+    LinkPenalty,
+    ParameterError,
+    SpectralEmbedding,
+    TunedClassifier,
+)
+from homophily.baselines import CCSR, COSC, CSP, SL, Original
+
+from .small_sets import moons
+
+X, Y = moons(60)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameter", "value"),
+    [
+        (KNNGraph, "n_neighbors", 0),
+        (KNNGraph, "metric", "manhattan"),
+        (KNNGraph, "exponent", 3),
+        (IRRClassifier, "graph", "knn"),
+        (IRRClassifier, "lambda1", 0.0),
+        (IRRClassifier, "tol", -1.0),
+        (IRRClassifier, "class_prior", [0.2, 0.3, 0.5]),
+        (IRRClassifier, "backend", "torch"),
+        (ERRClassifier, "power", 0),
+        (ERRClassifier, "sigma_f", -1.0),
+        (ERRClassifier, "engine", "fast"),
+        (ERRClassifier, "multiclass", "pairs"),
+        (ERRClassifier, "n_jobs", "all"),
+        (SpectralEmbedding, "n_components", 0),
+        (SpectralEmbedding, "n_components", 60),
+        (SpectralEmbedding, "graph", {}),
+        (ERREmbedding, "sigma_f", 0.0),
+        (ERREmbedding, "sigma_f", []),
+        (ERREmbedding, "sigma_f", [0.2, 0.2]),
+        (ERREmbedding, "sigma_f", [0.2, -0.1]),
+        (ERREmbedding, "link_penalty", 30.0),
+        (ERREmbedding, "n_components", 60),
+        (ERRClustering, "n_clusters", 0),
+        (ERRClustering, "n_clusters", 60),
+        (ERRClustering, "embedding", KNNGraph()),
+        (ERRClustering, "n_init", 0),
+        (TunedClassifier, "estimator", SpectralEmbedding()),
+        (TunedClassifier, "trials", 0),
+        (Original, "n_clusters", 61),
+        (SL, "graph", 5),
+        (CCSR, "n_init", 0),
+        (CSP, "n_clusters", 3),
+        (COSC, "random_state", "seed"),
+    ],
+)
+def test_the_error_knows_the_parameter(estimator, parameter, value):
+    message = f"The '{parameter}' parameter of {estimator.__name__} must be .* Got .* instead"
+    with pytest.raises(ParameterError, match=message) as told:
+        estimator(**{parameter: value}).fit(X, Y)
+    assert told.value.parameter == parameter
+    assert isinstance(told.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameter"),
+    [
+        (KNNGraph(weights="fixed"), "sigma_x"),
+        (KNNGraph(n_directions=1), "n_directions"),
+        (KNNGraph(metric="precomputed"), "X"),
+        (ERRClassifier(relationship_neighbors=5, power=2), "power"),
+        (ERRClassifier(relationship_neighbors=5, repulsion=0.5), "repulsion"),
+        (ERRClassifier(relationship_neighbors=5, backend="cupy"), "backend"),
+        (ERREmbedding(relationship_neighbors=5, backend="cupy"), "backend"),
+        (ERRClassifier(graph=KNNGraph(n_neighbors=0)), "n_neighbors"),
+        (SpectralEmbedding(graph=KNNGraph(weights="fixed")), "sigma_x"),
+        (ERREmbedding(link_penalty=LinkPenalty(weight=-1.0)), "weight"),
+        (ERREmbedding(link_penalty=LinkPenalty(loss="linear")), "loss"),
+        (ERRClustering(embedding=ERREmbedding(link_penalty=LinkPenalty(edges=-1.0))), "edges"),
+    ],
+)
+def test_parameters_beside_others_and_inside_of_others_are_named_too(estimator, parameter):
+    with pytest.raises(ParameterError, match=f"The '{parameter}' parameter of") as told:
+        estimator.fit(X, Y)
+    assert told.value.parameter == parameter
+
+
+@pytest.mark.parametrize("estimator", [IRRClassifier, ERRClassifier])
+def test_arguments_of_a_fit_are_named_too(estimator):
+    for argument, value in (("init", np.zeros(59)), ("y", np.full((60, 2), -1.0))):
+        with pytest.raises(ParameterError) as told:
+            estimator().fit(**{"X": X, "y": Y, argument: value})
+        assert told.value.parameter == argument
+
+
+def test_an_error_from_another_process_still_knows_the_parameter():
+    with pytest.raises(ParameterError) as told:
+        ERRClassifier(lambda2=-1.0).fit(X, Y)
+    for again in (pickle.loads(pickle.dumps(told.value)), copy.copy(told.value)):
+        assert type(again) is ParameterError
+        assert again.parameter == "lambda2"
+        assert str(again) == str(told.value)
