@@ -365,6 +365,25 @@ def test_the_names_of_columns_are_kept(tmp_path):
         again.predict(frame.rename(columns={"width": "depth"}))
 
 
+def test_parameters_of_the_graph_are_those_of_its_own_state():
+    X, y = labelled("three")
+    classifier = ERRClassifier(graph=KNNGraph(n_neighbors=6)).fit(X, y)
+    parameters = classifier_state(classifier).document["parameters"]
+    assert set(parameters) == set(classifier.get_params(deep=False)) - {"graph", "callback"}
+    assert graph_state(classifier.graph_).document["parameters"] == classifier.graph_.resolved_params_
+
+
+def test_a_state_with_parameters_of_before_is_read():
+    X, y = labelled("three")
+    classifier = ERRClassifier(graph=KNNGraph(n_neighbors=6), lambda2=0.01).fit(X, y)
+    arrays, document = classifier_state(classifier)
+    former = {"n_neighbors": 6, "metric": "euclidean", "weights": "local", "sigma_x": None, "precondition": True}
+    stored = State(arrays, document | {"parameters": document["parameters"] | former})
+    again = restore_classifier(stored, classifier.graph_)
+    assert (again.graph.n_neighbors, again.lambda2) == (6, 0.01)
+    assert_same(again.predict(X + 0.05), classifier.predict(X + 0.05))
+
+
 def test_a_callback_is_not_kept(tmp_path):
     X, y = labelled("two")
     again = restored(ERRClassifier(callback=print).fit(X, y), tmp_path)
