@@ -19,9 +19,10 @@ from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
 from benchmarks.speed import overtake
 from homophily import DeviceUnavailableError, ERRClassifier, IRRClassifier, KNNGraph, relationship_energy
-from homophily.device.backend import BackendName, CupyBackend, get_backend
+from homophily.device.backend import CupyBackend, get_backend
 from homophily.device.gpu.optimize import DeviceCG
 from homophily.estimators.classifiers import Start
+from homophily.graph.computing import BackendName
 from homophily.relationship.choose import make_engine
 from homophily.solve.irr import solve_irr
 from homophily.solve.nonlinear_cg import State

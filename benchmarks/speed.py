@@ -12,7 +12,7 @@ from benchmarks.measure import PlainERR, forget_peak, moment_below, peak_memory,
 from benchmarks.paper import PaperEnergy
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, KNNGraph
-from homophily.device.backend import BackendName
+from homophily.graph.computing import BackendName
 from homophily.relationship.choose import make_engine
 from homophily.solve.irr import solve_irr
 from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner

@@ -77,10 +77,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _keep_the_dense_engine() -> None:
     """Energies by the dense engine, which others are held against, are left to the CPU: a GPU has no such engine."""
-    from homophily.estimators import relationship_energy
+    from homophily.device.gpu import engines
     from homophily.relationship.choose import make_engine
 
-    on_device = relationship_energy.evaluate_once
+    on_device = engines.evaluate_once
 
     def evaluate(where: Any, G: Any, F: Any, sigma_f: float, **how: Any) -> Any:
         if how["engine"] != "dense":
@@ -88,7 +88,7 @@ def _keep_the_dense_engine() -> None:
         name, engine = make_engine(G, F, sigma_f, **how)
         return name, *engine(F), None
 
-    relationship_energy.evaluate_once = evaluate
+    engines.evaluate_once = evaluate
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,23 +15,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils._param_validation import StrOptions
+from scipy.sparse import csr_array
 
 from homophily.device.kernels import Kernels
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
+from homophily.graph.computing import BackendName, Eigenpairs, NeighborSearch, register_devices
+from homophily.relationship.choose import make_engine
+from homophily.relationship.nystrom import NystromEngine
 
-BackendName = Literal["numpy", "cupy", "auto"]
-BACKENDS: tuple[BackendName, ...] = ("numpy", "cupy", "auto")
-BACKEND_CONSTRAINT = [StrOptions(set(BACKENDS))]
+if TYPE_CHECKING:
+    from homophily.device.gpu.matrix import DeviceMatrix
 
 # Of the memory that is free, as much is planned for; the rest is for what libraries take for themselves.
 SHARE_OF_FREE = 0.6
 
 Result = TypeVar("Result")
+#: Name of the engine, energy, gradient, and the error of an approximate engine.
+Evaluation = tuple[str, float, NDArray[np.float64], float | None]
 
 
 class NumpyBackend:
@@ -47,6 +51,23 @@ class NumpyBackend:
     def to_host(self, array: Any) -> NDArray[Any]:
         """The array itself."""
         return np.asarray(array)
+
+    def neighbor_search(self, points: NDArray[np.float32]) -> None:
+        """None: the CPU's own indexes are taken."""
+
+    def eigenpairs(self, *_: Any) -> None:
+        """None: the CPU's own way is taken."""
+
+    def evaluate(
+        self, G: csr_array, F: NDArray[np.float64], sigma_f: float, n_jobs: int | None, **how: Any
+    ) -> Evaluation:
+        """The relationship energy at F, once; ``how`` is that of :func:`make_engine`."""
+        name, engine = make_engine(G, F, sigma_f, **how, n_jobs=n_jobs)
+        error = engine.error(F) if isinstance(engine, NystromEngine) else None
+        return name, *engine(F), error
+
+    def send(self, matrix: csr_array) -> None:
+        """None: the matrix is where it is needed."""
 
     @contextmanager
     def job(self) -> Iterator[NumpyBackend]:
@@ -116,6 +137,45 @@ class CupyBackend:
                 self._jobs.sent.clear()
                 self._jobs.sent = None
                 self.release()
+
+    def neighbor_search(self, points: NDArray[np.float32]) -> NeighborSearch:
+        """A search among all pairs of these points."""
+        from homophily.device.gpu.neighbors import DeviceSearch
+
+        return DeviceSearch(self, points)
+
+    def eigenpairs(
+        self,
+        matrix: csr_array,
+        X: NDArray[np.float64],
+        n: int,
+        known: csr_array | None,
+        tolerance: float,
+        bound: float,
+    ) -> Eigenpairs:
+        """The smallest eigenvalues, their eigenvectors and the residual, iterated from the block X."""
+        from homophily.device.gpu.spectral import device_eigenpairs
+
+        return device_eigenpairs(self, matrix, X, n, known, tolerance, bound)
+
+    def evaluate(
+        self,
+        G: csr_array,
+        F: NDArray[np.float64],
+        sigma_f: float,
+        n_jobs: int | None,  # noqa: ARG002
+        **how: Any,
+    ) -> Evaluation:
+        """The relationship energy at F, once; ``how`` is that of :func:`make_device_engine`."""
+        from homophily.device.gpu import engines
+
+        return engines.evaluate_once(self, G, F, sigma_f, **how)
+
+    def send(self, matrix: csr_array) -> DeviceMatrix:
+        """The matrix on the device."""
+        from homophily.device.gpu.matrix import DeviceMatrix
+
+        return DeviceMatrix.of(self, matrix)
 
     def shrinking(self, part: int, least: int, work: Callable[[int], Result]) -> tuple[Result, int]:
         """``work(part)``, with the part halved down to ``least`` while memory is short; and the part that fitted."""
@@ -243,3 +303,6 @@ def _level_of_caller() -> int:
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("homophily", "sklearn"):
         level, frame = level + 1, frame.f_back
     return level
+
+
+register_devices(get_backend)

@@ -15,12 +15,12 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from homophily.device.backend import BackendName
 from homophily.device.gpu.descend import descend_labels as descend_on_device
 from homophily.device.gpu.engines import NystromEngine as DeviceNystromEngine
 from homophily.device.gpu.engines import make_device_engine
 from homophily.estimators.transduction import POSITIVE, Answer, GraphClassifier, Problem
 from homophily.exceptions import ParameterError
+from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error

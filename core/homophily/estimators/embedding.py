@@ -15,13 +15,13 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.device.backend import BACKEND_CONSTRAINT, Backend, BackendName, CupyBackend
+from homophily.device.backend import Backend
 from homophily.device.gpu.energy import DeviceMapEnergy
 from homophily.device.gpu.engines import make_device_engine
-from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceLBFGS
 from homophily.estimators.graph_estimator import GraphEstimator
 from homophily.exceptions import ContradictingLinksError, ParameterError
+from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
@@ -366,7 +366,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: tuple[float, ...]) -> State:
         laplacian = graph.laplacian(normalized=self.normalized)
         masked = self.relationship_neighbors is not None
-        matrix = DeviceMatrix.of(backend, laplacian) if isinstance(backend, CupyBackend) and not masked else None
+        matrix = None if masked else backend.send(laplacian)
         diagonal = self._left_out(laplacian)
         links = self._obeyed_links(graph.n_points)
         iterations = evaluations = 0

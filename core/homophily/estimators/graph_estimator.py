@@ -8,8 +8,9 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.device.backend import Backend, BackendName, get_backend
+from homophily.device.backend import Backend, get_backend
 from homophily.exceptions import ParameterError
+from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import CheckedEstimator
 

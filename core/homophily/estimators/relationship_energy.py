@@ -10,12 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
-from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, CupyBackend, get_backend
-from homophily.device.gpu.engines import evaluate_once
+from homophily.device.backend import get_backend
 from homophily.exceptions import ParameterError
-from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
+from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
+from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
-from homophily.relationship.nystrom import NystromEngine
 
 
 @validate_params(
@@ -71,12 +70,7 @@ def relationship_energy(
     _check_matrix(matrix, len(columns))
     how: dict[str, Any] = {"engine": engine, "relationship": relationship, "tolerance": tolerance}
     with get_backend(backend).job() as where:
-        if isinstance(where, CupyBackend):
-            name, energy, gradient, error = evaluate_once(where, matrix, columns, sigma_f, **how)
-        else:
-            name, evaluate = make_engine(matrix, columns, sigma_f, **how, n_jobs=n_jobs)
-            energy, gradient = evaluate(columns)
-            error = evaluate.error(columns) if isinstance(evaluate, NystromEngine) else None
+        name, energy, gradient, error = where.evaluate(matrix, columns, sigma_f, n_jobs, **how)
     warn_of_error(error, stacklevel=4)
     if not np.isfinite(energy):
         raise ValueError(

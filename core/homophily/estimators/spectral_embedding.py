@@ -11,8 +11,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.device.backend import BACKEND_CONSTRAINT, BackendName
 from homophily.estimators.graph_estimator import GraphEstimator
+from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_coordinates
 from homophily.solve.new_points import Columns, extend

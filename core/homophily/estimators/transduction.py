@@ -21,11 +21,12 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.device.backend import BACKEND_CONSTRAINT, Backend, CupyBackend
+from homophily.device.backend import Backend
 from homophily.device.gpu.linear import solve_irr as solve_on_device
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.estimators.graph_estimator import GraphEstimator
 from homophily.exceptions import HomophilyWarning, ParameterError, UnlabelledComponentsWarning
+from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
 from homophily.solve.irr import IRRSolution, solve_irr
@@ -66,9 +67,7 @@ def _part(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
 
 def _sent(problem: Problem, backend: Backend) -> Problem:
     """The problem with its graph on the device, if there is one."""
-    if not isinstance(backend, CupyBackend):
-        return problem
-    return replace(problem, on_device=DeviceMatrix.of(backend, problem.laplacian))
+    return replace(problem, on_device=backend.send(problem.laplacian))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.device.backend import BACKEND_CONSTRAINT, BackendName, get_backend
 from homophily.exceptions import ParameterError
+from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, find_device
 from homophily.graph.coordinates import Space, SpaceName
 from homophily.graph.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
 from homophily.parameters import CheckedEstimator
@@ -124,7 +124,7 @@ class KNNGraph(CheckedEstimator):
         """Find the neighbours of the rows of X and weigh them; y is ignored."""
         if self.weights == "fixed" and self.sigma_x is None:
             raise self._wrong("sigma_x", "given with weights='fixed'")
-        backend = get_backend(self.backend)
+        device = find_device(self.backend)
         X = validate_data(self, X, **_POINTS)
         self.metric_: Any = self.metric
         if self.metric == "auto":
@@ -150,7 +150,7 @@ class KNNGraph(CheckedEstimator):
         else:
             if self.metric_ != "precomputed":
                 points = X if self._space is None else self._space(X, self.n_jobs)
-                self.index_ = neighbor_index(points, self.metric_, self.n_jobs, backend)
+                self.index_ = neighbor_index(points, self.metric_, self.n_jobs, device)
                 self.recall_ = self.index_.recall
             self._n_found = available_neighbors(self.n_neighbors, X.shape[0] - 1)
             self.distances_, self.indices_ = self._others(self._n_found)

@@ -37,9 +37,8 @@ from scipy import sparse
 from scipy.spatial import KDTree
 from sparse_dot_topn import sp_matmul_topn
 
-from homophily.device.backend import Backend, CupyBackend
-from homophily.device.gpu.neighbors import DeviceSearch
 from homophily.exceptions import NeighborsWarning
+from homophily.graph.computing import Device, NeighborSearch
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Metric = Literal["euclidean", "cosine"]
@@ -154,9 +153,9 @@ def available_neighbors(k: int, most: int) -> int:
 
 
 def neighbor_index(
-    X: Any, metric: Metric = "euclidean", n_jobs: int | None = None, backend: Backend | None = None
+    X: Any, metric: Metric = "euclidean", n_jobs: int | None = None, device: Device | None = None
 ) -> NeighborIndex:
-    """Index the rows of a dense array or a sparse matrix; a GPU searches among dense rows, if that is the backend.
+    """Index the rows of a dense array or a sparse matrix; a GPU searches among dense rows, if that is the device.
 
     >>> import numpy as np
     >>> distances, indices = neighbor_index(np.array([[0.0], [1.0], [3.0]])).self_query(1)
@@ -165,8 +164,8 @@ def neighbor_index(
     """
     if sparse.issparse(X):
         return SparseIndex(X, metric, n_jobs)
-    if isinstance(backend, CupyBackend):
-        return DeviceIndex(X, metric, n_jobs, backend)
+    if device is not None and device.on_device:
+        return DeviceIndex(X, metric, n_jobs, device)
     return DenseIndex(X, metric, n_jobs=n_jobs)
 
 
@@ -287,19 +286,19 @@ class DenseIndex(NeighborIndex):
 class DeviceIndex(DenseIndex):
     """All pairs, on a GPU while the graph is made; afterwards and in other processes it is the CPU's exact index."""
 
-    def __init__(self, X: NDArray[Any], metric: Metric, n_jobs: int | None, backend: CupyBackend):
+    def __init__(self, X: NDArray[Any], metric: Metric, n_jobs: int | None, device: Device):
         super().__init__(X, metric, "exact", n_jobs)
-        self._backend: CupyBackend | None = backend
+        self._device: Device | None = device
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_backend": None}
+        return super().__getstate__() | {"_device": None}
 
     def self_query(self, k: int) -> tuple[Distances, Indices]:
         """The ``k`` nearest *other* points of every stored point; the candidates come from the device."""
-        if self._backend is None or self.size < 2:
+        if self._device is None or self.size < 2:
             return super().self_query(k)
-        with self._backend.job():
-            self._search: DeviceSearch | None = DeviceSearch(self._backend, self._searched(self._points))
+        with self._device.job():
+            self._search: NeighborSearch | None = self._device.neighbor_search(self._searched(self._points))
             try:
                 return super().self_query(k)
             finally:

@@ -19,9 +19,8 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import splu
 from sklearn.exceptions import ConvergenceWarning
 
-from homophily.device.backend import Backend, CupyBackend, NumpyBackend
-from homophily.device.gpu.spectral import device_eigenpairs
 from homophily.exceptions import DisconnectedGraphWarning, ParameterError
+from homophily.graph.computing import Device
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import choose_method, sparse_product
 from homophily.graph.subspace import Filter, chebyshev_filter, iterate
@@ -41,7 +40,7 @@ def smallest_eigenpairs(
     semidefinite: bool = True,
     tolerance: float = 1e-6,
     seed: int = 0,
-    backend: Backend | None = None,
+    backend: Device | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Floats, Floats]:
     """The ``n`` smallest eigenvalues of a symmetric sparse matrix, ascending, with orthonormal eigenvectors (u, n).
@@ -81,7 +80,7 @@ def spectral_vectors(
     *,
     normalized: bool = True,
     tolerance: float = 1e-6,
-    backend: Backend | None = None,
+    backend: Device | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Floats, Floats]:
     """The ``n`` smallest eigenvalues of a graph's Laplacian and orthonormal eigenvectors (u, n), constant one first.
@@ -125,7 +124,7 @@ def spectral_coordinates(
     *,
     normalized: bool = True,
     tolerance: float = 1e-6,
-    backend: Backend | None = None,
+    backend: Device | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Floats, Floats]:
     """Eigenvalues (n + 1,) and the map T = √u·[e₂ … e_{n+1}], whose columns have mean square 1.
@@ -216,15 +215,16 @@ def _subspace(
     semidefinite: bool,
     tolerance: float,
     seed: int,
-    backend: Backend | None,
+    backend: Device | None,
     n_jobs: int | None,
 ) -> tuple[Floats, Floats]:
     bound = float(abs(matrix).sum(axis=1).max())
     X = np.random.default_rng(seed).normal(size=(matrix.shape[0], columns))
     direct = semidefinite and choose_method(matrix, 1, columns) == "direct"
     # Where the CPU would factorise, products are too many for a GPU as well.
-    if isinstance(backend, CupyBackend) and not direct:
-        values, found, residual = device_eigenpairs(backend, matrix, X, n, known, tolerance, bound)
+    on_device = None if backend is None or direct else backend.eigenpairs(matrix, X, n, known, tolerance, bound)
+    if on_device is not None:
+        values, found, residual = on_device
         if residual <= tolerance:
             return values[:n], found[:, :n]
 
@@ -239,7 +239,7 @@ def _subspace(
         filters.insert(0, _inverse(matrix, bound))
     residual = np.inf
     for apply in filters:
-        values, X, residual = iterate(NumpyBackend(), product, apply, X, n, without_known, tolerance, bound)
+        values, X, residual = iterate(np, np.asarray, product, apply, X, n, without_known, tolerance, bound)
         if residual <= tolerance:
             break
     else:

@@ -7,7 +7,7 @@ GPU's products serve alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,9 @@ DEGREE = 30
 MAX_ROUNDS = 300
 
 
-class Arrays(Protocol):
-    """Where a block lives."""
-
-    xp: Any
-    """NumPy, or a module like it."""
-
-    def to_host(self, array: Any) -> NDArray[Any]:
-        """The array as one of NumPy."""
-
-
 def iterate(
-    backend: Arrays,
+    xp: Any,
+    to_host: Callable[[Block], NDArray[Any]],
     product: Callable[[Block], Block],
     apply: Filter,
     X: Block,
@@ -39,8 +30,10 @@ def iterate(
     tolerance: float,
     bound: float,
 ) -> tuple[NDArray[np.float64], Block, float]:
-    """Filter, orthonormalise and rotate the block until its first ``n`` columns are eigenvectors."""
-    xp = backend.xp
+    """Filter, orthonormalise and rotate the block until its first ``n`` columns are eigenvectors.
+
+    ``xp`` is NumPy or a module like it, and ``to_host`` makes its arrays NumPy's.
+    """
     values = np.array([0.0, bound / 2])
     residual = np.inf
     for _ in range(MAX_ROUNDS):
@@ -51,7 +44,7 @@ def iterate(
         eigenvalues, rotation = xp.linalg.eigh(Q.T @ multiplied)
         X = Q @ rotation
         errors = multiplied @ rotation[:, :n] - X[:, :n] * eigenvalues[:n]
-        values, error = backend.to_host(eigenvalues), float(xp.max(xp.sum(errors * errors, axis=0))) ** 0.5
+        values, error = to_host(eigenvalues), float(xp.max(xp.sum(errors * errors, axis=0))) ** 0.5
         residual = error / max(values[-1] - values[0], 1e-6 * bound)
         # An eigenvalue that is not a number has no use for more rounds.
         if residual <= tolerance or not np.isfinite(residual):

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.device.backend import BackendName, get_backend
+from homophily.device.backend import get_backend
 from homophily.estimators.classifiers import Start
+from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels, fit_arguments, labels_of
 from homophily_service._pb import dataset_pb2, job_pb2, model_pb2

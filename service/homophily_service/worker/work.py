@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row
 
 from homophily import KNNGraph
-from homophily.device.backend import BackendName, CupyBackend, get_backend
+from homophily.device.backend import CupyBackend, get_backend
+from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels
 from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2

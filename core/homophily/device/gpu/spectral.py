@@ -49,7 +49,7 @@ def _eigenpairs(
 
     project, start = _projection(backend, known), backend.to_device(X)
     apply = chebyshev_filter(product, bound)
-    values, vectors, residual = iterate(backend, product, apply, start, n, project, tolerance, bound)
+    values, vectors, residual = iterate(xp, backend.to_host, product, apply, start, n, project, tolerance, bound)
     return values, np.ascontiguousarray(backend.to_host(vectors)), residual
 
 

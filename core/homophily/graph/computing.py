@@ -1,0 +1,66 @@
+"""Where a graph is computed: what it asks of a device, and how a device is found by its name.
+
+The devices themselves are in :mod:`homophily.device`, which graphs know nothing of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from sklearn.utils._param_validation import StrOptions
+
+BackendName = Literal["numpy", "cupy", "auto"]
+BACKENDS: tuple[BackendName, ...] = ("numpy", "cupy", "auto")
+BACKEND_CONSTRAINT = [StrOptions(set(BACKENDS))]
+
+Eigenpairs = tuple[NDArray[np.float64], NDArray[np.float64], float]
+
+
+class NeighborSearch(Protocol):
+    """Points that can be asked for the nearest of them."""
+
+    def nearest(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+        """Columns (m, count) of about the nearest points, in ascending order of their numbers."""
+
+
+class Device(Protocol):
+    """What graphs ask of where they are computed. None means that the CPU's own way is taken."""
+
+    on_device: bool
+
+    def job(self) -> AbstractContextManager[Any]:
+        """The device in use for one fit."""
+
+    def neighbor_search(self, points: NDArray[np.float32]) -> NeighborSearch | None:
+        """A search among all pairs."""
+
+    def eigenpairs(
+        self,
+        matrix: csr_array,
+        X: NDArray[np.float64],
+        n: int,
+        known: csr_array | None,
+        tolerance: float,
+        bound: float,
+    ) -> Eigenpairs | None:
+        """The smallest eigenvalues, their eigenvectors and the residual, iterated from the block X."""
+
+
+_find: Callable[[BackendName], Device] | None = None
+
+
+def register_devices(find: Callable[[BackendName], Device]) -> None:
+    """Have :func:`find_device` answer by ``find``."""
+    global _find
+    _find = find
+
+
+def find_device(name: BackendName) -> Device:
+    """The device of that name; :func:`homophily.device.backend.get_backend` says what is raised."""
+    assert _find is not None, "homophily.device is imported with the package"
+    return _find(name)
