@@ -219,7 +219,7 @@ def test_a_cancelled_refit_does_not_answer_from_a_mixture():
 
 def test_steps_that_do_not_reach_the_tolerance_warn():
     X, y = moons()
-    with pytest.warns(ConvergenceWarning, match="max_iter=1"):
+    with pytest.warns(ConvergenceWarning, match="Not converged after 1 steps"):
         ERRClassifier(max_iter=1).fit(X, y)
 
 
