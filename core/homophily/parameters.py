@@ -15,15 +15,20 @@ class CheckedEstimator(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]
 
+    @property
+    def _owner(self) -> str:
+        """The estimator that errors name."""
+        return type(self).__name__
+
     def _validate_params(self) -> None:
         for name, value in self.get_params(deep=False).items():
             constraint = {name: self._parameter_constraints[name]}
             try:
-                validate_parameter_constraints(constraint, {name: value}, caller_name=type(self).__name__)
+                validate_parameter_constraints(constraint, {name: value}, caller_name=self._owner)
             except InvalidParameterError as error:
                 raise ParameterError(str(error), name) from None
 
     def _wrong(self, parameter: str, must: str) -> ParameterError:
         """The error of a parameter that is right by itself, but not beside others."""
-        sentence = f"The {parameter!r} parameter of {type(self).__name__} must be {must}."
+        sentence = f"The {parameter!r} parameter of {self._owner} must be {must}."
         return ParameterError(f"{sentence} Got {getattr(self, parameter)!r} instead.", parameter)

@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 
 from homophily.device.kernels import Kernels
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
-from homophily.graph.computing import BackendName, Eigenpairs, NeighborSearch, register_devices
+from homophily.graph.computing import BackendName, Device, Eigenpairs, NeighborSearch, register_devices
 from homophily.relationship.choose import make_engine
 from homophily.relationship.nystrom import NystromEngine
 
@@ -38,10 +38,11 @@ Result = TypeVar("Result")
 Evaluation = tuple[str, float, NDArray[np.float64], float | None]
 
 
-class NumpyBackend:
+class NumpyBackend(Device):
     """The CPU."""
 
     name = "numpy"
+    on_device = False
     xp: Any = np
 
     def to_device(self, array: Any, dtype: Any = np.float64) -> Any:
@@ -75,10 +76,11 @@ class NumpyBackend:
         yield self
 
 
-class CupyBackend:
+class CupyBackend(Device):
     """One GPU through CuPy: transfers, memory, kernels."""
 
     name = "cupy"
+    on_device = True
 
     def __init__(self, cupy: Any, device: int) -> None:
         self.xp, self.device = cupy, device

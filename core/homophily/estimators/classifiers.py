@@ -227,9 +227,12 @@ class ERRClassifier(GraphClassifier):
     @property
     def resolved_params_(self) -> dict[str, Any]:
         """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
-        columns = 1 if self._one_vs_rest else self.solution_.shape[1]
-        own = {"sigma_f": self._sigma_f(columns), "repulsion": self._repulsion, "engine": self.engine_}
-        return super().resolved_params_ | own
+        resolved = super().resolved_params_
+        resolved["sigma_f"] = self._sigma_f(1 if self._one_vs_rest else self.solution_.shape[1])
+        resolved["repulsion"] = self._repulsion
+        if self.engine_ in ENGINE_NAMES:
+            resolved["engine"] = self.engine_
+        return resolved
 
     @property
     def _power(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClusterMixin, _fit_context
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,6 +25,8 @@ MOST_SUGGESTED = 20
 class _Directions(ERREmbedding):
     """A map in which T keeps only the direction of each point from the origin."""
 
+    _owner = "ERRClustering"
+
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         T = super()._target(graph, links, n)
         lengths = np.linalg.norm(T, axis=1, keepdims=True)
@@ -36,7 +38,7 @@ def default_embedding() -> ERREmbedding:
     return ERREmbedding(lambda2=0.05, sigma_f=0.9, link_penalty=LinkPenalty(edges=3.0))
 
 
-class ERRClustering(ClusterMixin, CheckedEstimator):
+class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, CheckedEstimator):
     """Clusters of points that are neighbours or linked together, and not linked apart.
 
     The map of an :class:`ERREmbedding`, in which T keeps only the direction of each point from the origin, is divided
@@ -102,15 +104,15 @@ class ERRClustering(ClusterMixin, CheckedEstimator):
         self.__dict__.pop("labels_", None)
         chosen = self.embedding or default_embedding()
         mapped = _Directions(**chosen.get_params(deep=False))
+        mapped._validate_params()
+        mapped._check_together()
         with mapped._backend().job():
             graph = mapped._graph(mapped._points(X))
             self.n_clusters_ = self._suggest(graph, mapped) if self.n_clusters is None else self.n_clusters
             if self.n_clusters_ >= graph.n_points:
                 raise self._wrong("n_clusters", f"smaller than the number of points, n_samples={graph.n_points}")
             mapped.n_components = self.n_clusters_ if self.n_components is None else self.n_components
-            mapped.graph = None
-            mapped.fit(graph, y, must_link=must_link, cannot_link=cannot_link, init=init)
-        mapped.graph = chosen.graph
+            mapped._map(graph, y, must_link, cannot_link, init)
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)
             if hasattr(mapped, name):
@@ -132,6 +134,10 @@ class ERRClustering(ClusterMixin, CheckedEstimator):
         """Places of points on the map, as :meth:`ERREmbedding.transform` has them."""
         check_is_fitted(self)
         return self.map_.transform(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])
 
     def _together(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.asarray(self.labels_[pairs[:, 0]] == self.labels_[pairs[:, 1]])

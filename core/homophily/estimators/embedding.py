@@ -214,22 +214,24 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
             wider first steps, and T is turned to fit it: what no link concerns stays where it was.
         """
-        if self.relationship_neighbors is not None and self.backend == "cupy":
-            raise self._wrong(
-                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
-            )
-        widths, penalty = self.widths, self._penalty
-        penalty._validate_params()
+        self._check_together()
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
         self.__dict__.pop("embedding_", None)
         with self._backend().job():
             graph = self._graph(self._points(X))
-            self._map(graph, y, must_link, cannot_link, init, widths)
+            self._map(graph, y, must_link, cannot_link, init)
         return self
 
-    def _map(
-        self, graph: KNNGraph, y: Any, must_link: Any, cannot_link: Any, init: Any, widths: tuple[float, ...]
-    ) -> None:
+    def _check_together(self) -> None:
+        """Refuse parameters that are right one by one but not together."""
+        self._penalty._validate_params()
+        if self.relationship_neighbors is not None and self.backend == "cupy":
+            raise self._wrong(
+                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
+            )
+
+    def _map(self, graph: KNNGraph, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
+        widths = self.widths
         u, n = graph.n_points, self.n_components
         if n >= u:
             raise self._wrong("n_components", f"smaller than the number of points, n_samples={u}")
@@ -318,7 +320,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             points,
             beside=labelled,
             two_classes=self._penalty.closure == "two-class",
-            owner=f"{type(self).__name__}.fit",
+            owner=f"{self._owner}.fit",
             stacklevel=6,
         )
 
@@ -326,7 +328,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         values = np.array(init, dtype=np.float64, order="C")
         if values.shape != shape or not np.isfinite(values).all():
             raise ParameterError(
-                f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
+                f"The 'init' parameter of {self._owner}.fit must be a finite array of shape {shape}. "
                 f"Got one of shape {values.shape} instead.",
                 "init",
             )
@@ -335,7 +337,10 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     @property
     def widths(self) -> tuple[float, ...]:
         """σ_f of each part of the search, falling, each of ``max_iter`` steps at most; with ``init``, only the last."""
-        widths = tuple(float(width) for width in np.atleast_1d(np.asarray(self.sigma_f, dtype=np.float64)))
+        try:
+            widths = tuple(float(width) for width in np.atleast_1d(np.asarray(self.sigma_f, dtype=np.float64)))
+        except (TypeError, ValueError):
+            widths = ()
         if not widths or min(widths) <= 0 or not np.isfinite(widths).all() or any(np.diff(widths) >= 0):
             raise self._wrong("sigma_f", "a positive number, or several that fall")
         return widths

@@ -123,6 +123,8 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         if not isinstance(estimator, Classifier):
             raise self._wrong("estimator", "an IRRClassifier, an ERRClassifier or None")
         method: Method = "irr" if isinstance(estimator, IRRClassifier) else "err"
+        checked: Classifier = clone(estimator)
+        X = checked._points(X)
         fixed = _given(estimator)
         found = find(
             X,
@@ -145,7 +147,10 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         best: Classifier = clone(estimator).set_params(**self.best_params_)
         if best.n_jobs is None:
             best.n_jobs = self.n_jobs
-        self.best_estimator_ = best.fit(found.graph, y, sample_weight=found.confidence)
+        best.fit(found.graph, y, sample_weight=found.confidence)
+        if hasattr(checked, "feature_names_in_"):
+            best.feature_names_in_ = checked.feature_names_in_
+        self.best_estimator_ = best
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:

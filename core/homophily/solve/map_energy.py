@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from homophily.relationship.choose import Engine
 from homophily.relationship.functions import Relationship
-from homophily.supervision.links import Links, Pairs
+from homophily.solve.link_pairs import Links, Pairs
 
 Floats = NDArray[np.float64]
 

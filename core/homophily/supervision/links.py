@@ -6,7 +6,6 @@ How links enter an energy, and how well a map obeys them, is told elsewhere.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,32 +16,9 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from sklearn.utils import column_or_1d
 
 from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
+from homophily.solve.link_pairs import Links as Links
+from homophily.solve.link_pairs import Pairs as Pairs
 from homophily.supervision.labels import _read_classes, class_array
-
-Pairs = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Links:
-    """Pairs (i, j) with i < j, each once, sorted."""
-
-    #: (m, 2) pairs that belong together.
-    must: Pairs
-    #: (c, 2) pairs that belong apart.
-    cannot: Pairs
-
-    def __len__(self) -> int:
-        return len(self.must) + len(self.cannot)
-
-    @property
-    def pairs(self) -> Pairs:
-        """(m + c, 2), the must-links first."""
-        return np.vstack([self.must, self.cannot])
-
-    @property
-    def targets(self) -> NDArray[np.float64]:
-        """T_ij of :attr:`pairs`: 1 for a must-link, 0 for a cannot-link."""
-        return np.repeat([1.0, 0.0], [len(self.must), len(self.cannot)])
 
 
 class LinkGroups(NamedTuple):
