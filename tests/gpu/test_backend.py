@@ -238,6 +238,6 @@ def test_subspace_iteration_needs_only_the_array_api():
 
         filtered = chebyshev_filter(product, 2.0)
         begin = where.xp.asarray(start)
-        found.append(iterate(where, product, filtered, begin, 3, lambda block: block, 1e-8, 2.0)[0])
+        found.append(iterate(where.xp, where.to_host, product, filtered, begin, 3, lambda block: block, 1e-8, 2.0)[0])
     np.testing.assert_allclose(found[0][:3], np.linalg.eigvalsh(L)[:3], atol=1e-10)
     np.testing.assert_allclose(found[0], found[1], atol=1e-8)
