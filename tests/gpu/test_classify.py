@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import make_blobs, make_moons
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily.device import operations
 
 from .standin import counters
 
@@ -74,12 +75,8 @@ def test_the_labels_of_err_are_those_of_the_cpu(data, parameters):
 def test_every_step_of_err_is_computed_on_the_device(multiclass, monkeypatch):
     X, y = three_classes()
     graph = KNNGraph().fit(X)
-    for name in (
-        "homophily.estimators.transduction.solve_irr",
-        "homophily.estimators.classifiers.make_engine",
-        "homophily.estimators.classifiers.descend_labels",
-    ):
-        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("computed on the CPU"))
+    for name in ("solve_irr", "make_engine", "descend_labels"):
+        monkeypatch.setattr(operations, name, lambda *_, **__: pytest.fail("computed on the CPU"))
     seen = []
     device = ERRClassifier(backend="cupy", max_iter=2, tol=0.0, multiclass=multiclass)
     device.set_params(callback=lambda state: state.iteration and seen.append(counters.launches)).fit(graph, y)

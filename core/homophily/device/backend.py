@@ -15,20 +15,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.device.kernels import Kernels
+from homophily.device.operations import CpuOperations, Operations
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
 from homophily.graph.computing import BackendName, Device, Eigenpairs, NeighborSearch, register_devices
 from homophily.relationship.choose import make_engine
 from homophily.relationship.nystrom import NystromEngine
-
-if TYPE_CHECKING:
-    from homophily.device.gpu.matrix import DeviceMatrix
 
 # Of the memory that is free, as much is planned for; the rest is for what libraries take for themselves.
 SHARE_OF_FREE = 0.6
@@ -67,8 +65,9 @@ class NumpyBackend(Device):
         error = engine.error(F) if isinstance(engine, NystromEngine) else None
         return name, *engine(F), error
 
-    def send(self, matrix: csr_array) -> None:
-        """None: the matrix is where it is needed."""
+    def operations(self, laplacian: csr_array, n_jobs: int | None) -> Operations:
+        """What a fit on this Laplacian asks for."""
+        return CpuOperations(laplacian, n_jobs)
 
     @contextmanager
     def job(self) -> Iterator[NumpyBackend]:
@@ -173,11 +172,12 @@ class CupyBackend(Device):
 
         return engines.evaluate_once(self, G, F, sigma_f, **how)
 
-    def send(self, matrix: csr_array) -> DeviceMatrix:
-        """The matrix on the device."""
+    def operations(self, laplacian: csr_array, n_jobs: int | None) -> Operations:  # noqa: ARG002
+        """What a fit on this Laplacian, which is sent to the device, asks for."""
         from homophily.device.gpu.matrix import DeviceMatrix
+        from homophily.device.gpu.operations import GpuOperations
 
-        return DeviceMatrix.of(self, matrix)
+        return GpuOperations(DeviceMatrix.of(self, laplacian), laplacian)
 
     def shrinking(self, part: int, least: int, work: Callable[[int], Result]) -> tuple[Result, int]:
         """``work(part)``, with the part halved down to ``least`` while memory is short; and the part that fitted."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -15,25 +14,19 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from homophily.device.gpu.descend import descend_labels as descend_on_device
-from homophily.device.gpu.engines import NystromEngine as DeviceNystromEngine
-from homophily.device.gpu.engines import make_device_engine
+from homophily.device.operations import CpuOperations
 from homophily.estimators.transduction import POSITIVE, Answer, GraphClassifier, Problem
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
-from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine, warn_of_error
+from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.masked import SparseEngine
-from homophily.relationship.nystrom import NystromEngine
 from homophily.solve.irr import irr_energy
-from homophily.solve.label_energy import descend_labels
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
 
 Floats = NDArray[np.float64]
-
-LOW_RANK = (NystromEngine, DeviceNystromEngine)
 
 
 class IRRClassifier(GraphClassifier):
@@ -301,7 +294,6 @@ class ERRClassifier(GraphClassifier):
                 problem.restricted(self.graph_.W), degrees, problem.restricted(mask), sigma_f, n_jobs=self.n_jobs
             )
             return "sparse", engine, mask.nnz / mask.shape[0]
-        arguments = problem.laplacian, F, sigma_f
         how: dict[str, Any] = {
             "engine": self.engine,
             "power": self._power,
@@ -309,10 +301,7 @@ class ERRClassifier(GraphClassifier):
             "powered": lambda: problem.restricted(self.graph_.laplacian(self._power, self.normalized)),
             "targets": np.eye(F.shape[1]) if F.shape[1] > 1 else None,
         }
-        u = float(problem.laplacian.shape[0])
-        if problem.on_device is not None:
-            return *make_device_engine(problem.on_device, *arguments, **how), u
-        return *make_engine(*arguments, **how, n_jobs=self.n_jobs), u
+        return *problem.operations.engine(F, sigma_f, **how), float(problem.laplacian.shape[0])
 
     def _descend(
         self,
@@ -325,11 +314,11 @@ class ERRClassifier(GraphClassifier):
         name, relationships, count = engine
         lambda1, lambda2 = self.lambda1, self.lambda2
         weight = lambda2 / count
-        descend: Callable[..., State] = descend_labels
-        if problem.on_device is not None and not isinstance(relationships, SparseEngine):
-            descend = partial(descend_on_device, problem.on_device)
-        state = descend(
-            problem.laplacian,
+        operations = problem.operations
+        if self.relationship_neighbors is not None:
+            # The masked form has an engine for the CPU only.
+            operations = CpuOperations(problem.laplacian, self.n_jobs)
+        state = operations.descend_labels(
             self._power,
             problem.confidence,
             problem.targets,
@@ -342,7 +331,6 @@ class ERRClassifier(GraphClassifier):
             max_iter=self.max_iter,
             tolerance=self.tol,
             callback=callback,
-            n_jobs=self.n_jobs,
         )
         if not np.isfinite(state.energy):
             raise ParameterError(
@@ -358,7 +346,7 @@ class ERRClassifier(GraphClassifier):
                 ConvergenceWarning,
                 stacklevel=6,
             )
-        error = relationships.error(state.x) if isinstance(relationships, LOW_RANK) else None
+        error = relationships.error(state.x) if name == "nystrom" else None
         warn_of_error(error, stacklevel=7)
         return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
 

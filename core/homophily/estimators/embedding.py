@@ -16,9 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from homophily.device.backend import Backend
-from homophily.device.gpu.energy import DeviceMapEnergy
-from homophily.device.gpu.engines import make_device_engine
-from homophily.device.gpu.optimize import DeviceLBFGS
+from homophily.device.operations import CpuOperations
 from homophily.estimators.graph_estimator import GraphEstimator
 from homophily.exceptions import ContradictingLinksError, ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
@@ -26,11 +24,10 @@ from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.parameters import CheckedEstimator
-from homophily.relationship.choose import ENGINE_NAMES, EngineName, make_engine
+from homophily.relationship.choose import ENGINE_NAMES, EngineName
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
 from homophily.relationship.masked import SparseEngine
-from homophily.solve.lbfgs import LBFGS
-from homophily.solve.map_energy import MapEnergy, violated_links
+from homophily.solve.map_energy import violated_links
 from homophily.solve.map_points import Surroundings, place_points
 from homophily.solve.nonlinear_cg import State
 from homophily.supervision.links import Links, check_links, close_links, links_from_labels
@@ -371,7 +368,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: tuple[float, ...]) -> State:
         laplacian = graph.laplacian(normalized=self.normalized)
         masked = self.relationship_neighbors is not None
-        matrix = None if masked else backend.send(laplacian)
+        operations = CpuOperations(laplacian, self.n_jobs) if masked else backend.operations(laplacian, self.n_jobs)
         diagonal = self._left_out(laplacian)
         links = self._obeyed_links(graph.n_points)
         iterations = evaluations = 0
@@ -386,24 +383,19 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             if self.relationship_neighbors is not None:
                 mask = graph.neighborhoods(self.relationship_neighbors)
                 self.engine_, relationships = "sparse", self._sparse_engine(graph, mask, sigma_f)
-            elif matrix is None:
-                self.engine_, relationships = make_engine(laplacian, F, sigma_f, **how, n_jobs=self.n_jobs)
             else:
-                self.engine_, relationships = make_device_engine(matrix, laplacian, F, sigma_f, **how)
-            energy = (MapEnergy if matrix is None else DeviceMapEnergy)(
-                self.target_,
-                self.data_weight,
-                relationships,
-                self.lambda2,
-                links,
-                self._penalty.weight,
-                sigma_f,
+                self.engine_, relationships = operations.engine(F, sigma_f, **how)
+            before = iterations, evaluations
+            found = operations.descend_map(
+                (self.target_, self.data_weight, relationships, self.lambda2, links, self._penalty.weight, sigma_f),
+                F,
+                self.max_iter,
+                self.tol,
+                self._show(before),
                 link_loss=self._penalty.loss,
                 relationship=self.relationship,
             )
-            optimiser: Any = LBFGS if matrix is None else DeviceLBFGS
-            before = iterations, evaluations
-            state = _after(before, optimiser(energy, self.max_iter, self.tol).run(F, self._show(before)))
+            state = _after(before, found)
             F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
         return state
 

@@ -21,15 +21,13 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from homophily.device.backend import Backend
-from homophily.device.gpu.linear import solve_irr as solve_on_device
-from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.device.operations import CpuOperations, Operations
 from homophily.estimators.graph_estimator import GraphEstimator
 from homophily.exceptions import HomophilyWarning, ParameterError, UnlabelledComponentsWarning
 from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
-from homophily.solve.irr import IRRSolution, solve_irr
+from homophily.solve.irr import IRRSolution
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
 from homophily.supervision.calibration import Calibration, fit_calibration, label_folds
 from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
@@ -51,8 +49,8 @@ class Problem:
     laplacian: csr_array
     confidence: Floats
     targets: Floats
-    on_device: DeviceMatrix | None = None
-    """The Laplacian on the GPU, where there is one."""
+    operations: Operations
+    """On this Laplacian, where the fit computes."""
 
     def restricted(self, matrix: csr_array) -> csr_array:
         """The same part of another matrix of the whole graph."""
@@ -63,11 +61,6 @@ def _part(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
     part = csr_array(matrix[rows][:, rows])
     part.sort_indices()
     return part
-
-
-def _sent(problem: Problem, backend: Backend) -> Problem:
-    """The problem with its graph on the device, if there is one."""
-    return replace(problem, on_device=backend.send(problem.laplacian))
 
 
 @dataclass(frozen=True)
@@ -232,9 +225,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         """Refuse parameters that are right one by one but not together."""
 
     def _solve(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
-        """Minimise, with the graph on the device if there is one."""
+        """Minimise where the backend computes."""
         with self._backend().job() as backend:
-            return self._minimise(_sent(problem, backend), init, callback)
+            # Nothing here keeps what is on the device: it is given back at the end of the job.
+            return self._minimise(
+                replace(problem, operations=backend.operations(problem.laplacian, self.n_jobs)), init, callback
+            )
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         raise NotImplementedError
@@ -243,11 +239,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self, problem: Problem, tolerance: float, init: Floats | None, callback: Callable[[int, float], object] | None
     ) -> IRRSolution:
         """The minimiser of the energy without relationships."""
-        arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
         how: dict[str, Any] = {"power": self._power, "tolerance": tolerance, "initial": init, "callback": callback}
-        if problem.on_device is not None:
-            return solve_on_device(problem.on_device, *arguments, **how)
-        return solve_irr(*arguments, **how, n_jobs=self.n_jobs)
+        return problem.operations.solve_irr(problem.confidence, problem.targets, self.lambda1, **how)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
@@ -290,7 +283,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
             rows = np.arange(len(self.reached_))[rows][order]
             laplacian = _part(laplacian, order)
-        return Problem(rows, laplacian, labels.confidence[rows], labels.targets[rows])
+        operations = CpuOperations(laplacian, self.n_jobs)
+        return Problem(rows, laplacian, labels.confidence[rows], labels.targets[rows], operations)
 
     def _scores(self, values: Floats, degrees: Floats) -> Floats:
         if not self.normalized:

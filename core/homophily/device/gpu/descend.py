@@ -34,7 +34,6 @@ def descend_labels(
     max_iter: int,
     tolerance: float,
     callback: Callable[..., object] | None,
-    n_jobs: int | None = None,  # noqa: ARG001
 ) -> State:
     """Minimise the energy of labels from F; ``curvature`` is the preconditioner's, None goes without."""
     backend = matrix.backend

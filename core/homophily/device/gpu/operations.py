@@ -1,0 +1,53 @@
+"""The operations of a fit on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from homophily.device.gpu.descend import descend_labels
+from homophily.device.gpu.energy import DeviceMapEnergy
+from homophily.device.gpu.engines import make_device_engine
+from homophily.device.gpu.linear import solve_irr
+from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.device.gpu.optimize import DeviceLBFGS
+from homophily.relationship.choose import EngineName
+from homophily.solve.irr import IRRSolution
+from homophily.solve.nonlinear_cg import State
+
+Floats = NDArray[np.float64]
+
+
+class GpuOperations:
+    """With CuPy, on a Laplacian that is on the device already."""
+
+    def __init__(self, matrix: DeviceMatrix, laplacian: csr_array) -> None:
+        self.matrix, self.laplacian = matrix, laplacian
+
+    def solve_irr(self, confidence: Floats, targets: Floats, lambda1: float, **how: Any) -> IRRSolution:
+        """See Operations."""
+        return solve_irr(self.matrix, self.laplacian, confidence, targets, lambda1, **how)
+
+    def engine(self, F: Floats, sigma_f: float, **how: Any) -> tuple[EngineName, Any]:
+        """See Operations."""
+        return make_device_engine(self.matrix, self.laplacian, F, sigma_f, **how)
+
+    def descend_labels(self, power: int, *energy: Any, **how: Any) -> State:
+        """See Operations."""
+        return descend_labels(self.matrix, self.laplacian, power, *energy, **how)
+
+    def descend_map(
+        self,
+        energy: tuple[Any, ...],
+        F: Floats,
+        max_iter: int,
+        tolerance: float,
+        callback: Callable[[State], object] | None,
+        **how: Any,
+    ) -> State:
+        """See Operations."""
+        return DeviceLBFGS(DeviceMapEnergy(*energy, **how), max_iter, tolerance).run(F, callback)

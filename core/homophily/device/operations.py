@@ -1,0 +1,74 @@
+"""What a fit asks of the device it runs on. The object is chosen once per fit, by ``Backend.operations``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from homophily.relationship.choose import EngineName, make_engine
+from homophily.solve.irr import IRRSolution, solve_irr
+from homophily.solve.label_energy import descend_labels
+from homophily.solve.lbfgs import LBFGS
+from homophily.solve.map_energy import MapEnergy
+from homophily.solve.nonlinear_cg import State
+
+Floats = NDArray[np.float64]
+
+
+class Operations(Protocol):
+    """Solvers and engines on one Laplacian L."""
+
+    def solve_irr(self, confidence: Floats, targets: Floats, lambda1: float, **how: Any) -> IRRSolution:
+        """The minimiser without relationships, as :func:`homophily.solve.irr.solve_irr`."""
+
+    def engine(self, F: Floats, sigma_f: float, **how: Any) -> tuple[EngineName, Any]:
+        """The name and the engine, as :func:`homophily.relationship.choose.make_engine`."""
+
+    def descend_labels(self, power: int, *energy: Any, **how: Any) -> State:
+        """The descent of classifiers, as :func:`homophily.solve.label_energy.descend_labels`."""
+
+    def descend_map(
+        self,
+        energy: tuple[Any, ...],
+        F: Floats,
+        max_iter: int,
+        tolerance: float,
+        callback: Callable[[State], object] | None,
+        **how: Any,
+    ) -> State:
+        """The descent of maps, with the arguments of :class:`homophily.solve.map_energy.MapEnergy` in ``energy``."""
+
+
+class CpuOperations:
+    """With NumPy, SciPy and numba, by ``n_jobs`` threads."""
+
+    def __init__(self, laplacian: csr_array, n_jobs: int | None) -> None:
+        self.laplacian, self.n_jobs = laplacian, n_jobs
+
+    def solve_irr(self, confidence: Floats, targets: Floats, lambda1: float, **how: Any) -> IRRSolution:
+        """See Operations."""
+        return solve_irr(self.laplacian, confidence, targets, lambda1, **how, n_jobs=self.n_jobs)
+
+    def engine(self, F: Floats, sigma_f: float, **how: Any) -> tuple[EngineName, Any]:
+        """See Operations."""
+        return make_engine(self.laplacian, F, sigma_f, **how, n_jobs=self.n_jobs)
+
+    def descend_labels(self, power: int, *energy: Any, **how: Any) -> State:
+        """See Operations."""
+        return descend_labels(self.laplacian, power, *energy, **how, n_jobs=self.n_jobs)
+
+    def descend_map(
+        self,
+        energy: tuple[Any, ...],
+        F: Floats,
+        max_iter: int,
+        tolerance: float,
+        callback: Callable[[State], object] | None,
+        **how: Any,
+    ) -> State:
+        """See Operations."""
+        return LBFGS(MapEnergy(*energy, **how), max_iter, tolerance).run(F, callback)
