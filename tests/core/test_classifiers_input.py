@@ -116,7 +116,7 @@ def test_a_bad_prior_is_found_before_the_work(estimator, monkeypatch):
     def work(*_args, **_kwargs):
         raise AssertionError("solved before the prior was read")
 
-    monkeypatch.setattr("homophily.estimators.transduction.solve_irr", work)
+    monkeypatch.setattr("homophily.device.operations.solve_irr", work)
     with pytest.raises(ValueError, match="'class_prior'"):
         estimator(class_prior=[0.2, 0.3, 0.5]).fit(X0, Y0)
 
