@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import InvalidParameterError, validate_parameter_constraints
 
 from homophily.exceptions import ParameterError
+
+
+def check_parameters(values: Mapping[str, Any], constraints: Mapping[str, list[Any]], owner: str) -> None:
+    """Raise ParameterError for the first value that does not keep to scikit-learn's constraints."""
+    for name, value in values.items():
+        try:
+            validate_parameter_constraints({name: constraints[name]}, {name: value}, caller_name=owner)
+        except InvalidParameterError as error:
+            raise ParameterError(str(error), name) from None
 
 
 class CheckedEstimator(BaseEstimator):
@@ -21,12 +31,7 @@ class CheckedEstimator(BaseEstimator):
         return type(self).__name__
 
     def _validate_params(self) -> None:
-        for name, value in self.get_params(deep=False).items():
-            constraint = {name: self._parameter_constraints[name]}
-            try:
-                validate_parameter_constraints(constraint, {name: value}, caller_name=self._owner)
-            except InvalidParameterError as error:
-                raise ParameterError(str(error), name) from None
+        check_parameters(self.get_params(deep=False), self._parameter_constraints, self._owner)
 
     def _wrong(self, parameter: str, must: str) -> ParameterError:
         """The error of a parameter that is right by itself, but not beside others."""

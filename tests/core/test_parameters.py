@@ -18,8 +18,10 @@ from homophily import (
     ParameterError,
     SpectralEmbedding,
     TunedClassifier,
+    relationship_energy,
 )
 from homophily.baselines import CCSR, COSC, CSP, SL, Original
+from homophily.supervision.links import check_links
 
 from .small_sets import moons
 
@@ -110,3 +112,22 @@ def test_an_error_from_another_process_still_knows_the_parameter():
         assert type(again) is ParameterError
         assert again.parameter == "lambda2"
         assert str(again) == str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [({"sigma_f": -1.0}, "sigma_f"), ({"sigma_f": 1.0, "engine": "none"}, "engine"), ({"sigma_f": 1.0, "F": []}, "F")],
+)
+def test_errors_of_the_energy_name_their_parameter(arguments, name):
+    F = np.zeros((2, 1))
+    with pytest.raises(ParameterError) as error:
+        relationship_energy(**{"F": F, "G": np.zeros((2, 2)), **arguments})
+    assert error.value.parameter == name
+
+
+@pytest.mark.parametrize("name", ["must_link", "cannot_link"])
+@pytest.mark.parametrize("pairs", [[(0, 0)], [(0, 99)], [(0,)], [(0.5, 1.0)], [(0, 1), (1,)]])
+def test_errors_of_links_name_their_parameter(name, pairs):
+    with pytest.raises(ParameterError) as error:
+        check_links(**{"must_link": None, "cannot_link": None, name: pairs}, points=5)
+    assert error.value.parameter == name

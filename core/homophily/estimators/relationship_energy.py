@@ -8,26 +8,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
-from sklearn.utils._param_validation import Interval, StrOptions, validate_params
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.device.backend import get_backend
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
+from homophily.parameters import check_parameters
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.functions import RELATIONSHIPS, Relationship
 
+_CONSTRAINTS: dict[str, list[Any]] = {
+    "sigma_f": [Interval(Real, 0, None, closed="neither")],
+    "engine": [StrOptions(set(ENGINE_NAMES))],
+    "relationship": [StrOptions(set(RELATIONSHIPS))],
+    "tolerance": [Interval(Real, 0, None, closed="neither")],
+    "backend": BACKEND_CONSTRAINT,
+    "n_jobs": [Integral, None],
+}
 
-@validate_params(
-    {
-        "sigma_f": [Interval(Real, 0, None, closed="neither")],
-        "engine": [StrOptions(set(ENGINE_NAMES))],
-        "relationship": [StrOptions(set(RELATIONSHIPS))],
-        "tolerance": [Interval(Real, 0, None, closed="neither")],
-        "backend": BACKEND_CONSTRAINT,
-        "n_jobs": [Integral, None],
-    },
-    prefer_skip_nested_validation=True,
-)
+
 def relationship_energy(
     F: ArrayLike,
     G: Any,
@@ -58,6 +57,9 @@ def relationship_energy(
     >>> round(energy, 6), gradient.shape
     (11.69641, (20, 1))
     """
+    how: dict[str, Any] = {"engine": engine, "relationship": relationship, "tolerance": tolerance}
+    given = {"sigma_f": sigma_f, **how, "backend": backend, "n_jobs": n_jobs}
+    check_parameters(given, _CONSTRAINTS, "relationship_energy")
     values = np.asarray(F)
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
         raise ParameterError(
@@ -68,10 +70,9 @@ def relationship_energy(
     columns = np.array(values.reshape(len(values), -1), dtype=np.float64, order="C")
     matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
-    how: dict[str, Any] = {"engine": engine, "relationship": relationship, "tolerance": tolerance}
     with get_backend(backend).job() as where:
         name, energy, gradient, error = where.evaluate(matrix, columns, sigma_f, n_jobs, **how)
-    warn_of_error(error, stacklevel=4)
+    warn_of_error(error, stacklevel=3)
     if not np.isfinite(energy):
         raise ValueError(
             f"The values of F spread over {np.ptp(columns, axis=0).max() / sigma_f:.3g} sigma_f, too far for the "

@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from sklearn.utils import column_or_1d
 
-from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
+from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning, ParameterError
 from homophily.solve.link_pairs import Links as Links
 from homophily.solve.link_pairs import Pairs as Pairs
 from homophily.supervision.labels import _read_classes, class_array
@@ -76,21 +76,23 @@ def _read(name: str, pairs: Any, points: int, owner: str) -> Pairs:
     try:
         given = np.asarray(pairs)
     except ValueError:
-        raise ValueError(f"{expected} pairs (i, j) of points. Got rows of different lengths instead.") from None
+        raise ParameterError(
+            f"{expected} pairs (i, j) of points. Got rows of different lengths instead.", name
+        ) from None
     if given.size == 0:
         return np.empty((0, 2), dtype=np.int64)
     if given.ndim != 2 or given.shape[1] != 2:
-        raise ValueError(f"{expected} an array of shape (n_links, 2). Got shape {given.shape} instead.")
+        raise ParameterError(f"{expected} an array of shape (n_links, 2). Got shape {given.shape} instead.", name)
     if given.dtype.kind not in "iu":
-        raise ValueError(f"{expected} pairs of integers. Got {_show(given[0])} ({given.dtype}) instead.")
+        raise ParameterError(f"{expected} pairs of integers. Got {_show(given[0])} ({given.dtype}) instead.", name)
     outside = np.flatnonzero((given < 0).any(axis=1) | (given >= points).any(axis=1))
     if outside.size:
-        raise ValueError(
-            f"{expected} pairs of positions from 0 to {points - 1}. Got {_show(given[outside[0]])} instead."
+        raise ParameterError(
+            f"{expected} pairs of positions from 0 to {points - 1}. Got {_show(given[outside[0]])} instead.", name
         )
     itself = np.flatnonzero(given[:, 0] == given[:, 1])
     if itself.size:
-        raise ValueError(f"{expected} pairs of two different points. Got {_show(given[itself[0]])} instead.")
+        raise ParameterError(f"{expected} pairs of two different points. Got {_show(given[itself[0]])} instead.", name)
     return _tidy(given.astype(np.int64), points)
 
 
