@@ -12,16 +12,10 @@ _OF_LINKS = {"lambda3": "weight", "link_loss": "loss", "closure": "closure", "li
 _OF_WIDTHS = {"sigma_f": WIDTHS[-1], "continuation": WIDTHS[0] / WIDTHS[-1]}
 
 
-def link_penalty(parameters: Mapping[str, Any], **defaults: Any) -> LinkPenalty:
-    """The penalty of links among the parameters of a map."""
-    given = {ours: parameters[name] for name, ours in _OF_LINKS.items() if name in parameters}
-    return LinkPenalty(**{**defaults, **given})
-
-
 def make_embedding(n_components: int, parameters: Mapping[str, Any], n_links: int) -> ERREmbedding:
-    """The estimator of a map with so many links, not fitted."""
+    """The unfitted estimator of a map with ``n_links`` links."""
     flat = dict(parameters)
-    penalty = link_penalty(flat)
+    penalty = LinkPenalty(**{ours: flat[name] for name, ours in _OF_LINKS.items() if name in flat})
     widths = {name: flat.pop(name, default) for name, default in _OF_WIDTHS.items()}
     per_link = flat.pop("lambda2_per_link", False)
     own = {name: value for name, value in flat.items() if name not in _OF_LINKS}

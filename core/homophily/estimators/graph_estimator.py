@@ -35,7 +35,7 @@ class GraphEstimator(CheckedEstimator):
         return self
 
     def _points(self, X: Any) -> Any:
-        """X, checked; a fitted graph counts as points and is passed on as it is. A missing GPU is told of here."""
+        """Validate X. A fitted graph is returned as it is. Raises DeviceUnavailableError without the GPU asked for."""
         self._backend()
         if isinstance(X, KNNGraph):
             check_is_fitted(X)
@@ -51,15 +51,15 @@ class GraphEstimator(CheckedEstimator):
         """Refuse a parameter ``graph`` that is not the graph in place of X."""
         if self.graph is None:
             return
-        asked, given = self.graph.get_params(), fitted.get_params() | {"metric": fitted.metric_}
-        if asked["metric"] == "auto":
-            asked["metric"] = given["metric"]
-        differ = [name for name in asked if name not in _COMPUTING and asked[name] != given[name]]
-        if differ:
-            name = differ[0]
+        wanted, actual = self.graph.get_params(), fitted.resolved_params_
+        if wanted["metric"] == "auto":
+            wanted["metric"] = actual["metric"]
+        differing = [name for name in wanted if name not in _COMPUTING and wanted[name] != actual[name]]
+        if differing:
+            name = differing[0]
             raise ParameterError(
-                f"The 'graph' parameter of {type(self).__name__} must be None or agree with the graph given as X. "
-                f"Got {name}={asked[name]!r}, but X has {name}={given[name]!r}, instead.",
+                f"The 'graph' parameter of {self._owner} must be None or agree with the graph given as X. "
+                f"Got {name}={wanted[name]!r}, but X has {name}={actual[name]!r}, instead.",
                 "graph",
             )
 

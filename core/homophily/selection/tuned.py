@@ -36,7 +36,7 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
     trials : int, default=None
         Number of trials; None takes as many as both stages need.
     seconds : float, default=None
-        No trial begins after so many seconds.
+        Time limit: no trial begins after it.
     vary : sequence of str, default=None
         What to search, such as ``["n_neighbors", "lambda2"]``; None means all that usually matters.
     warm_start : bool, default=False
