@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +20,21 @@ from homophily.solve.nonlinear_cg import State
 Floats = NDArray[np.float64]
 
 
-class Operations(Protocol):
+class Operations(ABC):
     """Solvers and engines on one Laplacian L."""
 
+    map_energy: ClassVar[Callable[..., Any]]
+    map_optimizer: ClassVar[Callable[..., Any]]
+
+    @abstractmethod
     def solve_irr(self, confidence: Floats, targets: Floats, lambda1: float, **how: Any) -> IRRSolution:
         """The minimiser without relationships, as :func:`homophily.solve.irr.solve_irr`."""
 
+    @abstractmethod
     def engine(self, F: Floats, sigma_f: float, **how: Any) -> tuple[EngineName, Any]:
         """The name and the engine, as :func:`homophily.relationship.choose.make_engine`."""
 
+    @abstractmethod
     def descend_labels(self, power: int, *energy: Any, **how: Any) -> State:
         """The descent of classifiers, as :func:`homophily.solve.label_energy.descend_labels`."""
 
@@ -41,10 +48,15 @@ class Operations(Protocol):
         **how: Any,
     ) -> State:
         """The descent of maps, with the arguments of :class:`homophily.solve.map_energy.MapEnergy` in ``energy``."""
+        kind = type(self)
+        state: State = kind.map_optimizer(kind.map_energy(*energy, **how), max_iter, tolerance).run(F, callback)
+        return state
 
 
-class CpuOperations:
+class CpuOperations(Operations):
     """With NumPy, SciPy and numba, by ``n_jobs`` threads."""
+
+    map_energy, map_optimizer = MapEnergy, LBFGS
 
     def __init__(self, laplacian: csr_array, n_jobs: int | None) -> None:
         self.laplacian, self.n_jobs = laplacian, n_jobs
@@ -60,15 +72,3 @@ class CpuOperations:
     def descend_labels(self, power: int, *energy: Any, **how: Any) -> State:
         """See Operations."""
         return descend_labels(self.laplacian, power, *energy, **how, n_jobs=self.n_jobs)
-
-    def descend_map(
-        self,
-        energy: tuple[Any, ...],
-        F: Floats,
-        max_iter: int,
-        tolerance: float,
-        callback: Callable[[State], object] | None,
-        **how: Any,
-    ) -> State:
-        """See Operations."""
-        return LBFGS(MapEnergy(*energy, **how), max_iter, tolerance).run(F, callback)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from homophily.device.gpu.engines import make_device_engine
 from homophily.device.gpu.linear import solve_irr
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceLBFGS
+from homophily.device.operations import Operations
 from homophily.relationship.choose import EngineName
 from homophily.solve.irr import IRRSolution
 from homophily.solve.nonlinear_cg import State
@@ -22,8 +22,10 @@ from homophily.solve.nonlinear_cg import State
 Floats = NDArray[np.float64]
 
 
-class GpuOperations:
+class GpuOperations(Operations):
     """With CuPy, on a Laplacian that is on the device already."""
+
+    map_energy, map_optimizer = DeviceMapEnergy, DeviceLBFGS
 
     def __init__(self, matrix: DeviceMatrix, laplacian: csr_array) -> None:
         self.matrix, self.laplacian = matrix, laplacian
@@ -39,15 +41,3 @@ class GpuOperations:
     def descend_labels(self, power: int, *energy: Any, **how: Any) -> State:
         """See Operations."""
         return descend_labels(self.matrix, self.laplacian, power, *energy, **how)
-
-    def descend_map(
-        self,
-        energy: tuple[Any, ...],
-        F: Floats,
-        max_iter: int,
-        tolerance: float,
-        callback: Callable[[State], object] | None,
-        **how: Any,
-    ) -> State:
-        """See Operations."""
-        return DeviceLBFGS(DeviceMapEnergy(*energy, **how), max_iter, tolerance).run(F, callback)
