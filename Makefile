@@ -11,14 +11,14 @@ FLAGS ?=
 .PHONY: demo serve ui test test-gpu chaos siege fuzz machines-net lint proto format audit bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
-$(VENV)/.dev: pyproject.toml
+$(VENV)/.dev: pyproject.toml client/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[dev]'
 	$(BIN)/python -m homophily_service.warm
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[bench]'
 	touch $@
 
 demo: $(VENV)/.dev  ## a service of its own labels scikit-learn's digits from 50 labels; table, and picture in demo.png
@@ -33,7 +33,7 @@ ui: $(VENV)/.dev  ## MLflow's pages on the runs in ./homophily-data, on http://1
 # One CuPy at a time: what a test on a GPU may have installed goes first.
 $(VENV)/.gpu-tests: $(VENV)/.dev
 	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda13x
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu-tests]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[gpu-tests]'
 	touch $@
 
 # For the test that looks at MLflow's pages. Where it cannot be installed, that test is skipped and says why, or fails if
@@ -62,7 +62,7 @@ ON_GPU = answers calibration classifiers_graph classifiers_input classifiers_lab
 test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
 	rm -f $(VENV)/.gpu-tests
 	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda12x cupy-cuda13x
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(if $(filter 13,$(CUDA)),gpu-cuda13,gpu)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[$(if $(filter 13,$(CUDA)),gpu-cuda13,gpu)]'
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python -m pytest --on-gpu $(addprefix tests/core/test_,$(addsuffix .py,$(ON_GPU)))
 
@@ -82,15 +82,15 @@ machines-net: $(VENV)/.dev  ## a worker in a network namespace of its own is cut
 lint: $(VENV)/.dev
 	$(BIN)/buf lint proto
 	$(BIN)/buf breaking proto --against proto/released.binpb
-	$(BIN)/python proto/generate.py --check
+	$(BIN)/python client/generate.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/hadolint deploy/docker/Dockerfile
 	$(BIN)/python deploy/kubernetes/check.py
 
-proto: $(VENV)/.dev  ## generate service/homophily_service/_pb from proto/
-	$(BIN)/python proto/generate.py
+proto: $(VENV)/.dev  ## generate the client's stubs, options and blocking form
+	$(BIN)/python client/generate.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

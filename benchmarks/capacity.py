@@ -21,7 +21,7 @@ from benchmarks.measure import forget_peak, growth, isolated, peak_memory, warm_
 from benchmarks.report import Options, Report, Row
 from benchmarks.service import Service, serving
 from homophily import ERRClassifier, KNNGraph
-from homophily_service.client import Client
+from homophily_client import Client
 from homophily_service.store.database import Database
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -88,7 +88,7 @@ def jobs(service: Service, report: Report, count: int) -> None:
         report.progress(f"{count} fits of {JOB_POINTS:,} points")
         began = time.perf_counter()
         for seed in range(count):
-            client.fit(dataset, draw_labels(y, 20, seed=seed), wait=30.0).result()
+            client.fit(dataset, draw_labels(y, 20, seed=seed), job={"wait": 30.0}).result()
         seconds = time.perf_counter() - began
     after, more = processes(service.pid), kept(service.folder)
     rows: list[Row] = [

@@ -30,10 +30,10 @@ from benchmarks.light_client import LightClient
 from benchmarks.measure import timed
 from benchmarks.report import Options, Report
 from homophily import ERRClassifier, KNNGraph
-from homophily_service._pb import homophily_service_pb2_grpc, job_pb2, model_pb2, points_pb2
-from homophily_service.arrays import to_tensor
-from homophily_service.client import Client
-from homophily_service.names import JobName, new_id
+from homophily_client import Client
+from homophily_client._pb import homophily_service_pb2_grpc, job_pb2, model_pb2, points_pb2
+from homophily_client.names import JobName, new_id
+from homophily_client.tensors import to_tensor
 from homophily_service.processes import keep_freed_memory
 from homophily_service.queue import FINAL, NewJob, Queue
 from homophily_service.store.database import Database
@@ -115,7 +115,9 @@ def submit(client: Client, X: Any, few: Any, dataset: Any, report: Report, repea
     graph = KNNGraph().fit(X)
     ERRClassifier().fit(graph, few)
     core = float(np.median([timed(lambda: ERRClassifier().fit(graph, few))[0] for _ in range(repeats)]))
-    job = float(np.median([timed(lambda: client.fit(dataset, few, wait=30.0).result())[0] for _ in range(repeats)]))
+    job = float(
+        np.median([timed(lambda: client.fit(dataset, few, job={"wait": 30.0}).result())[0] for _ in range(repeats)])
+    )
     report.note(
         f"ERR fit of {len(few)} points on a known graph: {1e3 * core:.0f} ms in the core, {1e3 * job:.0f} ms from "
         f"submit to result: {1e3 * (job - core):.0f} ms more (bar: 500)."
@@ -217,7 +219,7 @@ def memory(service: Service, client: Client, dataset: Any, few: Any, report: Rep
     report.progress(f"{count} fits in a row")
     marks = []
     for place in range(count):
-        model = client.fit(dataset, few, method="irr", wait=30.0).result()
+        model = client.fit(dataset, few, solver={"method": "irr"}, job={"wait": 30.0}).result()
         client.delete_model(model)
         if place in (count // 10, count // 2, count - 1):
             marks.append(resident(service.pid))
@@ -230,7 +232,7 @@ def cold_load(client: Client, options: Options, report: Report) -> None:
     data = mnist(options.data, 5_000 if options.quick else 60_000)
     report.progress(f"cold load of a model of {data.X.shape[0]} × {data.X.shape[1]} points")
     few = draw_labels(data.y, 300, seed=0)
-    model = client.fit(client.upload(np.asarray(data.X, dtype=np.float32)), few, power=1).result()
+    model = client.fit(client.upload(np.asarray(data.X, dtype=np.float32)), few, solver={"power": 1}).result()
     point = np.asarray(data.X[:1], dtype=np.float32) + 1.0
     first, _ = timed(lambda: client.predict(model, point))
     rest = [timed(lambda: client.predict(model, point))[0] for _ in range(20)]

@@ -17,7 +17,7 @@ from benchmarks.data import draw_labels, helices
 from benchmarks.measure import timed
 from benchmarks.report import Options, Report
 from benchmarks.service import serving
-from homophily_service.client import Client, Search
+from homophily_client import Client, Search
 from homophily_service.store.database import Database
 from homophily_service.store.tables import jobs
 
@@ -80,6 +80,6 @@ def have_computed(folder: Path) -> set[str]:
 
 def outcome(search: Search) -> Any:
     """What must not depend on how many workers there were: the settings, their errors and scores, the best."""
-    tried = [(one.number, one.stage, one.graph_parameters, one.solver_parameters) for one in search.trials]
+    tried = [(one.number, one.stage, one.graph, one.solver) for one in search.trials]
     judged = [(one.error_rate, one.score, one.pruned) for one in search.trials]
     return tried, judged, search.best

@@ -9,18 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily_service._pb import points_pb2 as pb
+from homophily_client._pb import points_pb2 as pb
+from homophily_client.tensors import DATA_TYPES, DTYPES
 from homophily_service.errors import InvalidRequest, LimitExceeded
 
-DTYPES: dict[int, np.dtype[Any]] = {
-    pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
-    pb.DATA_TYPE_FLOAT64: np.dtype("<f8"),
-    pb.DATA_TYPE_INT32: np.dtype("<i4"),
-    pb.DATA_TYPE_INT64: np.dtype("<i8"),
-}
-DATA_TYPES: dict[np.dtype[Any], pb.DataType.ValueType] = {
-    dtype: pb.DataType.ValueType(value) for value, dtype in DTYPES.items()
-}
 FLOATS = (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT64)
 INTEGERS = (pb.DATA_TYPE_INT32, pb.DATA_TYPE_INT64)
 
@@ -51,12 +43,6 @@ class Part(NamedTuple):
     def bytes(self) -> int:
         """Its length."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-def to_tensor(array: NDArray[Any]) -> pb.Tensor:
-    """A message with the array's elements."""
-    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return pb.Tensor(data_type=DATA_TYPES[little.dtype], shape=little.shape, data=little.tobytes())
 
 
 def from_tensor(tensor: pb.Tensor, field: str, allowed: tuple[int, ...], axes: int) -> NDArray[Any]:

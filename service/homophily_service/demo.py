@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from rich.status import Status
 from sklearn.datasets import load_digits
 
+from homophily_client import Client, ClientError, JobHandle, Model
 from homophily_service.cli.following import follow_own
 from homophily_service.cli.screen import err, print_json, print_table, say, tell
 from homophily_service.cli.serving import ask_health
 from homophily_service.cli.working import send
-from homophily_service.client import Client, ClientError, JobHandle, Model
 
 LABELS = 50
 MORE_LABELS = 10
@@ -110,7 +110,7 @@ def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Di
         row = Row(name, [], [], 0)
         for draw in range(DRAWS):
             given = draw_labels(digits.y, draw)
-            job = client.fit(dataset, given, validation=_others(digits.y, given), **parameters)
+            job = client.fit(dataset, given, validation=_others(digits.y, given), solver=parameters)
             model = _follow(job, f"{name}, fit {draw + 1} of {DRAWS}")
             row = _with(row, model)
             first_models.setdefault(name, model)

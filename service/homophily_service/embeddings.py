@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from homophily_service.contract.labels import TEXT
 from homophily_service.errors import DataLoss
 from homophily_service.links import Links
-from homophily_service.parameters import TEXT
 from homophily_service.store.blobs import Blobs
 from homophily_service.stores import Stores
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from homophily_service._pb import job_pb2
-from homophily_service.errors import ServiceError
+from homophily_client._pb import job_pb2
+from homophily_service.contract.values import field_of
+from homophily_service.errors import FieldViolation, InvalidRequest, ServiceError
 
 # What a person can read, and a database row can hold.
 LONGEST_MESSAGE = 2000
@@ -25,3 +26,13 @@ def job_error(error: ServiceError) -> bytes:
         code=code, reason=error.reason, message=error.message[:LONGEST_MESSAGE], field_violations=violations
     )
     return message.SerializeToString()
+
+
+def refusal(error: ValueError) -> ServiceError:
+    """The core's refusal as the request's: what only the job could find out."""
+    sentence, parameter = str(error), getattr(error, "parameter", None)
+    # What scikit-learn refuses itself, without a name, are the points.
+    field = field_of(parameter) if parameter else "points"
+    refused = InvalidRequest(field, sentence)
+    refused.violations = (FieldViolation(field, sentence),)
+    return refused

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from homophily_service._pb import embedding_pb2 as pb
+from homophily_client._pb import embedding_pb2 as pb
 from homophily_service.errors import InvalidRequest
 
 Pairs = NDArray[np.int64]

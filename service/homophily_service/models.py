@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
-from homophily_service._pb import dataset_pb2
+from homophily_client._pb import dataset_pb2
 from homophily_service.errors import DataLoss, FailedPrecondition
 from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES
 from homophily_service.sources import dataset_digest

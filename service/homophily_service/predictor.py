@@ -19,14 +19,14 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from homophily.estimators.transduction import Answers
-from homophily_service._pb import model_pb2
-from homophily_service.arrays import Limits, Points, from_points, to_tensor
+from homophily_client._pb import model_pb2
+from homophily_client.tensors import to_tensor
+from homophily_service.arrays import Limits, Points, from_points
 from homophily_service.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.frames import DROPPED, ERROR, LOOKS, READY, SUCCESS, frame, read_head, take_frames
-from homophily_service.job_errors import job_error
+from homophily_service.job_errors import job_error, refusal
 from homophily_service.logs import start_logging
 from homophily_service.models import Classifier, load_model
-from homophily_service.parameters import refusal
 from homophily_service.processes import begin, keep_freed_memory, limit_memory
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores

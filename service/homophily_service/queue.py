@@ -37,8 +37,8 @@ from sqlalchemy import (
     update,
 )
 
+from homophily_client.names import JobName
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound
-from homophily_service.names import JobName
 from homophily_service.quotas import count_alone, count_job
 from homophily_service.store.database import Database, now, page_of
 from homophily_service.store.tables import events, jobs

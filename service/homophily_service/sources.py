@@ -11,9 +11,10 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from homophily_service._pb import dataset_pb2
+from homophily_client._pb import dataset_pb2
+from homophily_client.names import DatasetName, EmbeddingName, ModelName, ResourceName
+from homophily_service.contract.names import parse_name
 from homophily_service.errors import FailedPrecondition
-from homophily_service.names import DatasetName, EmbeddingName, ModelName, ResourceName
 from homophily_service.store.catalog import Catalog
 
 # The fields of a request that name what its job stands on.
@@ -36,7 +37,7 @@ def source_name(request: Any) -> ResourceName | None:
     """The dataset, model or embedding that a request is about; None for one that is about none."""
     for field, kind in FIELDS.items():
         if field in request.DESCRIPTOR.fields_by_name and (name := getattr(request, field)):
-            return kind.parse(name, field)
+            return parse_name(kind, name, field)
     return None
 
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Row, insert, select, update
 
+from homophily_client.names import new_id
+from homophily_service.contract.names import check_id
 from homophily_service.errors import InvalidRequest, NotFound, Unauthenticated
-from homophily_service.names import check_id, new_id
 from homophily_service.store.database import Database, now
 from homophily_service.store.tables import tokens
 

@@ -19,8 +19,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from homophily_service._pb import dataset_pb2
+from homophily_client._pb import dataset_pb2
+from homophily_client.names import DatasetName, new_id
 from homophily_service.arrays import Limits, Part, check_csr, check_finite, parts_of
+from homophily_service.contract.names import check_id
 from homophily_service.errors import (
     AlreadyExists,
     DataLoss,
@@ -31,7 +33,6 @@ from homophily_service.errors import (
     ServiceError,
     Unavailable,
 )
-from homophily_service.names import DatasetName, check_id, new_id
 from homophily_service.quotas import check_bytes, count_alone, forget_uploads, release_upload, reserve_upload
 from homophily_service.settings import Settings
 from homophily_service.store.blob_backends import storage_errors

@@ -339,7 +339,7 @@ def test_no_secret_is_written_down() -> None:
 def test_keda_counts_the_jobs_that_want_a_worker(tmp_path: Path) -> None:
     from sqlalchemy import text
 
-    from homophily_service.names import JobName
+    from homophily_client.names import JobName
     from homophily_service.store.database import Database
 
     (trigger,) = one("cpu", "ScaledObject", "homophily-worker")["spec"]["triggers"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client.names import DatasetName, JobName
 from homophily_service.errors import LimitExceeded
-from homophily_service.names import DatasetName, JobName
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
 from homophily_service.uploads import publish_dataset

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from scipy.sparse import csr_array
 
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 
 from .serving import (
     DESCRIPTOR,

@@ -28,8 +28,8 @@ from grpc_status import rpc_status
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily_service._pb import dataset_pb2, embedding_pb2, homophily_service_pb2, job_pb2, model_pb2, points_pb2
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client._pb import dataset_pb2, embedding_pb2, homophily_service_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.settings import Settings, load_settings
 from homophily_service.stores import Stores
 

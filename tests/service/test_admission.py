@@ -13,8 +13,8 @@ import grpc
 import numpy as np
 import pytest
 
-from homophily_service._pb import dataset_pb2, job_pb2
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client._pb import dataset_pb2, job_pb2
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api.budgets import Budget
 from homophily_service.api.interceptors import LOOPBACK
 

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from homophily_service._pb import dataset_pb2, job_pb2
+from homophily_client._pb import dataset_pb2, job_pb2
 from homophily_service.api.server import Server
 from homophily_service.errors import FailedPrecondition
 from homophily_service.settings import load_settings

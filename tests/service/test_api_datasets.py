@@ -16,13 +16,13 @@ import pytest
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from homophily_service._pb import dataset_pb2 as pb
-from homophily_service._pb import points_pb2
+from homophily_client._pb import dataset_pb2 as pb
+from homophily_client._pb import points_pb2
+from homophily_client.names import DatasetName
 from homophily_service.api.access import caller
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.threads import FairThreads
 from homophily_service.errors import LimitExceeded, NotFound, ServiceError, Unavailable
-from homophily_service.names import DatasetName
 from homophily_service.settings import load_settings
 from homophily_service.stores import Stores
 from homophily_service.uploads import Uploads

@@ -11,9 +11,9 @@ import pytest
 from scipy.sparse import csr_array
 
 from homophily import ERRClustering, ERREmbedding, KNNGraph, LinkPenalty
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
-from homophily_service._pb import embedding_pb2 as pb
-from homophily_service.names import EmbeddingName
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client._pb import embedding_pb2 as pb
+from homophily_client.names import EmbeddingName
 
 from .serving import (
     PATIENCE,

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from scipy.sparse import csr_array
 
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, points_pb2
-from homophily_service._pb import model_pb2 as pb
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, points_pb2
+from homophily_client._pb import model_pb2 as pb
 
 from .fuzz import Calls
 from .serving import (

@@ -16,9 +16,9 @@ import grpc
 import pytest
 
 import homophily_service
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName, ProjectName, check_id
 from homophily_service.errors import InvalidRequest
-from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, ProjectName, check_id
 
 from .fuzz import DESCRIPTOR, TEXTS, X, fuzz
 from .serving import PATIENCE, PROGRAM, Project, Service, chunk, refusal, running, start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from homophily_service._pb import job_pb2 as pb
-from homophily_service._pb import model_pb2
+from homophily_client._pb import job_pb2 as pb
+from homophily_client._pb import model_pb2
 
 from .serving import PATIENCE, Project, Service
 

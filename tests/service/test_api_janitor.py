@@ -18,10 +18,10 @@ from obstore.store import LocalStore, ObjectStore, S3Store
 from pydantic import SecretStr
 from sqlalchemy import insert, select, update
 
-from homophily_service._pb import dataset_pb2
+from homophily_client._pb import dataset_pb2
+from homophily_client.names import JobName, ModelName
 from homophily_service.errors import Unavailable
 from homophily_service.janitor import BLOCKED, sweep
-from homophily_service.names import JobName, ModelName
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
 from homophily_service.store import identity

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from homophily_service._pb import dataset_pb2, model_pb2
-from homophily_service._pb import job_pb2 as pb
+from homophily_client._pb import dataset_pb2, model_pb2
+from homophily_client._pb import job_pb2 as pb
 from homophily_service.models import graph_digest
 
 from .serving import (

@@ -10,10 +10,10 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.datasets import make_moons
 
-from homophily_service._pb import model_pb2
-from homophily_service.client import Client, InvalidArgument, JobCancelled, Model
-from homophily_service.names import JobName
-from homophily_service.parameters import set_parameters
+from homophily_client import Client, InvalidArgument, JobCancelled, Model
+from homophily_client._pb import model_pb2
+from homophily_client.names import JobName
+from homophily_service.contract.values import set_parameters
 
 from .serving import PATIENCE, Service, running
 
@@ -54,7 +54,7 @@ def asked(moons: tuple[Any, Any], **search: Any) -> dict[str, Any]:
 
 
 def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[Any, Any]) -> None:
-    job = client.fit(moons[0], **asked(moons), lambda1=0.02)
+    job = client.fit(moons[0], **asked(moons), solver={"lambda1": 0.02})
     events = list(job.watch())
     model = job.result(PATIENCE)
     message = message_of(client, model)
@@ -81,9 +81,10 @@ def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[An
 
 def assert_told(events: list[Any], best: model_pb2.Trial) -> None:
     """Every trial is counted in the end, and the lowest error so far is told."""
-    searching = [event for event in events if event.phase == "search"]
-    assert searching[-1].trials == searching[-1].max_trials == 8
-    assert searching[-1].best_error_rate <= best.error_rate
+    searching = [event for event in events if event.progress and event.progress.phase == "search"]
+    last = searching[-1].progress
+    assert last.trials == last.max_trials == 8
+    assert last.best_error_rate <= best.error_rate
 
 
 def compared(message: model_pb2.Model) -> list[Any]:
@@ -149,19 +150,22 @@ def test_people_say_what_is_searched(client: Client, moons: tuple[Any, Any]) -> 
 def test_a_search_finds_the_space_that_suits_the_points(client: Client, moons: tuple[Any, Any]) -> None:
     # Along the last column, which tells nothing, points are far from each other; whitened, they are not.
     points = np.column_stack([moons[0], 30 * np.random.default_rng(0).normal(size=U)])
-    model = client.fit(points, **asked(moons, vary=["space"]), method="irr").result(PATIENCE)
+    model = client.fit(points, **asked(moons, vary=["space"]), solver={"method": "irr"}).result(PATIENCE)
     message = message_of(client, model)
     every = {model_pb2.SPACE_INPUT, model_pb2.SPACE_PRINCIPAL, model_pb2.SPACE_WHITENED}
     assert {trial.graph.space for trial in message.search.trials} == every
     assert message.graph_parameters.space == model_pb2.SPACE_WHITENED
     assert model.graph_parameters["space"] == "whitened"
-    fixed = client.fit(points, **asked(moons), space="principal", method="irr").result(PATIENCE)
+    fixed = client.fit(points, **asked(moons), graph={"space": "principal"}, solver={"method": "irr"}).result(PATIENCE)
     assert {trial.graph.space for trial in message_of(client, fixed).search.trials} == {model_pb2.SPACE_PRINCIPAL}
 
 
 def test_a_search_finds_how_many_directions_count(client: Client, moons: tuple[Any, Any]) -> None:
     points = np.column_stack([5 * moons[0], np.random.default_rng(0).normal(size=(U, 30))])
-    given = asked(moons, vary=["n_directions"], spread=True) | {"space": "principal", "method": "irr"}
+    given = asked(moons, vary=["n_directions"], spread=True) | {
+        "graph": {"space": "principal"},
+        "solver": {"method": "irr"},
+    }
     model = client.fit(points, **given).result(PATIENCE)
     search = message_of(client, model).search
     assert len({trial.graph.n_directions for trial in search.trials}) > 1
@@ -177,7 +181,9 @@ def test_a_trial_along_all_directions_gives_no_number_of_them() -> None:
 
 def test_trials_start_from_each_other_if_asked_for(client: Client, moons: tuple[Any, Any]) -> None:
     cold, warm, spread = (
-        message_of(client, client.fit(moons[0], **asked(moons, trials=12, **how), max_iter=2).result(PATIENCE))
+        message_of(
+            client, client.fit(moons[0], **asked(moons, trials=12, **how), solver={"max_iter": 2}).result(PATIENCE)
+        )
         for how in ({}, {"warm_start": True}, {"warm_start": True, "spread": True})
     )
     # So few steps do not forget where they began.
@@ -193,14 +199,14 @@ def test_trials_start_from_each_other_if_asked_for(client: Client, moons: tuple[
     [
         ({"search": {"vary": ["tol"]}}, "search.vary[0]"),
         ({"search": {"vary": ["lambda2", "lambda2"]}}, "search.vary[1]"),
-        ({"search": {"vary": ["lambda1", "lambda2"]}, "lambda2": 0.01}, "search.vary[1]"),
-        ({"search": {"vary": ["sigma_f"]}, "method": "irr"}, "search.vary[0]"),
-        ({"search": {"vary": ["sigma_x"]}, "weights": "fixed"}, "search.vary[0]"),
-        ({"search": {"vary": ["lambda1", "space"]}, "metric": "cosine"}, "search.vary[1]"),
-        ({"search": {"vary": ["space"]}, "space": "input"}, "search.vary[0]"),
-        ({"search": {"vary": ["n_directions"]}, "space": "principal", "n_directions": 2}, "search.vary[0]"),
+        ({"search": {"vary": ["lambda1", "lambda2"]}, "solver": {"lambda2": 0.01}}, "search.vary[1]"),
+        ({"search": {"vary": ["sigma_f"]}, "solver": {"method": "irr"}}, "search.vary[0]"),
+        ({"search": {"vary": ["sigma_x"]}, "graph": {"weights": "fixed"}}, "search.vary[0]"),
+        ({"search": {"vary": ["lambda1", "space"]}, "graph": {"metric": "cosine"}}, "search.vary[1]"),
+        ({"search": {"vary": ["space"]}, "graph": {"space": "input"}}, "search.vary[0]"),
+        ({"search": {"vary": ["n_directions"]}, "graph": {"space": "principal", "n_directions": 2}}, "search.vary[0]"),
         ({"search": {"vary": ["lambda1", "n_directions"]}}, "search.vary[1]"),
-        ({"search": {"vary": ["n_directions"]}, "space": "input"}, "search.vary[0]"),
+        ({"search": {"vary": ["n_directions"]}, "graph": {"space": "input"}}, "search.vary[0]"),
         ({"search": {"trials": 1}}, "search.trials"),
         ({"search": {"seconds": -1.0}}, "search.seconds"),
         ({"validation": {3: "left"}}, "validation.points[0]"),

@@ -18,9 +18,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from homophily_service._pb import dataset_pb2
-from homophily_service._pb import job_pb2 as pb
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client._pb import dataset_pb2
+from homophily_client._pb import job_pb2 as pb
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api.interceptors import TRANSIT_SECONDS, Observed
 from homophily_service.api.server import SECONDS_BETWEEN_PINGS, _options
 from homophily_service.settings import load_settings

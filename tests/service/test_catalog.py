@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, select, update
 
+from homophily_client.names import DatasetName, EmbeddingName, ModelName, ResourceName
 from homophily_service.errors import AlreadyExists, NotFound
-from homophily_service.names import DatasetName, EmbeddingName, ModelName, ResourceName
 from homophily_service.store.catalog import Catalog
 from homophily_service.store.database import Database
 from homophily_service.store.tables import graphs

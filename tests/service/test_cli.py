@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ from sklearn.datasets import dump_svmlight_file
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from homophily_service._pb import job_pb2
+from homophily_client import JobEvent, JobState
+from homophily_client._pb import job_pb2
 from homophily_service.cli.following import Pace
 from homophily_service.cli.main import app
-from homophily_service.client import JobEvent, JobState
 
 from .commands import Run, environment
 from .serving import Project, Service, eventually
@@ -46,7 +47,10 @@ def test_time_left_follows_from_how_fast_a_phase_goes() -> None:
 
     def event(seconds: float, phase: str | None, fraction: float | None, state: JobState) -> JobEvent:
         when = now + timedelta(seconds=seconds)
-        return JobEvent(1, when, state, 1, phase, 0, 0, None, None, fraction, 0, 0, None, "")
+        message = job_pb2.JobEvent(sequence=1, attempt=1)
+        if phase is not None:
+            message.progress.phase, message.progress.fraction = phase, fraction or 0.0
+        return replace(JobEvent.from_message(message), time=when, state=state)
 
     pace = Pace()
     pace.see(event(-60, None, None, JobState.QUEUED))

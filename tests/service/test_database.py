@@ -15,8 +15,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import exc, func, insert, inspect, make_url, select, text
 
+from homophily_client.names import JobName, new_id
 from homophily_service.errors import FailedPrecondition, Unavailable
-from homophily_service.names import JobName, new_id
 from homophily_service.queue import NewJob, Queue
 from homophily_service.store import database as database_module
 from homophily_service.store.database import Database, now

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from homophily_service._pb import job_pb2, model_pb2
+from homophily_client._pb import job_pb2, model_pb2
 from homophily_service.errors import LimitExceeded
 from homophily_service.estimates import Cost, check_cost, estimate, fit_cost
 

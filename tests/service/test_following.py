@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from homophily_client import JobEvent, JobState
+from homophily_client._pb import job_pb2
 from homophily_service.cli import following
-from homophily_service.client import JobEvent, JobState
 
 
 def event(phase: str, **progress: Any) -> JobEvent:
-    fields = ("iteration", "max_iterations", "energy", "error_rate", "fraction", "trials", "max_trials")
-    told: dict[str, Any] = dict.fromkeys((*fields, "best_error_rate")) | progress
-    return JobEvent(
-        sequence=1, time=datetime.now(UTC), state=JobState.RUNNING, attempt=1, phase=phase, message="", **told
-    )
+    message = job_pb2.JobEvent(sequence=1, attempt=1, state=job_pb2.JOB_STATE_RUNNING)
+    message.time.GetCurrentTime()
+    message.progress.CopyFrom(job_pb2.Progress(phase=phase, **progress))
+    return JobEvent.from_message(message)
 
 
 @pytest.mark.parametrize(
@@ -43,5 +42,5 @@ def test_the_bar_shows_the_iteration_and_the_energy(
     monkeypatch.setattr(following, "err", Console(file=screen, force_terminal=True, width=120, color_system=None))
     job: Any = SimpleNamespace(state=JobState.RUNNING, watch=watch)
     following.Follower().follow(job)
-    assert f" {last.phase} " in screen.getvalue()
+    assert f" {last.progress.phase} " in screen.getvalue()
     assert shown in screen.getvalue()

@@ -14,10 +14,10 @@ from click.testing import Result
 from obstore.store import LocalStore, ObjectStore, S3Store
 from typer.testing import CliRunner
 
+from homophily_client.names import ModelName
 from homophily_service.cli.main import app
 from homophily_service.errors import DataLoss, NotFound
 from homophily_service.janitor import sweep
-from homophily_service.names import ModelName
 from homophily_service.settings import Settings, load_settings
 from homophily_service.stores import Stores
 from homophily_service.uploads import Uploads

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.light_client import LightClient
 from benchmarks.service import PREDICT
-from homophily_service._pb import model_pb2, points_pb2
-from homophily_service.arrays import to_tensor
+from homophily_client._pb import model_pb2, points_pb2
+from homophily_client.tensors import to_tensor
 
 from .serving import Project, Service
 

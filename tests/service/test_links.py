@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homophily_service._pb import embedding_pb2 as pb
+from homophily_client._pb import embedding_pb2 as pb
 from homophily_service.embeddings import Given, load_embedding, save_embedding
 from homophily_service.errors import DataLoss, InvalidRequest
 from homophily_service.links import (

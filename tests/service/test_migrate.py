@@ -12,8 +12,8 @@ from click.testing import Result
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from homophily_client import Client
 from homophily_service.cli.main import app
-from homophily_service.client import Client
 from homophily_service.errors import FailedPrecondition, Unavailable
 from homophily_service.store.database import Database
 

@@ -31,13 +31,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from homophily_service._pb import homophily_service_pb2 as service_pb2
-from homophily_service._pb import job_pb2
+from homophily_client import Client
+from homophily_client._pb import homophily_service_pb2 as service_pb2
+from homophily_client._pb import job_pb2
+from homophily_client.names import JobName, new_id
 from homophily_service.api.metrics import LATE_SECONDS, EndedJobs, ServiceMetrics
-from homophily_service.client import Client
 from homophily_service.devices import Devices
 from homophily_service.errors import FailedPrecondition
-from homophily_service.names import JobName, new_id
 from homophily_service.queue import FINAL, QUEUED, RUNNING, WAITING, NewJob, Queue
 from homophily_service.settings import load_settings
 from homophily_service.store.database import Database
@@ -261,7 +261,7 @@ def test_a_callers_traceparent_is_in_the_log_also_where_nothing_is_traced(idle: 
 def test_nothing_of_opentelemetry_is_loaded_where_nothing_is_traced() -> None:
     program = """
 import sys
-import homophily_service.api.server, homophily_service.worker.supervisor, homophily_service.client
+import homophily_service.api.server, homophily_service.worker.supervisor, homophily_client
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """
     subprocess.run([sys.executable, "-c", program], check=True)

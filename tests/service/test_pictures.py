@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from homophily_service._pb import embedding_pb2, model_pb2
-from homophily_service.client.fitting import Evaluation, ReliabilityBin, Search, Trial
+from homophily_client._pb import embedding_pb2, model_pb2
+from homophily_client.results import Evaluation, ReliabilityBin, Search, Trial
 from homophily_service.pictures import embedding_pictures, model_pictures
 from homophily_service.pictures.answers import confusion_matrix, reliability_diagram, score_histogram
 from homophily_service.pictures.canvas import percent, words

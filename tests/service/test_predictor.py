@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from homophily import IRRClassifier, KNNGraph
-from homophily_service._pb import model_pb2
+from homophily_client._pb import model_pb2
+from homophily_client.names import ModelName
 from homophily_service.api.predictors import _Predictor
 from homophily_service.arrays import Limits
 from homophily_service.frames import DROPPED, ERROR, SUCCESS
-from homophily_service.names import ModelName
 from homophily_service.predictor import Call, Desk, ModelCache
 from homophily_service.settings import Settings
 

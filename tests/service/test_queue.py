@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Row, event, text, update
 
+from homophily_client.names import JobName, ModelName, new_id
 from homophily_service import queue as queue_module
 from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound, Unavailable
-from homophily_service.names import JobName, ModelName, new_id
 from homophily_service.queue import (
     CANCELLED,
     FAILED,

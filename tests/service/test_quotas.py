@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from homophily_service._pb import dataset_pb2
+from homophily_client._pb import dataset_pb2
+from homophily_client.names import DatasetName
 from homophily_service.errors import LimitExceeded
-from homophily_service.names import DatasetName
 from homophily_service.quotas import stored_bytes
 from homophily_service.settings import load_settings
 from homophily_service.store.database import Database

@@ -21,13 +21,13 @@ import pytest
 from cryptography import x509
 from prometheus_client import REGISTRY
 
-from homophily_service._pb import dataset_pb2, job_pb2
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client import Client, LimitExceeded, Unauthenticated, Unavailable
+from homophily_client._pb import dataset_pb2, job_pb2
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api import server as server_module
 from homophily_service.api.audit import note, start_audit
 from homophily_service.api.server import Server
 from homophily_service.api.tls import Certificates, server_credentials
-from homophily_service.client import Client, LimitExceeded, Unauthenticated, Unavailable
 from homophily_service.errors import FailedPrecondition
 from homophily_service.settings import load_settings
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.errors import FailedPrecondition
 from homophily_service.worker.compute import compute
 from homophily_service.worker.supervisor import Worker, _task

@@ -24,10 +24,10 @@ PROGRAM = """
 import json, sys, tempfile
 import numpy as np
 from homophily.supervision.labels import encode_labels
-from homophily_service._pb import model_pb2
+from homophily_client._pb import model_pb2
 from homophily_service.embeddings import Given, load_embedding, save_embedding
 from homophily_service.links import Links, links_of_labels
-from homophily_service.parameters import check_two_classes, classes_of, class_values, read_labels
+from homophily_service.contract.labels import check_two_classes, class_values, classes_of, read_labels
 from homophily_service.store.blobs import Blobs
 
 classes = json.loads(sys.argv[1])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from homophily_service._pb import job_pb2, model_pb2
+from homophily_client._pb import job_pb2, model_pb2
 
 from .browser import Page, browse, need_chromium
 from .commands import Run

@@ -17,10 +17,10 @@ from mlflow.entities import FileInfo
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from homophily import ERRClassifier, KNNGraph
-from homophily_service._pb import job_pb2, model_pb2
+from homophily_client._pb import job_pb2, model_pb2
+from homophily_client.names import JobName
 from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.models import load_model
-from homophily_service.names import JobName
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.tracking.mlflow_models import log_model

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
+from homophily_client.names import JobName, new_id
 from homophily_service.api import server
 from homophily_service.errors import FailedPrecondition
-from homophily_service.names import JobName, new_id
 from homophily_service.queue import NewJob, Queue
 from homophily_service.settings import Settings
 from homophily_service.store.database import Database

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from homophily.selection.search import default_trials
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client.names import DatasetName, JobName, ModelName, new_id
 from homophily_service import queue
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.arrays import shape_of
-from homophily_service.names import DatasetName, JobName, ModelName, new_id
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
 from homophily_service.tracking.place import connect

@@ -17,12 +17,12 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Boolean, Float, Integer, LargeBinary, MetaData, Table, func, insert, inspect, select, text
 
+from homophily_client._pb import dataset_pb2, job_pb2
+from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName, new_id
 from homophily_service import processes
-from homophily_service._pb import dataset_pb2, job_pb2
 from homophily_service.api.messages import job_message
 from homophily_service.arrays import parts_from_points, shape_of
 from homophily_service.errors import Unavailable
-from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, new_id
 from homophily_service.queue import FINAL, QUEUED, SUCCEEDED, NewJob, Queue
 from homophily_service.settings import load_settings
 from homophily_service.store import database as database_module

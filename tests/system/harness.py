@@ -23,11 +23,11 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import Row
 
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client.names import DatasetName, JobName, new_id
 from homophily_service import queue
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.arrays import parts_from_points, shape_of
-from homophily_service.names import DatasetName, JobName, new_id
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores

@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 
 MIB = 1 << 20
 HOST = "127.0.0.1"

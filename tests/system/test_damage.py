@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 
+from homophily_client._pb import job_pb2, model_pb2
+from homophily_client.names import DatasetName, ModelName
 from homophily_service import queue
-from homophily_service._pb import job_pb2, model_pb2
-from homophily_service.names import DatasetName, ModelName
 from homophily_service.solutions import CLASS_INDICES, SCORES
 
 from .conftest import MakeCluster

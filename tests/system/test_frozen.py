@@ -6,11 +6,11 @@ import signal
 
 from sqlalchemy import text
 
+from homophily_client._pb.job_pb2 import FitResult
+from homophily_client._pb.model_pb2 import Model
+from homophily_client.names import ModelName
 from homophily_service import queue
-from homophily_service._pb.job_pb2 import FitResult
-from homophily_service._pb.model_pb2 import Model
 from homophily_service.errors import Unavailable
-from homophily_service.names import ModelName
 
 from . import procfs
 from .conftest import MakeCluster

@@ -13,8 +13,8 @@ import numpy as np
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from homophily_service._pb import job_pb2
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client._pb import job_pb2
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 
 from .conftest import MakeCluster
 from .harness import Client, code, fit_request

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
+from homophily_client._pb import job_pb2
+from homophily_client.names import EmbeddingName, JobName, ModelName
 from homophily_service import queue
-from homophily_service._pb import job_pb2
-from homophily_service.names import EmbeddingName, JobName, ModelName
 from homophily_service.store.database import now
 from homophily_service.store.tables import jobs
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import select
 
+from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service import queue
-from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.store.tables import graphs
 
 from ..service.databases import Postgres

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from homophily_client._pb import model_pb2
 from homophily_service import queue
-from homophily_service._pb import model_pb2
 
 from . import procfs
 from .conftest import MakeCluster

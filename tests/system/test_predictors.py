@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
+from homophily_client._pb import model_pb2
 from homophily_service import queue
-from homophily_service._pb import model_pb2
 
 from .conftest import MakeCluster
 from .harness import PATIENCE, Client, clouds, code, eventually, fit_request, points, signal_to

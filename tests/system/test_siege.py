@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
-from homophily_service._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 
 from ..service.adversary import anti_quicksort
 from ..service.serving import with_token

@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from homophily_client._pb import job_pb2
+from homophily_client.names import JobName
 from homophily_service import processes, queue
-from homophily_service._pb import job_pb2
 from homophily_service.frames import frame, head
-from homophily_service.names import JobName
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.worker.protocol import Task

@@ -6,8 +6,9 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from homophily_client.names import ResourceName
+from homophily_service.contract.names import parse_name, parse_project
 from homophily_service.errors import PermissionDenied
-from homophily_service.names import ProjectName, ResourceName
 from homophily_service.tokens import EVERY_PROJECT
 
 # The project that the caller's token opens; set by the authentication interceptor for each call.
@@ -45,13 +46,13 @@ Name = TypeVar("Name", bound=ResourceName)
 
 def allowed_project(name: str, field: str) -> str:
     """The project of ``projects/{project}``, if the caller may use it."""
-    parsed = ProjectName.parse(name, field)
+    parsed = parse_project(name, field)
     return _allowed(parsed.project, str(parsed))
 
 
 def allowed_name(kind: type[Name], name: str, field: str) -> Name:
     """A resource's name, if the caller may use its project."""
-    parsed = kind.parse(name, field)
+    parsed = parse_name(kind, name, field)
     _allowed(parsed.project, str(parsed))
     return parsed
 

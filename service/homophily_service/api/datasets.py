@@ -10,11 +10,11 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from homophily_service._pb import dataset_pb2 as pb
+from homophily_client._pb import dataset_pb2 as pb
+from homophily_client.names import DatasetName
 from homophily_service.api.access import allowed_name, allowed_project, note_made
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.errors import InvalidRequest
-from homophily_service.names import DatasetName
 from homophily_service.stores import Stores
 from homophily_service.uploads import Upload, Uploads
 

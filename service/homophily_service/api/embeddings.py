@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from homophily_service._pb import embedding_pb2 as pb
-from homophily_service._pb import job_pb2
+from homophily_client._pb import embedding_pb2 as pb
+from homophily_client._pb import job_pb2
+from homophily_client.names import EmbeddingName
+from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
-from homophily_service.arrays import to_tensor
+from homophily_service.contract.checks import map_shape
+from homophily_service.contract.labels import read_labels
+from homophily_service.contract.values import embedding_parameters
 from homophily_service.embeddings import (
     CANNOT_LINKS,
     CLUSTERS,
@@ -22,8 +26,6 @@ from homophily_service.embeddings import (
 )
 from homophily_service.errors import FailedPrecondition, InvalidRequest
 from homophily_service.links import check_closure, links_of_labels, read_links
-from homophily_service.names import EmbeddingName
-from homophily_service.parameters import embedding_parameters, map_shape, read_labels
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 

@@ -24,6 +24,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status.rpc_status import to_status
 from prometheus_client import Counter, Histogram
 
+from homophily_client.names import new_id
 from homophily_service.api.access import NEIGHBOURS, STRANGERS, Deed, caller, deed, this_deed
 from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
 from homophily_service.errors import (
@@ -35,7 +36,6 @@ from homophily_service.errors import (
     Unavailable,
 )
 from homophily_service.logs import request_id, trace
-from homophily_service.names import new_id
 from homophily_service.settings import Settings
 from homophily_service.telemetry import is_traceparent
 from homophily_service.tokens import EVERY_PROJECT, Token, Tokens

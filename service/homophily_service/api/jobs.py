@@ -13,9 +13,18 @@ import numpy as np
 from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import Row
 
+from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2, points_pb2
+from homophily_client._pb import job_pb2 as pb
+from homophily_client.names import (
+    DatasetName,
+    EmbeddingName,
+    JobName,
+    ModelName,
+    ProjectName,
+    ResourceName,
+    new_id,
+)
 from homophily_service import queue
-from homophily_service._pb import dataset_pb2, embedding_pb2, model_pb2, points_pb2
-from homophily_service._pb import job_pb2 as pb
 from homophily_service.api.access import allowed_name, allowed_project, note_made
 from homophily_service.api.embeddings import check_embed
 from homophily_service.api.messages import (
@@ -30,29 +39,13 @@ from homophily_service.api.messages import (
 from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
 from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
+from homophily_service.contract.checks import apart, check_registration, check_search
+from homophily_service.contract.labels import check_two_classes, read_labels, values_of
+from homophily_service.contract.names import check_id
+from homophily_service.contract.values import graph_parameters, solver_parameters
 from homophily_service.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
 from homophily_service.estimates import Cost, check_cost, estimate, fit_cost
 from homophily_service.logs import request_id, trace
-from homophily_service.names import (
-    DatasetName,
-    EmbeddingName,
-    JobName,
-    ModelName,
-    ProjectName,
-    ResourceName,
-    check_id,
-    new_id,
-)
-from homophily_service.parameters import (
-    apart,
-    check_registration,
-    check_search,
-    check_two_classes,
-    graph_parameters,
-    read_labels,
-    solver_parameters,
-    values_of,
-)
 from homophily_service.processes import fair_memory, fair_threads
 from homophily_service.queue import NewJob
 from homophily_service.quotas import check_bytes

@@ -9,10 +9,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import Row
 
+from homophily_client._pb import job_pb2
+from homophily_client.names import JobName
 from homophily_service import queue
-from homophily_service._pb import job_pb2
 from homophily_service.errors import InvalidRequest
-from homophily_service.names import JobName
 
 STATES = {
     queue.QUEUED: job_pb2.JOB_STATE_QUEUED,

@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Row, Select, func, select, tuple_
 
-from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.devices import Devices
 from homophily_service.errors import Unavailable
 from homophily_service.queue import QUEUED, RUNNING, SUCCEEDED

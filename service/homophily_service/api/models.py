@@ -7,14 +7,14 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from homophily_service._pb import model_pb2
+from homophily_client._pb import model_pb2
+from homophily_client.names import ModelName
+from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.api.predictors import Predictors
-from homophily_service.arrays import to_tensor
 from homophily_service.errors import FailedPrecondition, InvalidRequest
-from homophily_service.names import ModelName
 from homophily_service.settings import Settings
 from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
 from homophily_service.stores import Stores

@@ -10,8 +10,8 @@ from typing import Any
 
 from prometheus_client import Counter
 
+from homophily_client._pb import job_pb2, model_pb2
 from homophily_service import processes
-from homophily_service._pb import job_pb2, model_pb2
 from homophily_service.background import repeat
 from homophily_service.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
 from homophily_service.frames import DROPPED, ERROR, LOOKS, MOST_CALLS, READY, frame, head, take_frames

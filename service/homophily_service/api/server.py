@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, start_http_server
 
-from homophily_service._pb import homophily_service_pb2, homophily_service_pb2_grpc
+from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc
 from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings

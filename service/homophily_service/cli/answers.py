@@ -14,7 +14,7 @@ from homophily_service.cli.screen import AsJson, out, print_json, print_table, s
 from homophily_service.cli.working import LabelColumn
 
 if TYPE_CHECKING:
-    from homophily_service.client import Prediction, Solution
+    from homophily_client import Prediction, Solution
 
 _SHOWN_ROWS = 20
 _OUTPUTS = (".csv", ".npy", ".parquet")

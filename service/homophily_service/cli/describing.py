@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from homophily_client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search
 from homophily_service.cli.screen import percent, print_facts, say, size
-from homophily_service.client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search
 
 _SHOWN_CLASSES = 12
 _SHOWN_LINKS = 20

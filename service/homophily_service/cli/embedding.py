@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from homophily_client.options import GraphOptions, MapOptions
 from homophily_service.cli.failures import WrongInput
-from homophily_service.cli.options import GraphOptions, JobOptions, MapOptions, Service, command
+from homophily_service.cli.options import JobOptions, Service, command
 from homophily_service.cli.screen import AsJson, print_json, say
 from homophily_service.cli.working import DATA_HELP, LabelsFile, Unlabelled, find_dataset, run_job
 
 if TYPE_CHECKING:
+    from homophily_client import Client, Embedding, JobHandle
     from homophily_service.cli.labels import PointLabels
-    from homophily_service.client import Client, Embedding, JobHandle
 
 _OUTPUT = "Output"
 _LINKS_HELP = ".csv with the columns i,j,kind (must or cannot), or .json with a list of the same."
@@ -67,7 +68,7 @@ class MapOutput:
     def check(self) -> None:
         """Refuse what cannot be written: before the work, not after it."""
         from homophily_service.cli.maps import check_matplotlib
-        from homophily_service.client.answers import PAGES, PICTURES, TABLES
+        from homophily_service.pictures.files import PAGES, PICTURES, TABLES
 
         for path, suffixes in ((self.output, TABLES), (self.plot, PICTURES), (self.html, PAGES)):
             if path is not None and path.suffix.lower() not in suffixes:
@@ -84,15 +85,16 @@ class MapOutput:
     def write(self, client: Client, embedding: Embedding, labels: PointLabels | None) -> None:
         """Write the files; ``labels`` colour the points where no others are given."""
         from homophily_service.cli.describing import short
+        from homophily_service.pictures.files import plot_map, write_map
 
         found = client.read_embedding(embedding)
         known = None if labels is None else labels.checked(embedding.points, str(self.color_by)).by_point
         if self.output is not None:
-            found.write_table(self.output, known)
+            write_map(found, self.output, known)
             say(f"{embedding.points:,} points are in {self.output}.")
         for path, what in ((self.plot, "picture"), (self.html, "page")):
             if path is not None:
-                found.plot(path, known, title=short(embedding.name))
+                plot_map(found, path, known, title=short(embedding.name))
                 say(f"A {what} is in {path}.")
 
 
@@ -117,7 +119,7 @@ def embed(
     ] = None,
     n_components: Annotated[int | None, typer.Option(metavar="N", help="Dimensions of the map; 2.")] = None,
     n_clusters: Annotated[
-        str | None, typer.Option(metavar="N", help="Clusters; none. «suggest» has the graph say how many.")
+        str | None, typer.Option(metavar="N", help='Clusters; none. "suggest" lets the graph decide.')
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the embedding; the job's.")] = None,
     solver: MapOptions,
@@ -140,7 +142,6 @@ def embed(
     given = None if labels is None else read_labels(labels, unlabelled)
     coloured = given if output.color_by is None else read_labels(output.color_by, unlabelled)
     said, withdrawn = read_links(links), read_links(withdraw)
-    arguments = solver.arguments() | vars(graph) | {"n_clusters": _number(n_clusters)}
     must = said.must + read_pairs(must_link, "--must-link")
     cannot = said.cannot + read_pairs(cannot_link, "--cannot-link")
     with service.client() as client:
@@ -159,10 +160,10 @@ def embed(
                 withdrawn_cannot=withdrawn.cannot,
                 n_components=n_components,
                 embedding_id=name,
-                **arguments,
-                priority=job.priority,
-                time_limit=job.time_limit,
-                request_id=request_id,
+                n_clusters=_number(n_clusters),
+                graph=graph,
+                solver=solver,
+                job=job.argument(request_id),
             )
 
         made = run_job(start, job, as_json=as_json).info.embedding

@@ -13,7 +13,7 @@ class WrongInput(ValueError):
 def explained(error: Exception) -> tuple[str, int] | None:
     """The sentence and the code of an error; None for one that is a mistake of ours."""
     # Only here: this is loaded with every command, and gRPC takes a while.
-    from homophily_service.client import errors as client
+    from homophily_client import errors as client
     from homophily_service.errors import InvalidRequest, ServiceError
 
     if isinstance(error, client.ClientError):
@@ -29,7 +29,7 @@ def explained(error: Exception) -> tuple[str, int] | None:
 
 
 def _code(error: Exception) -> int:
-    from homophily_service.client import errors as client
+    from homophily_client import errors as client
 
     if isinstance(error, client.InvalidArgument | client.AlreadyExists):
         return WRONG_USAGE
@@ -43,7 +43,7 @@ def _code(error: Exception) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    from homophily_service.client import errors as client
+    from homophily_client import errors as client
 
     assert isinstance(error, client.ClientError)
     parts = [error.message]

@@ -14,10 +14,11 @@ import typer
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
+import homophily_client as client
+from homophily_client import ClientError, Job, JobEvent, JobHandle, JobState
 from homophily_service.cli.describing import clock, short
 from homophily_service.cli.failures import INTERRUPTED
 from homophily_service.cli.screen import err, percent, say
-from homophily_service.client import ClientError, Job, JobEvent, JobHandle, JobState
 
 
 class Pace:
@@ -38,12 +39,13 @@ class Pace:
         """Take an event into account."""
         if event.state != self._state:
             self._state, self.began, self._phase = event.state, event.time, None
-        if event.phase != self._phase or self._entered is None:
-            self._phase, self._entered, self._left = event.phase, (event.time, event.fraction or 0.0), None
-        elif event.fraction is not None:
-            seconds, done = (event.time - self._entered[0]).total_seconds(), event.fraction - self._entered[1]
+        phase, fraction = (event.progress.phase, event.progress.fraction) if event.progress else (None, 0.0)
+        if phase != self._phase or self._entered is None:
+            self._phase, self._entered, self._left = phase, (event.time, fraction), None
+        elif event.progress is not None:
+            seconds, done = (event.time - self._entered[0]).total_seconds(), fraction - self._entered[1]
             if seconds > 0 and done > 0:
-                self._left = (time.monotonic(), (1.0 - event.fraction) * seconds / done)
+                self._left = (time.monotonic(), (1.0 - fraction) * seconds / done)
 
     @property
     def elapsed(self) -> float:
@@ -95,7 +97,8 @@ class Follower:
                     say(event.message[0].upper() + event.message[1:])
                 if self._bar is not None and task is not None:
                     described = self._titled(_what(event))
-                    self._bar.update(task, description=described, completed=event.fraction, facts=_facts(event))
+                    done = event.progress.fraction if event.progress is not None else None
+                    self._bar.update(task, description=described, completed=done, facts=_facts(event.progress))
                 elif not self.quiet:
                     self._line(event)
 
@@ -183,21 +186,23 @@ class _Cancelling:
 
 def _what(event: JobEvent) -> str:
     again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
-    if event.state == JobState.RUNNING and event.phase:
-        return event.phase + again
+    if event.state == JobState.RUNNING and event.progress is not None and event.progress.phase:
+        return event.progress.phase + again
     return str(event.state) + again
 
 
-def _facts(event: JobEvent) -> str:
+def _facts(progress: client.Progress | None) -> str:
+    if progress is None:
+        return ""
     facts = []
-    if event.max_trials:
-        facts.append(f"trial {event.trials}/{event.max_trials}")
-        if event.best_error_rate is not None:
-            facts.append(f"best error {percent(event.best_error_rate)}")
-    elif event.max_iterations:
-        facts.append(f"{event.iteration}/{event.max_iterations}")
-    elif event.iteration:
-        facts.append(str(event.iteration))
-    if event.energy is not None:
-        facts.append(f"energy {event.energy:.5g}")
+    if progress.max_trials:
+        facts.append(f"trial {progress.trials}/{progress.max_trials}")
+        if progress.best_error_rate is not None:
+            facts.append(f"best error {percent(progress.best_error_rate)}")
+    elif progress.max_iterations:
+        facts.append(f"{progress.iteration}/{progress.max_iterations}")
+    elif progress.iteration:
+        facts.append(str(progress.iteration))
+    if progress.energy is not None:
+        facts.append(f"energy {progress.energy:.5g}")
     return "  ".join(facts)

@@ -13,7 +13,7 @@ from homophily_service.cli.options import Service, command
 from homophily_service.cli.screen import AsJson, percent, print_json, print_json_line, print_table, say, size
 
 if TYPE_CHECKING:
-    from homophily_service.client import Client
+    from homophily_client import Client
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's short or full name.")]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many, the newest.")]
@@ -36,8 +36,8 @@ def jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
+    from homophily_client import JobState
     from homophily_service.cli.describing import ago, plain, short, stage, took
-    from homophily_service.client import JobState
 
     words = [str(one) for one in JobState if one != JobState.UNSPECIFIED]
     for one in state or ():

@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from homophily_client.options import GraphOptions, MapOptions, SolverOptions
 from homophily_service.cli.failures import INTERRUPTED, WrongInput
 from homophily_service.cli.screen import say
+from homophily_service.contract.parameters import GRAPH, MAP, SEARCHED, SOLVER, Parameter, Shares
 
 if TYPE_CHECKING:
-    from homophily_service.client import Client
+    from homophily_client import Client
 
 DEFAULT_TARGET = "127.0.0.1:50051"
 
 _SERVICE, _GRAPH, _SOLVER, _JOB = "Service", "Graph", "Solver", "Job"
 _SEARCH = "Search"
+_METAVARS = {int: "N", float: "NUMBER"}
+#: The client's options, whose command-line options follow from the table of parameters.
+_TABLES = {GraphOptions: GRAPH, SolverOptions: SOLVER, MapOptions: MAP}
 
 Target = Annotated[
     str, typer.Option(envvar="HOMOPHILY_TARGET", metavar="HOST:PORT", help="The service.", rich_help_panel=_SERVICE)
@@ -64,7 +69,7 @@ class Service:
 
     def client(self) -> Client:
         """A connection."""
-        from homophily_service.client import Client
+        from homophily_client import Client
 
         return Client(
             self.target,
@@ -75,99 +80,6 @@ class Service:
             certificate=self.certificate,
             key=self.key,
         )
-
-
-@dataclass(frozen=True)
-class GraphOptions:
-    """Parameters of the graph, by the core's names; None takes the default."""
-
-    n_neighbors: Annotated[
-        int | None, typer.Option(help="Neighbours of each point; 10.", metavar="K", rich_help_panel=_GRAPH)
-    ] = None
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="euclidean, or cosine (the default for sparse points).", metavar="WORD", rich_help_panel=_GRAPH
-        ),
-    ] = None
-    weights: Annotated[
-        str | None, typer.Option(help="local, self-tuning, global or fixed.", metavar="WORD", rich_help_panel=_GRAPH)
-    ] = None
-    sigma_x: Annotated[
-        float | None,
-        typer.Option(help="The width of fixed weights; a factor of others.", metavar="NUMBER", rich_help_panel=_GRAPH),
-    ] = None
-    exponent: Annotated[
-        int | None, typer.Option(help="Of the distance in the weight, 1 or 2.", metavar="N", rich_help_panel=_GRAPH)
-    ] = None
-    symmetrize: Annotated[str | None, typer.Option(help="max or mean.", metavar="WORD", rich_help_panel=_GRAPH)] = None
-    space: Annotated[
-        str | None,
-        typer.Option(
-            help="Where neighbours are searched: input, principal or whitened.", metavar="WORD", rich_help_panel=_GRAPH
-        ),
-    ] = None
-    n_directions: Annotated[
-        int | None,
-        typer.Option(help="Principal directions that count; 50, whitened all.", metavar="N", rich_help_panel=_GRAPH),
-    ] = None
-
-
-@dataclass(frozen=True)
-class SolverOptions:
-    """Parameters of the solver, by the core's names; None takes the default."""
-
-    method: Annotated[str, typer.Option(help="err or irr.", metavar="WORD", rich_help_panel=_SOLVER)] = "err"
-    power: Annotated[
-        int | None, typer.Option(help="The power p of the Laplacian; 2.", metavar="P", rich_help_panel=_SOLVER)
-    ] = None
-    lambda1: Annotated[
-        float | None,
-        typer.Option("--lambda1", help="Weight of smooth values.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    lambda2: Annotated[
-        float | None,
-        typer.Option(
-            "--lambda2", help="ERR: weight of smooth relationships.", metavar="NUMBER", rich_help_panel=_SOLVER
-        ),
-    ] = None
-    sigma_f: Annotated[
-        float | None,
-        typer.Option(help="ERR: width of the relationship function.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    repulsion: Annotated[
-        float | None,
-        typer.Option(help="ERR: how much of the push apart counts; 0.65.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    max_iter: Annotated[int | None, typer.Option(help="ERR: steps at most.", metavar="N", rich_help_panel=_SOLVER)] = (
-        None
-    )
-    tol: Annotated[
-        float | None, typer.Option(help="Where the solver stops.", metavar="NUMBER", rich_help_panel=_SOLVER)
-    ] = None
-    normalized: Annotated[
-        str | None,
-        typer.Option(help="The Laplacian: true or false; true.", metavar="WORD", rich_help_panel=_SOLVER),
-    ] = None
-    relationship_neighbors: Annotated[
-        int | None,
-        typer.Option(help="Sparse ERR: relationships with so many points.", metavar="N", rich_help_panel=_SOLVER),
-    ] = None
-    multiclass: Annotated[
-        str | None, typer.Option(help="ERR: vector or one-vs-rest.", metavar="WORD", rich_help_panel=_SOLVER)
-    ] = None
-    class_prior: Annotated[
-        str | None,
-        typer.Option(help="estimate, or the classes' shares: 0.8,0.2.", metavar="SHARES", rich_help_panel=_SOLVER),
-    ] = None
-
-    def arguments(self) -> dict[str, Any]:
-        """What ``Client.fit`` takes."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.class_prior is not None and self.class_prior != "estimate":
-            given["class_prior"] = numbers(self.class_prior, float, "--class-prior")
-        given["normalized"] = _truth(self.normalized, "--normalized")
-        return given
 
 
 @dataclass(frozen=True)
@@ -196,8 +108,7 @@ class SearchOptions:
     vary: Annotated[
         str | None,
         typer.Option(
-            help="What to look for, with commas: space, n_directions, n_neighbors, weights, sigma_x, lambda1, sigma_f, "
-            "lambda2, repulsion, power. Without it all but the last two.",
+            help=f"What to search, with commas: {', '.join(SEARCHED)}. Without it all but repulsion and power.",
             metavar="NAMES",
             rich_help_panel=_SEARCH,
         ),
@@ -238,83 +149,6 @@ class RegistrationOptions:
 
 
 @dataclass(frozen=True)
-class MapOptions:
-    """Parameters of a map, by the core's names; None takes the default."""
-
-    data_weight: Annotated[
-        float | None,
-        typer.Option(help="Weight of staying near the spectral map.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    lambda2: Annotated[
-        float | None,
-        typer.Option("--lambda2", help="Weight of smooth relationships.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    lambda3: Annotated[
-        float | None, typer.Option("--lambda3", help="Weight of a link.", metavar="NUMBER", rich_help_panel=_SOLVER)
-    ] = None
-    sigma_f: Annotated[
-        float | None,
-        typer.Option(help="Width of the relationship function.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    continuation: Annotated[
-        float | None,
-        typer.Option(help="Begin with a width so many times larger.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    repulsion: Annotated[
-        float | None,
-        typer.Option(help="How much of the push apart counts.", metavar="NUMBER", rich_help_panel=_SOLVER),
-    ] = None
-    closure: Annotated[
-        str | None,
-        typer.Option(
-            help="Conclude more links from the given ones: true, false or two-class.",
-            metavar="WORD",
-            rich_help_panel=_SOLVER,
-        ),
-    ] = None
-    link_edges: Annotated[
-        float | None,
-        typer.Option(
-            help="Weight of a link as an edge of the spectral map's graph.", metavar="NUMBER", rich_help_panel=_SOLVER
-        ),
-    ] = None
-    link_loss: Annotated[
-        str | None,
-        typer.Option(help="What a must-link costs: log or squared.", metavar="WORD", rich_help_panel=_SOLVER),
-    ] = None
-    relationship: Annotated[
-        str | None,
-        typer.Option(help="The relationship function: gaussian or cauchy.", metavar="WORD", rich_help_panel=_SOLVER),
-    ] = None
-    lambda2_per_link: Annotated[
-        str | None,
-        typer.Option(
-            "--lambda2-per-link",
-            help="Divide lambda2 by the number of links: true or false; false.",
-            metavar="WORD",
-            rich_help_panel=_SOLVER,
-        ),
-    ] = None
-    max_iter: Annotated[int | None, typer.Option(help="Steps at most.", metavar="N", rich_help_panel=_SOLVER)] = None
-    tol: Annotated[
-        float | None, typer.Option(help="Where the solver stops.", metavar="NUMBER", rich_help_panel=_SOLVER)
-    ] = None
-    normalized: Annotated[
-        str | None,
-        typer.Option(help="The Laplacian: true or false; true.", metavar="WORD", rich_help_panel=_SOLVER),
-    ] = None
-
-    def arguments(self) -> dict[str, Any]:
-        """What ``Client.embed`` takes."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given["normalized"] = _truth(self.normalized, "--normalized")
-        given["lambda2_per_link"] = _truth(self.lambda2_per_link, "--lambda2-per-link")
-        if self.closure != "two-class":
-            given["closure"] = _truth(self.closure, "--closure")
-        return given
-
-
-@dataclass(frozen=True)
 class JobOptions:
     """How a job is run and waited for."""
 
@@ -332,18 +166,22 @@ class JobOptions:
         float | None, typer.Option(help="How long an attempt may take.", metavar="SECONDS", rich_help_panel=_JOB)
     ] = None
 
+    def argument(self, request_id: str) -> dict[str, Any]:
+        """What the client's methods take as ``job``."""
+        return {"priority": self.priority, "time_limit": self.time_limit, "request_id": request_id}
+
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A function as typer takes it: groups of options spread out, Ctrl-C as a sentence."""
+    """A function as typer takes it: groups of options spread out, Ctrl-C as a sentence.
+
+    A parameter that is a dataclass stands for its fields. The client's options have theirs from the table of
+    parameters.
+    """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if name in groups:
-            inner = get_type_hints(groups[name], include_extras=True)
-            found = [(field.name, inner[field.name], field.default) for field in fields(groups[name])]
-        else:
-            found = [(name, hints[name], parameter.default)]
+        found = _spread(groups[name]) if name in groups else [(name, hints[name], parameter.default)]
         parameters += [
             inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
             for one, hint, default in found
@@ -352,7 +190,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            given = {field.name: values.pop(field.name) for field in fields(group)}
+            if group in _TABLES:
+                given = {row.name: _parsed(row, given[row.name]) for row in _TABLES[group]}
+            values[name] = group(**given)
         try:
             function(**values)
         except KeyboardInterrupt:
@@ -365,13 +206,42 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _truth(word: str | None, option: str) -> bool | None:
-    if word is None:
-        return None
-    if word.lower() not in ("true", "false"):
-        more = ", or two-class" if option == "--closure" else ""
-        raise WrongInput(f"{option} must be true or false{more}. Got {word!r} instead.")
-    return word.lower() == "true"
+def _spread(group: Any) -> list[tuple[str, Any, Any]]:
+    """The options of a group: name, annotation, default."""
+    if group not in _TABLES:
+        hints = get_type_hints(group, include_extras=True)
+        return [(field.name, hints[field.name], field.default) for field in fields(group)]
+    panel = _GRAPH if group is GraphOptions else _SOLVER
+    return [
+        (
+            row.name,
+            Annotated[
+                (row.type if row.type in _METAVARS else str) | None,
+                typer.Option(
+                    f"--{row.name.replace('_', '-')}",
+                    help=row.help,
+                    metavar=_METAVARS.get(row.type, "SHARES" if row.type is Shares else "WORD"),
+                    rich_help_panel=panel,
+                ),
+            ],
+            None,
+        )
+        for row in _TABLES[group]
+    ]
+
+
+def _parsed(row: Parameter, value: Any) -> Any:
+    """The value of an option that was given as a word."""
+    option = f"--{row.name.replace('_', '-')}"
+    if value is None or row.type in _METAVARS:
+        return value
+    if row.type is Shares:
+        return value if value == "estimate" else numbers(value, float, option)
+    if row.type is str and (row.name != "closure" or value.lower() not in ("true", "false")):
+        return value
+    if value.lower() not in ("true", "false"):
+        raise WrongInput(f"{option} must be true or false. Got {value!r} instead.")
+    return value.lower() == "true"
 
 
 def numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]:
@@ -379,5 +249,5 @@ def numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]:
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
-        expected = "whole numbers" if kind is int else "numbers"
+        expected = "integers" if kind is int else "numbers"
         raise WrongInput(f"{option} must be {expected} with commas between them. Got {text!r} instead.") from None

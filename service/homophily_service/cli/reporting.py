@@ -13,7 +13,7 @@ from homophily_service.cli.options import Service, command
 from homophily_service.cli.screen import AsJson, print_json, say, tell
 
 if TYPE_CHECKING:
-    from homophily_service.client import Client, Embedding, Model
+    from homophily_client import Client, Embedding, Model
     from homophily_service.pictures.report import Table
 
 _BEST_TRIALS = 15
@@ -43,9 +43,9 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write pictures of a model or an embedding, and a page with them and all that is known of it."""
+    from homophily_client import Embedding
     from homophily_service.cli.describing import short
     from homophily_service.cli.maps import check_matplotlib
-    from homophily_service.client import Embedding
 
     with service.client() as client:
         found = _find(client, name)
@@ -68,7 +68,7 @@ def report(
 
 def _find(client: Client, name: str) -> Model | Embedding:
     """What has this name; a short one may be either's, and is a model's first."""
-    from homophily_service.client import NotFound
+    from homophily_client import NotFound
 
     *collection, last = name.split("/")
     if len(collection) not in (0, 1, 3) or (collection and collection[-1] not in ("models", "embeddings")):
@@ -98,13 +98,13 @@ def _map_of(client: Client, model: Model) -> tuple[Any, str]:
 
     The service computes these in a job, of which nothing is kept.
     """
-    from homophily_service.client import ClientError
+    from homophily_client import ClientError
 
     for known in islice(client.list_embeddings(), _EMBEDDINGS_LOOKED_AT):
         if known.graph.digest == model.graph.digest and known.components > 1:
             return client.read_embedding(known, ["coordinates"]).coordinates, f"on the map {known.name.split('/')[-1]}"
     try:
-        job = client.embed(model, max_iter=0, time_limit=_MAP_SECONDS)
+        job = client.embed(model, solver={"max_iter": 0}, job={"time_limit": _MAP_SECONDS})
         try:
             mapped = job.result(2 * _MAP_SECONDS)
         except TimeoutError:
@@ -137,7 +137,7 @@ def _pictures_of_map(client: Client, embedding: Embedding) -> dict[str, bytes]:
 
 def _tracking_url(client: Client, found: Model | Embedding) -> str:
     """Where the run of its job is, as long as there is a record of the job."""
-    from homophily_service.client import NotFound
+    from homophily_client import NotFound
 
     try:
         return client.job(found.job).info.tracking_url if found.job else ""
@@ -149,9 +149,9 @@ def _tracking_url(client: Client, found: Model | Embedding) -> str:
 
 
 def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: str) -> bytes:
+    from homophily_client import Embedding
     from homophily_service.cli.describing import embedding_facts, model_facts, short
     from homophily_service.cli.screen import shown, size
-    from homophily_service.client import Embedding
     from homophily_service.pictures.report import report_page
 
     facts: dict[str, Any] = embedding_facts(found) if isinstance(found, Embedding) else model_facts(found)
@@ -189,7 +189,7 @@ def _trials(model: Model) -> list[Table]:
     # By stage too: what the first one finds is where the second one begins.
     judged.sort(key=lambda one: (one.number != best, -one.stage, one.error_rate, one.score or 0.0, one.number))
     listed = judged[:_BEST_TRIALS]
-    given = [{**trial.graph_parameters, **trial.solver_parameters} for trial in listed]
+    given = [{**trial.graph, **trial.solver} for trial in listed]
     # Those that differ; the others are among the facts.
     columns = [name for name in dict.fromkeys(name for one in given for name in one) if _differs(name, given)]
     rows = [

@@ -211,7 +211,7 @@ def health(
 
         target, state = worker_at, worker_state(worker_at, timeout, silence, only_alive=alive)
     else:
-        from homophily_service.client.tls import channel_credentials
+        from homophily_client.tls import channel_credentials
 
         state = ask_health(target, timeout, channel_credentials(tls=tls, ca=ca, certificate=certificate, key=key))
     if as_json:

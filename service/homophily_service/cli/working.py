@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from homophily_client.options import GraphOptions, SolverOptions
 from homophily_service.cli.failures import FAILED, WrongInput
 from homophily_service.cli.options import (
-    GraphOptions,
     JobOptions,
     RegistrationOptions,
     SearchOptions,
     Service,
-    SolverOptions,
     command,
     numbers,
 )
 from homophily_service.cli.screen import AsJson, err, print_json, say, tell
 
 if TYPE_CHECKING:
+    from homophily_client import Client, Dataset, JobHandle
     from homophily_service.cli.labels import PointLabels
-    from homophily_service.client import Client, Dataset, JobHandle
 
 LabelColumn = Annotated[
     str | None,
@@ -121,7 +120,11 @@ def fit(
         for name, file in (("validation", validation), ("test", test))
         if file is not None
     }
-    arguments = solver.arguments() | vars(graph) | registration.arguments() | {"search": search.argument()}
+    arguments: dict[str, Any] = {
+        "solver": solver,
+        "graph": graph,
+        "search": search.argument(),
+    } | registration.arguments()
     with service.client() as client:
         dataset, entries = find_dataset(client, data, label_column)
         source = labels or f"{data}:{label_column}"
@@ -138,9 +141,7 @@ def fit(
                 **arguments,
                 calibrate=calibrate,
                 model_id=model,
-                priority=job.priority,
-                time_limit=job.time_limit,
-                request_id=request_id,
+                job=job.argument(request_id),
             )
 
         run_job(start, job, as_json=as_json)
@@ -194,9 +195,7 @@ def transduce(
                 **arguments,
                 calibrate=calibrate,
                 model_id=model,
-                priority=job.priority,
-                time_limit=job.time_limit,
-                request_id=request_id,
+                job=job.argument(request_id),
             )
 
         run_job(start, job, as_json=as_json)
@@ -218,9 +217,7 @@ def import_model(
     with service.client() as client:
 
         def start(request_id: str) -> JobHandle[Any]:
-            return client.import_model(
-                uri, model_id=model, priority=job.priority, time_limit=job.time_limit, request_id=request_id
-            )
+            return client.import_model(uri, model_id=model, job=job.argument(request_id))
 
         run_job(start, job, as_json=as_json)
 
@@ -292,8 +289,8 @@ def send(client: Client, points: Any, name: str | None, description: str, title:
 
 def find_dataset(client: Client, data: str, label_column: str | None) -> tuple[Dataset, list[Any] | None]:
     """A dataset by its name, or out of a file; with it the entries of its label column."""
+    from homophily_client import NotFound
     from homophily_service.cli.files import fingerprint, is_file, read_points
-    from homophily_service.client import NotFound
 
     if not is_file(data):
         if label_column is not None:
@@ -320,8 +317,8 @@ def _from_column(entries: list[Any] | None, unlabelled: str, source: str) -> Poi
 
 
 def _wait(job: JobHandle[Any], seconds: float) -> None:
+    from homophily_client import JobCancelled, JobFailed
     from homophily_service.cli.following import follow_own
-    from homophily_service.client import JobCancelled, JobFailed
 
     try:
         # How it ended is told later.

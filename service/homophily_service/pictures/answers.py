@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily_service.client.fitting import Evaluation, ReliabilityBin
+from homophily_client.results import Evaluation, ReliabilityBin
 from homophily_service.pictures.canvas import (
     FAINT,
     GREY,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from homophily_service._pb import embedding_pb2, model_pb2
-from homophily_service.client.answers import Map
-from homophily_service.client.results import Embedding, Model
+from homophily_client._pb import embedding_pb2, model_pb2
+from homophily_client.arrays import Map
+from homophily_client.results import Embedding, Model
 from homophily_service.pictures.answers import confusion_matrix, reliability_diagram, score_histogram
 from homophily_service.pictures.canvas import counted, need_matplotlib, percent, words
 from homophily_service.pictures.fits import energy_curve, error_surface

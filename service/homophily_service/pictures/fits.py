@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily_service.client.fitting import Search, Trace, Trial
+from homophily_client.results import Search, Trace, Trial
 from homophily_service.pictures.canvas import (
     FAINT,
     GREY,
@@ -91,7 +91,7 @@ class _Parameter(NamedTuple):
         return self.meaning.partition(",")[0]
 
     def of(self, trial: Trial) -> float | None:
-        found = trial.graph_parameters.get(self.name, trial.solver_parameters.get(self.name))
+        found = trial.graph.get(self.name, trial.solver.get(self.name))
         return None if found is None else float(found)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from homophily_service.pictures.canvas import GREY, MARK, colours, counted, headline, new_figure, to_png, words
 
 if TYPE_CHECKING:
-    from homophily_service.client import Map
+    from homophily_client import Map
 
 Pairs = NDArray[np.int64]
 

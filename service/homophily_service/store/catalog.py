@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, exc, exists, func, insert, select, update
 
+from homophily_client.names import ResourceName
 from homophily_service.errors import AlreadyExists, NotFound
-from homophily_service.names import ResourceName
 from homophily_service.store.database import Database, now, page_of, time_of
 from homophily_service.store.tables import graphs, jobs, resources
 

@@ -20,11 +20,11 @@ from google.protobuf import json_format
 from numpy.typing import NDArray
 
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
-from homophily_service._pb import model_pb2
+from homophily_client._pb import model_pb2
+from homophily_client.names import ModelName
+from homophily_service.contract.labels import TEXT, classes_of
 from homophily_service.errors import DataLoss, FailedPrecondition, NotFound
 from homophily_service.models import Classifier
-from homophily_service.names import ModelName
-from homophily_service.parameters import TEXT, classes_of
 from homophily_service.store.blobs import Blobs
 from homophily_service.stores import Stores
 

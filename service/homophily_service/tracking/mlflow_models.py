@@ -31,7 +31,7 @@ import numpy as np
 import yaml
 from scipy import sparse
 
-from homophily_service._pb import model_pb2
+from homophily_client._pb import model_pb2
 from homophily_service.models import Classifier
 from homophily_service.stores import Stores
 from homophily_service.tracking.artifact import Parts, parts_of, read_parts, stored_parts, write_parts

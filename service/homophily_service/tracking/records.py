@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import Row
 
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName
+from homophily_client.tensors import DTYPES
 from homophily_service import queue
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
-from homophily_service.arrays import DTYPES
+from homophily_service.contract.names import parse_name
+from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.errors import NotFound, ServiceError
-from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName
-from homophily_service.parameters import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.queue import Event
 from homophily_service.stores import Stores
 
@@ -198,7 +199,7 @@ def _dataset(request: Request, stores: Stores) -> str:
 
 def _data(name: str, stores: Stores) -> Data | None:
     try:
-        row = stores.catalog.get(DatasetName.parse(name, "dataset"))
+        row = stores.catalog.get(parse_name(DatasetName, name, "dataset"))
     except ServiceError:
         # Deleted since, or none that this service has ever had.
         return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from homophily_client.names import DEFAULT_PROJECT, JobName
 from homophily_service.errors import InvalidRequest, NotFound
-from homophily_service.names import DEFAULT_PROJECT, JobName
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -31,8 +31,9 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy import Row
 
 from homophily import HomophilyWarning
+from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
+from homophily_client.names import DEFAULT_PROJECT, EmbeddingName, ModelName
 from homophily_service import queue
-from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.embeddings import (
     CANNOT_LINKS,
     CLUSTERS,
@@ -44,7 +45,6 @@ from homophily_service.embeddings import (
 )
 from homophily_service.errors import DataLoss, NotFound
 from homophily_service.models import load_graph
-from homophily_service.names import DEFAULT_PROJECT, EmbeddingName, ModelName
 from homophily_service.settings import Settings
 from homophily_service.solutions import CLASS_INDICES, SCORES
 from homophily_service.stores import Stores

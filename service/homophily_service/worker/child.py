@@ -7,7 +7,7 @@ import os
 
 from homophily.device.backend import select_device
 from homophily.exceptions import DeviceUnavailableError
-from homophily_service._pb.job_pb2 import Progress
+from homophily_client._pb.job_pb2 import Progress
 from homophily_service.errors import InternalError, ServiceError
 from homophily_service.job_errors import job_error
 from homophily_service.logs import about, start_logging

@@ -14,17 +14,13 @@ from homophily.estimators.classifiers import Start
 from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels, fit_arguments, labels_of
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client.names import ModelName
+from homophily_service.contract.labels import check_two_classes, class_values, classes_of
+from homophily_service.contract.values import solver_parameters
 from homophily_service.errors import InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.job_errors import refusal
 from homophily_service.models import CLASSIFIERS, Classifier, load_model, save_model
-from homophily_service.names import ModelName
-from homophily_service.parameters import (
-    check_two_classes,
-    class_values,
-    classes_of,
-    refusal,
-    solver_parameters,
-)
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores
 from homophily_service.worker.embed import embed

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from homophily import ERRClustering, ERREmbedding, KNNGraph
 from homophily.solve.nonlinear_cg import State as Iterate
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client.names import EmbeddingName
+from homophily_service.contract.checks import map_shape
+from homophily_service.contract.values import embedding_parameters
 from homophily_service.embeddings import Given, load_embedding, save_embedding
 from homophily_service.errors import DataLoss, InvalidRequest
 from homophily_service.links import (
@@ -25,8 +28,6 @@ from homophily_service.links import (
 )
 from homophily_service.maps import make_embedding
 from homophily_service.models import load_graph
-from homophily_service.names import EmbeddingName
-from homophily_service.parameters import embedding_parameters, map_shape
 from homophily_service.worker.work import Work, describe_computing, graph_of, sentences
 
 # Violated links of each kind in the embedding's message; all of them are among its arrays.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily.storage import PointLabels
-from homophily_service._pb import model_pb2
+from homophily_client._pb import model_pb2
 
 MOST_CLASSES_SHOWN = 100
 RELIABILITY_BINS = 10

@@ -13,17 +13,21 @@ import hashlib
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import Message
+
 from homophily.storage import graph_state
-from homophily_service._pb import job_pb2, model_pb2
+from homophily_client._pb import job_pb2, model_pb2
+from homophily_client.names import ModelName
+from homophily_service.contract import parameters
+from homophily_service.contract.labels import class_values
+from homophily_service.contract.values import choices, set_value
 from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound, Unavailable
 from homophily_service.models import CLASSIFIERS, Classifier, graph_path, save_model
-from homophily_service.names import ModelName
-from homophily_service.parameters import METRICS, MULTICLASS, SPACES, SYMMETRIZATIONS, WEIGHTS, class_values
 from homophily_service.settings import Settings
 from homophily_service.store.blob_backends import MANIFEST
 from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
@@ -223,38 +227,28 @@ def _described(
 
 
 def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None:
-    """The parameters of a classifier that a program of its own has fitted."""
+    """Note the parameters of a classifier that another program has fitted."""
     given = classifier.get_params(deep=False)
-    solver = model.solver_parameters
-    method = next(name for name, kind in CLASSIFIERS.items() if type(classifier) is kind)
-    solver.method = model_pb2.METHOD_IRR if method == "irr" else model_pb2.METHOD_ERR
-    same = ("power", "lambda1", "lambda2", "sigma_f", "max_iter", "normalized", "relationship_neighbors", "repulsion")
-    for name in same:
-        if given.get(name) is not None:
-            setattr(solver, name, given[name])
-    solver.tolerance = given["tol"]
-    if "multiclass" in given:
-        solver.multiclass = _number(MULTICLASS, given["multiclass"])
-    prior = given["class_prior"]
+    given["method"] = next(name for name, kind in CLASSIFIERS.items() if type(classifier) is kind)
+    _describe(parameters.SOLVER, model.solver_parameters, given)
+    _describe(parameters.GRAPH, model.graph_parameters, classifier.graph_.resolved_params_)
+
+
+def _describe(group: parameters.Group, message: Message, given: Mapping[str, Any]) -> None:
+    for row in group:
+        value = given.get(row.name)
+        if value is None:
+            continue
+        if row.type is str and value not in choices(row, message):
+            raise FailedPrecondition(f"the service has no {row.name}={value!r}, with which the model was fitted")
+        if row.type is parameters.Shares:
+            _describe_shares(getattr(message, row.field_name), value)
+        else:
+            set_value(group, message, row.name, value)
+
+
+def _describe_shares(message: model_pb2.ClassPrior, prior: Any) -> None:
     if isinstance(prior, str):
-        solver.class_prior.estimate = True
-    elif prior is not None:
-        solver.class_prior.shares.values.extend(prior)
-    of_graph = classifier.graph_.resolved_params_
-    graph = model.graph_parameters
-    graph.n_neighbors, graph.exponent = of_graph["n_neighbors"], of_graph["exponent"]
-    if of_graph["sigma_x"] is not None:
-        graph.sigma_x = of_graph["sigma_x"]
-    graph.metric, graph.weights = _number(METRICS, of_graph["metric"]), _number(WEIGHTS, of_graph["weights"])
-    graph.symmetrize = _number(SYMMETRIZATIONS, of_graph["symmetrize"])
-    graph.space = _number(SPACES, of_graph["space"])
-    if of_graph["n_directions"] is not None:
-        graph.n_directions = of_graph["n_directions"]
-
-
-def _number(choices: dict[Any, Any], word: str) -> Any:
-    found = [number for number, one in choices.items() if one == word]
-    if not found:
-        raise FailedPrecondition(f"the service has no {word}, with which the model was fitted")
-    # The first may stand for the default.
-    return found[-1]
+        message.estimate = True
+    else:
+        message.shares.values.extend(prior)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple, Self
 
-from homophily_service.names import EmbeddingName, JobName, ModelName
+from homophily_client.names import EmbeddingName, JobName, ModelName
 
 # The first letter of what the child says.
 READY, PROGRESS, SUCCESS, ERROR, WAIT = b"R", b"P", b"S", b"E", b"W"

@@ -18,11 +18,12 @@ from homophily.selection import Group, Outcome, Result, Search, Trial, build_gra
 from homophily.selection.records import Method
 from homophily.selection.search import default_trials
 from homophily.storage import PointLabels, fit_arguments
-from homophily_service._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
+from homophily_service.contract.parameters import SEARCHED_IN_GRAPHS
+from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
 from homophily_service.errors import error_of_code
 from homophily_service.models import graph_digest
-from homophily_service.parameters import SEARCHED_IN_GRAPHS, graph_parameters, set_parameters, solver_parameters
 from homophily_service.queue import FAILED, FINAL, SUCCEEDED
 from homophily_service.worker.protocol import Child, Waiting
 from homophily_service.worker.work import PHASES, Work

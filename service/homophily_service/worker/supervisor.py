@@ -15,12 +15,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
+from homophily_client.names import EmbeddingName, JobName, ModelName, ResourceName
 from homophily_service import processes
-from homophily_service._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.errors import LimitExceeded, ServiceError, TimeLimit, Unavailable
 from homophily_service.job_errors import job_error, lost_too_often
 from homophily_service.logs import about, start_logging
-from homophily_service.names import EmbeddingName, JobName, ModelName, ResourceName
 from homophily_service.queue import Lease, LeaseLost, NewJob
 from homophily_service.settings import Settings
 from homophily_service.stores import Stores

@@ -20,11 +20,12 @@ from homophily.device.backend import CupyBackend, get_backend
 from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.arrays import points_from_parts
+from homophily_service.contract.labels import read_labels
+from homophily_service.contract.values import graph_parameters
 from homophily_service.errors import DataLoss, NotFound
 from homophily_service.models import graph_digest, graph_path, read_graph, save_graph
-from homophily_service.parameters import graph_parameters, read_labels
 from homophily_service.settings import Settings
 from homophily_service.sources import pinned, source_name
 from homophily_service.stores import Stores

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from homophily_service._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName, new_id
 from homophily_service.models import load_model
-from homophily_service.names import DatasetName, EmbeddingName, JobName, ModelName, new_id
 from homophily_service.queue import NewJob
 from homophily_service.settings import Settings, load_settings
 from homophily_service.uploads import publish_dataset

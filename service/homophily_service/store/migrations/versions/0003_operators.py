@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 from google.protobuf.message import DecodeError
 
-from homophily_service._pb import dataset_pb2, embedding_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2
 
 revision: str = "0003"
 down_revision: str | None = "0002"

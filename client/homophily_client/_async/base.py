@@ -1,0 +1,64 @@
+"""What the parts of the client share: the connection, names, pages, arrays that are read in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from homophily_client._async.connection import AsyncConnection
+from homophily_client._async.transport import sleep
+from homophily_client.errors import Unavailable
+from homophily_client.names import ProjectName, ResourceName, check_id
+
+# Servers take messages of 4 MiB unless told otherwise; this leaves room for the rest of the message.
+INLINE_BYTES = 7 << 19
+
+Name = TypeVar("Name", bound=ResourceName)
+
+
+class AsyncBase:
+    """A connection, and the project of short names."""
+
+    def __init__(self, connection: AsyncConnection, project: str) -> None:
+        self.project = check_id(project, "project")
+        self._connection = connection
+
+    @property
+    def _parent(self) -> str:
+        return str(ProjectName(self.project))
+
+    def _name(self, kind: type[Name], value: Any, argument: str) -> Name:
+        """The name in a short name, a full name, or something that has one."""
+        text = value if isinstance(value, str) else getattr(value, "name", None)
+        if not isinstance(text, str):
+            raise TypeError(f"{argument} must be a name or something that has one. Got {type(value).__name__} instead.")
+        if "/" in text:
+            return kind.parse(text, argument)
+        return kind(self.project, check_id(text, argument))
+
+    async def _pages(self, method: str, request: Any, timeout: float | None) -> AsyncIterator[Any]:
+        """The pages of a list."""
+        while True:
+            page = await self._connection.call(method, request, timeout=timeout)
+            yield page
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return
+
+    async def _ranges(self, method: str, request: Any, total: int | None, keep: Callable[[Any], int]) -> None:
+        """Read ranges from ``request.start`` to the end, resumed where a connection broke.
+
+        ``keep`` takes a range's answer and returns the number of rows in all; ``total`` is that number if it is known.
+        """
+        patience = self._connection.long()
+        while total is None or request.start < total:
+            failure = Unavailable(f"{request.name} broke off at row {request.start}")
+            try:
+                async for answer in self._connection.stream(method, request):
+                    patience.renew()
+                    total = keep(answer)
+                    request.start = answer.start + answer.count
+            except Unavailable as error:
+                failure = error
+            if total is None or request.start < total:
+                await sleep(patience.pause(failure))

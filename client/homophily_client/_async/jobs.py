@@ -1,0 +1,223 @@
+"""Jobs: started, listed, found again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from homophily_client._async.base import INLINE_BYTES
+from homophily_client._async.connection import new_request_id
+from homophily_client._async.datasets import AsyncDatasets
+from homophily_client._async.handle import LONGEST_WAIT, AsyncJobHandle
+from homophily_client._async.models import AsyncModels
+from homophily_client._pb import job_pb2, model_pb2
+from homophily_client.labels import GivenLabels, check_lengths, row_numbers, to_labels
+from homophily_client.names import DatasetName, JobName, ModelName, ProjectName
+from homophily_client.options import GraphOptions, SolverOptions
+from homophily_client.parameters import (
+    JobOptions,
+    SearchOptions,
+    job_message,
+    registration_message,
+    search_message,
+    to_message,
+)
+from homophily_client.points import Points
+from homophily_client.results import Dataset, JobState, Model
+from homophily_client.retries import is_unavailable, is_unavailable_or_full
+from homophily_client.words import number
+
+
+class AsyncJobs(AsyncDatasets, AsyncModels):
+    """The calls about jobs; they take points, datasets and models."""
+
+    retry_full_queue: bool
+
+    async def fit(
+        self,
+        data: Any,
+        y: Any,
+        *,
+        graph: GraphOptions | dict[str, Any] | None = None,
+        solver: SolverOptions | dict[str, Any] | None = None,
+        search: SearchOptions | dict[str, Any] | bool | int | None = None,
+        validation: Any = None,
+        test: Any = None,
+        calibrate: bool = False,
+        register: str | None = None,
+        aliases: Iterable[str] = (),
+        model_id: str | None = None,
+        job: JobOptions | dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncJobHandle[Model]:
+        """Start a job that fits a model.
+
+        Parameters
+        ----------
+        data : Dataset, str or points
+            A dataset, its name, or the points themselves as for ``upload``. Small points go along with the request,
+            larger ones are uploaded first.
+        y : array, dict or pair
+            The labels. With an entry for each point, −1, None, NaN and "" mean unlabelled. A dictionary
+            ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too.
+            Classes are integers (True is 1) or strings.
+        graph : GraphOptions or dict, optional
+            The graph; see the core's ``KNNGraph``.
+        solver : SolverOptions or dict, optional
+            The method and its parameters; see the core's ``ERRClassifier`` and ``IRRClassifier``.
+        search : SearchOptions, dict, bool or int, optional
+            Search the hyper-parameters that are not given: True, a number of trials, or options.
+        validation : as y, optional
+            Labels that are only compared with; a search decides by them.
+        test : as y, optional
+            Labels that are compared with when everything is decided.
+        calibrate : bool, default=False
+            So that probabilities can be asked for; takes about five more fits.
+        register : str, optional
+            Register the model under this name with the tracking server, as a new version.
+        aliases : iterable of str, optional
+            Aliases of that version, such as "champion".
+        model_id : str, optional
+            The model's short name; the job's if not given.
+        job : JobOptions or dict, optional
+            How the job is run.
+        timeout : float, optional
+            Seconds that the call may take; the client's if not given.
+        """
+        given = {
+            "y": to_labels(y),
+            "validation": to_labels(validation, "validation"),
+            "test": to_labels(test, "test"),
+        }
+        request = job_pb2.FitRequest(
+            labels=given["y"].message,
+            validation=given["validation"].message,
+            test=given["test"].message,
+            graph=to_message(model_pb2.GraphParameters, graph, "graph"),
+            solver=to_message(model_pb2.SolverParameters, solver, "solver"),
+            search=search_message(search),
+            calibrate=calibrate,
+            registration=registration_message(register, aliases),
+            model_id=model_id or "",
+            options=job_message(job, new_request_id()),
+        )
+        if isinstance(data, Dataset | str):
+            await self._use_dataset(request, data, given)
+        else:
+            await self._use_points(request, data, given)
+        return await self._submit("Fit", request, timeout)
+
+    async def transduce(
+        self,
+        model: Model | str,
+        labels: Any = None,
+        *,
+        withdrawn: ArrayLike = (),
+        validation: Any = None,
+        test: Any = None,
+        calibrate: bool = False,
+        register: str | None = None,
+        aliases: Iterable[str] = (),
+        model_id: str | None = None,
+        job: JobOptions | dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncJobHandle[Model]:
+        """Start a job that makes a model with other labels, from a model's graph and solution.
+
+        ``labels`` are new or changed ones, given as y in ``fit``; points without an entry keep what they have, and
+        ``withdrawn`` are points that lose their label. The rest is as in ``fit``.
+        """
+        name = self._name(ModelName, model, "model")
+        given = {
+            "labels": to_labels(labels, "labels"),
+            "validation": to_labels(validation, "validation"),
+            "test": to_labels(test, "test"),
+        }
+        if any(one.length is not None for one in given.values()):
+            described = model if isinstance(model, Model) else await self.get_model(model, timeout=timeout)
+            check_lengths(given, described.points)
+        request = job_pb2.TransduceRequest(
+            model=str(name),
+            labels=given["labels"].message,
+            withdrawn=row_numbers(withdrawn, "withdrawn"),
+            validation=given["validation"].message,
+            test=given["test"].message,
+            calibrate=calibrate,
+            registration=registration_message(register, aliases),
+            model_id=model_id or "",
+            options=job_message(job, new_request_id()),
+        )
+        return await self._submit("Transduce", request, timeout)
+
+    async def import_model(
+        self,
+        uri: str,
+        *,
+        model_id: str | None = None,
+        job: JobOptions | dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncJobHandle[Model]:
+        """Start a job that copies a model from the tracking server's registry, to be served here.
+
+        ``uri`` is ``models:/name/version``, ``models:/name@alias`` or ``runs:/run/path``. The rest is as in ``fit``.
+        """
+        request = job_pb2.ImportModelRequest(
+            parent=self._parent, uri=uri, model_id=model_id or "", options=job_message(job, new_request_id())
+        )
+        return await self._submit("ImportModel", request, timeout)
+
+    async def job(self, job: AsyncJobHandle[Any] | str, *, timeout: float | None = None) -> AsyncJobHandle[Any]:
+        """Return a job by its name."""
+        request = job_pb2.GetJobRequest(name=str(self._name(JobName, job, "job")))
+        return AsyncJobHandle(self._connection, (await self._connection.call("GetJob", request, timeout=timeout)).job)
+
+    async def list_jobs(
+        self, *, states: Iterable[JobState | str] = (), kind: str | None = None, timeout: float | None = None
+    ) -> AsyncIterator[AsyncJobHandle[Any]]:
+        """Yield the project's jobs, newest first: all, those in some states, or of a kind (fit, transduce, …)."""
+        request = job_pb2.ListJobsRequest(parent=self._parent)
+        for state in states:
+            numbered = number(job_pb2.JobState.DESCRIPTOR, state, "states")
+            request.states.append(job_pb2.JobState.ValueType(numbered))
+        if kind is not None:
+            request.kind = job_pb2.JobKind.ValueType(number(job_pb2.JobKind.DESCRIPTOR, kind, "kind"))
+        async for page in self._pages("ListJobs", request, timeout):
+            for message in page.jobs:
+                yield AsyncJobHandle(self._connection, message)
+
+    async def _use_dataset(
+        self, request: job_pb2.FitRequest | job_pb2.EmbedRequest, data: Dataset | str, given: dict[str, GivenLabels]
+    ) -> None:
+        name = self._name(DatasetName, data, "data")
+        request.parent, request.dataset = str(ProjectName(name.project)), str(name)
+        if any(one.length is not None for one in given.values()):
+            # The server sees only points with labels: a y of the wrong length is noticed here or nowhere.
+            check_lengths(given, (data if isinstance(data, Dataset) else await self.get_dataset(data)).points)
+
+    async def _use_points(
+        self, request: job_pb2.FitRequest | job_pb2.EmbedRequest, data: Any, given: dict[str, GivenLabels]
+    ) -> None:
+        points = Points(data)
+        check_lengths(given, points.shape[0])
+        request.parent = self._parent
+        if points.bytes + request.ByteSize() <= INLINE_BYTES:
+            request.inline.CopyFrom(points.message())
+            return
+        # The same request_id makes the same upload, so that asking again is the same request.
+        upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
+        name = DatasetName(self.project, upload_id)
+        request.dataset = (await self._upload(points, name, upload_id, resume=True)).name
+
+    async def _submit(self, method: str, request: Any, timeout: float | None) -> AsyncJobHandle[Any]:
+        """Ask for a job."""
+        wait = min(LONGEST_WAIT, request.options.wait.ToNanoseconds() / 1e9)
+        answer = await self._connection.call(
+            method,
+            request,
+            timeout=(timeout or self._connection.timeout) + wait,
+            patience=self._connection.long(is_unavailable_or_full if self.retry_full_queue else is_unavailable),
+        )
+        return AsyncJobHandle(self._connection, answer.job)

@@ -1,0 +1,1 @@
+"""Generated from proto/ by client/generate.py; do not edit."""

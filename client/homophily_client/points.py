@@ -1,0 +1,163 @@
+"""Points as the bytes and messages that are sent, piece by piece: the whole is never copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily_client._pb import points_pb2 as pb
+from homophily_client.tensors import DATA_TYPES, to_tensor
+
+_FLOAT32, _FLOAT64 = np.dtype("<f4"), np.dtype("<f8")
+_INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
+
+
+class _Part(NamedTuple):
+    """An array and the type it is sent as; it is converted as it is read."""
+
+    array: NDArray[Any]
+    dtype: np.dtype[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Its size as sent."""
+        return self.array.size * self.dtype.itemsize
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Some rows as they are sent."""
+        return np.ascontiguousarray(self.array[start:stop], dtype=self.dtype)
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Some bytes as they are sent."""
+        row = self.dtype.itemsize * (self.array.size // len(self.array))
+        first = start // row
+        block = self.rows(first, -(-stop // row)).reshape(-1).view(np.uint8).data
+        return block[start - first * row : stop - first * row]
+
+
+class Points:
+    """Points to be sent: rows of a dense array or of a sparse matrix.
+
+    float32 and float64 stay what they are; bool, float16 and integers of at most 16 bits become float32, which holds
+    them exactly; everything else real becomes float64. Sparse matrices become CSR with sorted columns, entries of the
+    same place added up. The user's array is never changed.
+
+    >>> points = Points([[1, 2], [3, 4]])
+    >>> points.shape, points.message().dense.data_type == pb.DATA_TYPE_FLOAT64
+    ((2, 2), True)
+    """
+
+    def __init__(self, X: Any) -> None:
+        self._parts: tuple[_Part, ...]
+        # SciPy's sparse matrices, which this package need not import.
+        if hasattr(X, "tocsr"):
+            self.is_sparse = True
+            matrix = _canonical(X)
+            index = _INT64 if _INT64 in (matrix.indices.dtype, matrix.indptr.dtype) else _INT32
+            values = int(matrix.indptr[-1])
+            self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
+            self._parts = (
+                _Part(matrix.data[:values], _sent_dtype(matrix.data.dtype)),
+                _Part(matrix.indices[:values], index),
+                _Part(matrix.indptr, index),
+            )
+        else:
+            self.is_sparse = False
+            array = _dense(X)
+            self.shape = (int(array.shape[0]), int(array.shape[1]))
+            self._parts = (_Part(array, _sent_dtype(array.dtype)),)
+        self.bytes = sum(part.bytes for part in self._parts)
+
+    def shape_message(self) -> pb.PointsShape:
+        """What the points look like."""
+        rows, columns = self.shape
+        data_type = DATA_TYPES[self._parts[0].dtype]
+        if not self.is_sparse:
+            return pb.PointsShape(dense=pb.DenseShape(rows=rows, columns=columns, data_type=data_type))
+        values, indices, _ = self._parts
+        index_type = DATA_TYPES[indices.dtype]
+        return pb.PointsShape(
+            csr=pb.CsrShape(
+                rows=rows, columns=columns, values=values.array.size, data_type=data_type, index_type=index_type
+            )
+        )
+
+    def message(self, start: int = 0, stop: int | None = None) -> pb.Points:
+        """The points, or the rows from ``start`` to ``stop``, inside a message."""
+        stop = self.shape[0] if stop is None else stop
+        if not self.is_sparse:
+            return pb.Points(dense=to_tensor(self._parts[0].rows(start, stop)))
+        values, indices, starts = self._parts
+        places = starts.rows(start, stop + 1)
+        first, last = int(places[0]), int(places[-1])
+        return pb.Points(
+            csr=pb.CsrMatrix(
+                columns=self.shape[1],
+                values=to_tensor(values.rows(first, last)),
+                column_indices=to_tensor(indices.rows(first, last)),
+                row_starts=to_tensor(places - places[0]),
+            )
+        )
+
+    def read(self, start: int, stop: int) -> bytes:
+        """A piece of the points' bytes, in the order of an upload."""
+        pieces = []
+        begins = 0
+        for part in self._parts:
+            first, last = max(start - begins, 0), min(stop - begins, part.bytes)
+            if first < last:
+                pieces.append(part.read(first, last))
+            begins += part.bytes
+        return b"".join(pieces)
+
+    def batches(self, most_bytes: int, most_rows: int) -> Iterator[tuple[int, int]]:
+        """Ranges of rows of at most ``most_bytes`` each, but at least one row."""
+        rows = self.shape[0]
+        if self.is_sparse:
+            values, indices, starts = self._parts
+            begins = starts.array.astype(np.int64) * (values.dtype.itemsize + indices.dtype.itemsize)
+            begins += np.arange(rows + 1) * starts.dtype.itemsize
+        else:
+            begins = np.arange(rows + 1, dtype=np.int64) * (self.shape[1] * self._parts[0].dtype.itemsize)
+        start = 0
+        while start < rows:
+            fits = int(np.searchsorted(begins, begins[start] + most_bytes, side="right")) - 1
+            stop = min(rows, start + most_rows, max(start + 1, fits))
+            yield start, stop
+            start = stop
+
+
+def _dense(X: Any) -> NDArray[Any]:
+    """An array of numbers with two dimensions."""
+    # pandas and its like; the import is not needed for that.
+    array = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
+    if array.dtype.kind == "O":
+        # Columns of several types, or None among the values: NaN, which the server refuses with its place.
+        array = array.astype(np.float64)
+    if array.ndim != 2:
+        raise ValueError(f"X must have two dimensions, points and features. Got {array.ndim} instead.")
+    _sent_dtype(array.dtype)
+    return np.asarray(array)
+
+
+def _canonical(X: Any) -> Any:
+    """A sparse matrix in compressed rows, sorted, without duplicates."""
+    if len(X.shape) != 2:
+        raise ValueError(f"X must have two dimensions, points and features. Got {len(X.shape)} instead.")
+    # The type first: adding up duplicates as booleans or small integers would not add.
+    matrix = X.astype(_sent_dtype(X.dtype), copy=False).tocsr()
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
+def _sent_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind not in "fiub":
+        raise TypeError(f"X must hold real numbers. Got {dtype} instead.")
+    if dtype.kind == "f":
+        return _FLOAT64 if dtype.itemsize >= 8 else _FLOAT32
+    return _FLOAT64 if dtype.itemsize > 2 else _FLOAT32

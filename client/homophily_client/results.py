@@ -1,0 +1,341 @@
+"""What the service answers, as plain values: they can be kept, compared, pickled and printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client.errors import JobFailed, from_job
+from homophily_client.records import Record, computed
+from homophily_client.tensors import DTYPES
+
+
+def _shape(message: dataset_pb2.Dataset) -> Any:
+    return getattr(message.shape, message.shape.WhichOneof("layout") or "dense")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Record, of=dataset_pb2.Dataset):
+    """Points that were uploaded."""
+
+    name: str
+    points: int = computed(lambda message: _shape(message).rows, "shape")
+    dimensions: int = computed(lambda message: _shape(message).columns, "shape")
+    is_sparse: bool = computed(lambda message: message.shape.HasField("csr"), "shape")
+    dtype: str = computed(lambda message: DTYPES[_shape(message).data_type].name, "shape")
+    #: Of the points' bytes, in hexadecimal digits.
+    sha256: str = computed(lambda message: message.sha256.hex(), "sha256")
+    size_bytes: int
+    create_time: datetime
+    description: str
+
+
+@dataclass(frozen=True)
+class Graph(Record, of=model_pb2.GraphSummary):
+    """The graph of a model or an embedding."""
+
+    #: SHA-256 of the project, the points and the graph's parameters.
+    digest: str
+    #: Whether it existed already, so that no neighbours had to be searched for.
+    reused: bool
+    edges: int
+    #: The share of true neighbours that the search found.
+    recall: float
+    components: int
+
+
+@dataclass(frozen=True)
+class Trace(Record, of=model_pb2.Trace):
+    """The optimiser's steps, the start first. Long traces are thinned out."""
+
+    iterations: tuple[int, ...]
+    energies: tuple[float, ...]
+    #: Relative to the start's.
+    gradient_norms: tuple[float, ...]
+    #: Energy evaluations so far.
+    evaluations: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReliabilityBin(Record, of=model_pb2.ReliabilityBin):
+    """Answers of about the same confidence."""
+
+    #: The mean of the largest probability.
+    confidence: float
+    #: The share of right answers.
+    accuracy: float
+    points: int
+
+
+def _rows(counts: Any) -> tuple[tuple[int, ...], ...]:
+    width = round(len(counts) ** 0.5)
+    return tuple(tuple(counts[row * width : (row + 1) * width]) for row in range(width))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record, of=model_pb2.Evaluation):
+    """How well the answers agree with labels that were held back."""
+
+    #: The number of labels compared with.
+    points: int
+    error_rate: float
+    #: Points by true class (row) and answer (column), in the order of the model's classes. Labels of other classes are
+    #: counted as wrong, but not listed. Empty for more than 100 classes.
+    confusion: tuple[tuple[int, ...], ...] = computed(lambda message: _rows(message.confusion), "confusion")
+    #: Probabilities against facts; empty for a model that is not calibrated.
+    reliability: tuple[ReliabilityBin, ...]
+
+
+@dataclass(frozen=True)
+class Trial(Record, of=model_pb2.Trial):
+    """Parameters that a search tried."""
+
+    number: int
+    #: 1: the graph and IRR, 2: ERR.
+    stage: int
+    graph: dict[str, Any]
+    solver: dict[str, Any]
+    #: The share of wrong answers among the held-out labels; None if the trial was not started.
+    error_rate: float | None
+    #: The mean log-loss of these answers.
+    score: float | None
+    seconds: float
+    #: Whether it was stopped early, or not started.
+    pruned: bool
+    #: The number of answers that the error rate and the score are means of.
+    held_out: int
+
+
+@dataclass(frozen=True)
+class Search(Record, of=model_pb2.SearchSummary):
+    """The search that found a model's parameters."""
+
+    trials: tuple[Trial, ...]
+    #: The number of the trial whose parameters were taken; None if time ran out first.
+    best: int | None
+
+
+@dataclass(frozen=True)
+class Model(Record, of=model_pb2.Model):
+    """A fitted model; ``Client.read_solution`` and ``Client.predict`` give its answers."""
+
+    name: str
+    #: The dataset it was fitted on; may be deleted by now.
+    dataset: str
+    job: str
+    #: The model whose labels were changed to make this one; None for a fit.
+    parent_model: str | None
+    #: The classes, sorted.
+    classes: tuple[str, ...] | tuple[int, ...]
+    points: int
+    dimensions: int
+    labelled: int
+    #: The parameters that were given, by the core's names.
+    graph_parameters: dict[str, Any]
+    solver_parameters: dict[str, Any]
+    graph: Graph
+    energy: float
+    iterations: int
+    evaluations: int
+    #: The engine that computed the relationships; empty for IRR.
+    engine: str
+    #: The share of wrong answers among the validation labels, if there were any.
+    error_rate: float | None
+    #: By phase: load, graph, solve, calibrate, save.
+    seconds: dict[str, float]
+    calibrated: bool
+    create_time: datetime
+    #: For people, such as "2 components have no label".
+    warnings: tuple[str, ...]
+    size_bytes: int
+    #: None for IRR.
+    trace: Trace | None
+    #: The answers compared with the validation labels, and with the test labels.
+    validation: Evaluation | None
+    test: Evaluation | None
+    #: The search that found the parameters, if there was one.
+    search: Search | None
+    #: The peak memory of the process that fitted it.
+    peak_memory_bytes: int
+    #: What it was computed on, such as cpu, and the versions of the software by package.
+    device: str
+    software: dict[str, str]
+    #: Where it was imported from; None if it was fitted here.
+    source: str | None
+
+
+def _pairs(links: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((link.first, link.second) for link in links)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkCounts(Record, of=embedding_pb2.LinkSummary):
+    """The number of links, and of those that are not obeyed; ``Client.read_embedding`` lists them."""
+
+    #: With those that stand for labels and those of earlier embeddings.
+    must: int
+    cannot: int
+    #: Must-links whose points are apart on the map, and cannot-links whose points are together there.
+    violated_must: int
+    violated_cannot: int
+    #: Must-links between clusters, and cannot-links within one.
+    divided_must: int
+    joined_cannot: int
+    #: The first 100 violated ones of each kind.
+    listed_must: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.must), "violated")
+    listed_cannot: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.cannot), "violated")
+
+
+@dataclass(frozen=True)
+class Embedding(Record, of=embedding_pb2.Embedding):
+    """A map of points; ``Client.read_embedding`` gives its coordinates, clusters and links."""
+
+    name: str
+    #: May be deleted by now.
+    dataset: str
+    job: str
+    points: int
+    components: int
+    #: 0 if none were asked for.
+    clusters: int
+    create_time: datetime
+    #: The embedding that this one continues; None if it started afresh.
+    parent_embedding: str | None
+    #: The model whose points and graph were used, if any.
+    model: str | None
+    dimensions: int
+    labelled: int
+    #: The parameters that were given, by the core's names.
+    graph_parameters: dict[str, Any]
+    solver_parameters: dict[str, Any]
+    graph: Graph
+    links: LinkCounts
+    energy: float
+    iterations: int
+    evaluations: int
+    #: The engine that computed the relationships.
+    engine: str
+    #: By phase: load, graph, solve, cluster, save.
+    seconds: dict[str, float]
+    #: For people, such as links that contradict each other.
+    warnings: tuple[str, ...]
+    size_bytes: int
+    trace: Trace | None
+    #: The peak memory of the process that made it.
+    peak_memory_bytes: int
+    #: What it was computed on, such as cpu, and the versions of the software by package.
+    device: str
+    software: dict[str, str]
+
+
+class JobState(StrEnum):
+    """The state of a job; equal to its lower-case word."""
+
+    UNSPECIFIED = "unspecified"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    #: For jobs of its own, such as the trials of a search.
+    WAITING = "waiting"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+    @classmethod
+    def of(cls, message: Any) -> JobState:
+        """Read the state of a job or an event."""
+        name = job_pb2.JobState.Name(message.state) if message.state in job_pb2.JobState.values() else ""
+        return cls(name.removeprefix("JOB_STATE_").lower() or "unspecified")
+
+
+@dataclass(frozen=True)
+class Progress(Record, of=job_pb2.Progress):
+    """How far a job is."""
+
+    phase: str
+    iteration: int
+    #: 0 where it is not known.
+    max_iterations: int
+    energy: float | None
+    error_rate: float | None
+    #: The share of the work that is done, roughly.
+    fraction: float
+    #: In a search: the trials so far, the most that there will be, and the lowest error rate among them.
+    trials: int
+    max_trials: int
+    best_error_rate: float | None
+    #: Relative to the start's.
+    gradient_norm: float | None
+    #: Energy evaluations so far.
+    evaluations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEvent(Record, of=job_pb2.JobEvent):
+    """Something that happened to a job."""
+
+    sequence: int
+    time: datetime
+    state: JobState = computed(JobState.of, "state")
+    attempt: int
+    #: None when only the state changed.
+    progress: Progress | None
+    #: For people, such as why the job went back to the queue.
+    message: str
+
+
+def _model(job: job_pb2.Job) -> Model | None:
+    outcome = job.WhichOneof("outcome")
+    made = getattr(getattr(job, outcome), "model", None) if outcome else None
+    return None if made is None else Model.from_message(made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Record, of=job_pb2.Job):
+    """A job as it was when last seen."""
+
+    name: str
+    #: fit, transduce, embed, import, or trial for a part of a search.
+    kind: str
+    state: JobState = computed(JobState.of, "state")
+    priority: int
+    #: The number of jobs that will be started before this one.
+    queue_position: int
+    attempt: int
+    max_attempts: int
+    progress: Progress | None
+    #: What a fit, a transduction or an import made.
+    model: Model | None = computed(_model, "fit", "transduce", "imported")
+    #: The number of points whose class a transduction has changed.
+    changed_points: int | None = computed(
+        lambda job: job.transduce.changed_points if job.HasField("transduce") else None, "transduce"
+    )
+    embedding: Embedding | None = computed(
+        lambda job: Embedding.from_message(job.embed.embedding) if job.HasField("embed") else None, "embed"
+    )
+    #: What a part of a search has tried.
+    trials: tuple[Trial, ...] = computed(lambda job: tuple(map(Trial.from_message, job.trial.trials)), "trial")
+    #: Why it failed.
+    error: JobFailed | None = computed(
+        lambda job: from_job(job.name, job.error) if job.HasField("error") else None, "error"
+    )
+    create_time: datetime
+    start_time: datetime | None
+    finish_time: datetime | None
+    #: Seconds that an attempt may take.
+    time_limit: float
+    request_id: str
+    cancel_requested: bool
+    last_sequence: int
+    tracking_run: str
+    #: Where people find that run.
+    tracking_url: str
+    #: The job of the search that a trial belongs to.
+    parent_job: str | None

@@ -1,0 +1,165 @@
+"""Values of parameters in messages, by the core's names, with every field checked.
+
+The API checks requests with this module and never computes, so the core is not imported here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+
+from homophily_client._pb import embedding_pb2
+from homophily_client._pb import model_pb2 as pb
+from homophily_client.words import words
+from homophily_service.contract.parameters import (
+    ERR_ONLY,
+    GRAPH,
+    MAP,
+    SEARCHED,
+    SEARCHED_IN_GRAPHS,
+    SOLVER,
+    Group,
+    Parameter,
+    Shares,
+)
+from homophily_service.errors import InvalidRequest
+
+
+def choices(row: Parameter, message: Message | type[Message]) -> dict[Any, int]:
+    """The words of a parameter that is an enum, with their numbers."""
+    return words(message.DESCRIPTOR.fields_by_name[row.field_name].enum_type)
+
+
+def given(group: Group, message: Message, place: str) -> dict[str, Any]:
+    """What a message sets, by the core's names, checked."""
+    return {row.name: _value(row, message, place) for row in group if _is_given(row, message)}
+
+
+def set_value(group: Group, message: Message, name: str, value: Any) -> None:
+    """Set a parameter in a message."""
+    row = group[name]
+    setattr(message, row.field_name, choices(row, message)[value] if row.type is str else value)
+
+
+def _is_given(row: Parameter, message: Message) -> bool:
+    if row.type is str:
+        return bool(getattr(message, row.field_name))
+    return message.HasField(row.field_name)
+
+
+def _value(row: Parameter, message: Message, place: str) -> Any:
+    value, where = getattr(message, row.field_name), f"{place}.{row.field_name}"
+    if row.type is str:
+        found = [word for word, number in choices(row, message).items() if number == value]
+        if not found:
+            raise InvalidRequest(where, f"{value} is not known")
+        return found[0]
+    if row.type is Shares:
+        return _shares(value, where)
+    if row.type is not bool:
+        _check_range(row, value, where)
+    return value
+
+
+def _check_range(row: Parameter, value: float, where: str) -> None:
+    if row.low is None:
+        check_positive(value, where)
+    elif row.high < math.inf:
+        check_between(value, row.low, row.high, where)
+    elif not (math.isfinite(value) and value >= row.low):
+        finite = " and finite" if row.type is float else ""
+        raise InvalidRequest(where, f"must be at least {row.low}{finite}; got {value}")
+
+
+def check_between(value: float, low: float, high: float, where: str) -> None:
+    """Refuse a number outside of a range."""
+    if not low <= value <= high:
+        raise InvalidRequest(where, f"must be between {low} and {high}; got {value}")
+
+
+def check_positive(value: float, where: str) -> None:
+    """Refuse a number that is not positive and finite."""
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidRequest(where, f"must be positive and finite; got {value}")
+
+
+def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str) -> dict[str, Any]:
+    """All parameters of :class:`homophily.KNNGraph`, defaults filled in: they are part of a stored graph's digest."""
+    parameters = {row.name: row.default for row in GRAPH} | {"metric": "cosine" if is_sparse else "euclidean"}
+    parameters |= given(GRAPH, message, field)
+    if parameters["weights"] == "fixed" and parameters["sigma_x"] is None:
+        raise InvalidRequest(f"{field}.sigma_x", "must be given with fixed weights")
+    if parameters["space"] != "input" and is_sparse:
+        raise InvalidRequest(f"{field}.space", "must be input for sparse points")
+    if parameters["space"] == "input" and parameters["n_directions"] is not None:
+        raise InvalidRequest(f"{field}.n_directions", "must be given only with space principal or whitened")
+    return parameters
+
+
+def solver_parameters(
+    message: pb.SolverParameters, field: str, *, n_classes: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The method, and the parameters of :class:`homophily.IRRClassifier` or :class:`homophily.ERRClassifier`."""
+    parameters = {"class_prior": None} | given(SOLVER, message, field)
+    method = parameters.pop("method", SOLVER["method"].default)
+    if method == "irr":
+        for name in ERR_ONLY:
+            if name in parameters:
+                raise InvalidRequest(f"{field}.{name}", "is a parameter of ERR, but the method is IRR")
+        # Not refused: it says nothing where there are no relationships.
+        parameters.pop("multiclass", None)
+        if parameters.get("tol") == 0:
+            raise InvalidRequest(f"{field}.tolerance", "must be positive and finite; got 0.0")
+    if "relationship_neighbors" in parameters:
+        for name in ("power", "repulsion"):
+            if parameters.get(name, 1) != 1:
+                raise InvalidRequest(f"{field}.{name}", "must be 1 with relationship_neighbors")
+    shares = parameters["class_prior"]
+    if isinstance(shares, np.ndarray) and n_classes is not None and len(shares) != n_classes:
+        where = f"{field}.class_prior.shares.values"
+        raise InvalidRequest(where, f"must be {n_classes} numbers, one per class; got {len(shares)}")
+    return method, parameters
+
+
+def embedding_parameters(message: embedding_pb2.EmbeddingParameters, field: str) -> dict[str, Any]:
+    """Parameters of a map, but for those of its graph and its shape."""
+    return given(MAP, message, field)
+
+
+def set_parameters(found: dict[str, Any], graph: pb.GraphParameters, solver: pb.SolverParameters) -> None:
+    """Set in messages what a search has found or tried."""
+    for name in SEARCHED:
+        if found.get(name) is not None:
+            if name in SEARCHED_IN_GRAPHS:
+                set_value(GRAPH, graph, name, found[name])
+            else:
+                set_value(SOLVER, solver, name, found[name])
+
+
+def field_of(parameter: str) -> str:
+    """Where a parameter of the core is in a request, for its errors; "solver" if it is not there."""
+    for group, place in ((GRAPH, "graph"), (SOLVER, "solver"), (MAP, "solver")):
+        if parameter in group.names():
+            return f"{place}.{group[parameter].field_name}"
+    return {
+        "n_components": "n_components",
+        "n_clusters": "n_clusters",
+        "must_link": "links.must",
+        "cannot_link": "links.cannot",
+        "X": "points",
+        "y": "labels",
+        "sample_weight": "labels.weights",
+    }.get(parameter, "solver")
+
+
+def _shares(message: pb.ClassPrior, where: str) -> Any:
+    source = message.WhichOneof("source")
+    if source != "shares":
+        return "estimate" if message.estimate else None
+    shares = np.array(message.shares.values)
+    if not (np.isfinite(shares).all() and np.all(shares > 0) and abs(shares.sum() - 1.0) <= 1e-6):
+        raise InvalidRequest(f"{where}.shares.values", "must be positive numbers with sum 1")
+    return shares
