@@ -17,8 +17,7 @@ import pytest
 
 import homophily_service
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
-from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName, ProjectName, check_id
-from homophily_service.errors import InvalidRequest
+from homophily_client.names import DatasetName, EmbeddingName, InvalidName, JobName, ModelName, ProjectName, check_id
 
 from .fuzz import DESCRIPTOR, TEXTS, X, fuzz
 from .serving import PATIENCE, PROGRAM, Project, Service, chunk, refusal, running, start
@@ -140,7 +139,7 @@ def test_an_id_is_taken_only_if_it_is_safe_in_a_path() -> None:
     def accepted(parse: Callable[[str], str], text: str) -> bool:
         try:
             return parse(text) == text
-        except InvalidRequest:
+        except InvalidName:
             return False
 
     for _ in range(100_000):
@@ -163,8 +162,8 @@ def test_a_name_is_of_its_own_collection() -> None:
         name = kind("p", "x")
         assert kind.parse(str(name), "field") == name
         for other in set(kinds) - {kind}:
-            with pytest.raises(InvalidRequest):
+            with pytest.raises(InvalidName):
                 other.parse(str(name), "field")
         for wrong in (f"{name}/", f"/{name}", f"{name}/x", str(name).upper(), f" {name}", f"{name}\n"):
-            with pytest.raises(InvalidRequest):
+            with pytest.raises(InvalidName):
                 kind.parse(wrong, "field")

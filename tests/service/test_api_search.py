@@ -21,7 +21,7 @@ U = 300
 
 
 def message_of(client: Client, model: Model) -> model_pb2.Model:
-    return client._stub.GetModel(model_pb2.GetModelRequest(name=model.name)).model
+    return client._connection.call("GetModel", model_pb2.GetModelRequest(name=model.name)).model
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ def test_spaces_and_warm_starts_are_asked_for_by_their_names(run: Run, files: Pa
     assert mapped["embedding"]["graph_parameters"] == {"space": "principal"}
     options = ["--search", "--trials", "6", "--vary", "space,lambda2", "--warm-start"]
     search = run("fit", "points", "--labels", "few.npy", *options, "--json").json["model"]["search"]
-    assert len({trial["graph_parameters"]["space"] for trial in search["trials"]}) > 1
+    assert len({trial["graph"]["space"] for trial in search["trials"]}) > 1
     refused = run("fit", "points", "--labels", "few.npy", "--warm-start", code=2)
     assert "--warm-start and --vary are of a --search" in refused.err
 
@@ -205,7 +205,7 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
     refused(
         2, "Error: graph.n_neighbors: must be between", "fit", "points", "--labels", "few.npy", "--n-neighbors", "0"
     )
-    refused(2, "Error: method must be one of 'err', 'irr'", "fit", "points", "--labels", "few.npy", "--method", "x")
+    refused(2, "Error: --method must be one of irr, err", "fit", "points", "--labels", "few.npy", "--method", "x")
     refused(2, "Error: Labels are needed", "fit", "points")
     refused(2, "Error: there-is-none.csv: there is no such file", "fit", "there-is-none.csv", "--labels", "few.npy")
     refused(2, "--label-column needs a file", "fit", "points", "--label-column", "kind")
@@ -216,7 +216,7 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
     refused(2, "must be one of datasets/ID", "delete", "points")
     refused(2, "datasets/points exists", "upload", "points.npy")
     refused(2, "--state must be one of queued", "jobs", "--state", "asleep")
-    refused(2, "--withdraw must be whole numbers", "transduce", "points", "--withdraw", "a")
+    refused(2, "--withdraw must be integers", "transduce", "points", "--withdraw", "a")
     refused(4, "models/none does not exist", "predict", "none", "new.npy")
     refused(4, "jobs/none does not exist", "watch", "none")
     assert "No such option" in run("jobs", "--nope", code=2).err

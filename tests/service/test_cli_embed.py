@@ -134,7 +134,7 @@ def test_mistakes_are_told_before_the_work(run: Run, folder: Path, monkeypatch: 
     refused("there is no folder none", "--out", "none/map.csv")
     refused("when the map is there", "--out", "map.csv", "--detach")
     refused("must be two points", "--must-link", "0")
-    refused("--closure must be true or false, or two-class", "--closure", "maybe")
+    refused("--closure must be one of false, true, two-class", "--closure", "maybe")
     refused("n_clusters must be a number, 'suggest' or None", "--n-clusters", "many")
     refused("n_clusters must be at least 2", "--n-clusters", "0")
     refused("links.must[0].second: must be between 0 and 59; got 60", "--must-link", "0,60")

@@ -218,7 +218,14 @@ def test_right_answers_are_dark_on_the_diagonal(classes: int) -> None:
     names = [str(one) for one in range(classes)]
 
     def dark(confusion: tuple[tuple[int, ...], ...]) -> NDArray[np.intp]:
-        found = picture(confusion_matrix(Evaluation(5 * classes, 0.0, confusion, ()), names, "test", "about"))
+        found = picture(
+            confusion_matrix(
+                Evaluation(points=5 * classes, error_rate=0.0, confusion=confusion, reliability=()),
+                names,
+                "test",
+                "about",
+            )
+        )
         places = np.argwhere((found[:, :, 2] > 80) & (found[:, :, 0] < 20))
         # Without the bar that explains the colours, to the right.
         return places[places[:, 1] < 0.6 * found.shape[1]]
@@ -230,7 +237,7 @@ def test_right_answers_are_dark_on_the_diagonal(classes: int) -> None:
 
 
 def test_a_class_without_labels_and_labels_of_other_classes_are_drawn() -> None:
-    evaluation = Evaluation(7, 0.4, ((3, 0, 0), (0, 0, 0), (1, 0, 1)), ())
+    evaluation = Evaluation(points=7, error_rate=0.4, confusion=((3, 0, 0), (0, 0, 0), (1, 0, 1)), reliability=())
     picture(confusion_matrix(evaluation, ["a", "b", "c"], "validation", "about"))
     scores, _ = solved(40, 3)
     picture(score_histogram(scores, np.zeros(40, dtype=np.int32), ["a", "b", "c"], "about"))
@@ -251,7 +258,7 @@ def test_scores_that_are_all_the_same_are_drawn() -> None:
 
 
 def trial(number: int, error: float | None, stage: int = 2, *, pruned: bool = False, **solver: Any) -> Trial:
-    return Trial(number, stage, {}, solver, error, error, 0.1, pruned)
+    return Trial(number, stage, {}, solver, error, error, 0.1, pruned, 10)
 
 
 def test_the_surface_needs_parameters_that_were_varied() -> None:

@@ -93,8 +93,7 @@ def test_one_tracker_has_the_turn_until_it_is_gone(database: Database) -> None:
         assert mine.is_mine()
         theirs = Turn(other)
         assert not theirs.is_mine()
-    # Postgres notices the end of a session a little later.
-    eventually(theirs.is_mine)
+    assert theirs.is_mine()
     theirs.close()
     other.close()
 

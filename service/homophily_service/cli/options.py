@@ -14,7 +14,7 @@ import typer
 from homophily_client.options import GraphOptions, MapOptions, SolverOptions
 from homophily_service.cli.failures import INTERRUPTED, WrongInput
 from homophily_service.cli.screen import say
-from homophily_service.contract.parameters import GRAPH, MAP, SEARCHED, SOLVER, Parameter, Shares
+from homophily_service.contract.parameters import GRAPH, MAP, SEARCHED, SOLVER, Group, Parameter, Shares
 
 if TYPE_CHECKING:
     from homophily_client import Client
@@ -192,7 +192,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             given = {field.name: values.pop(field.name) for field in fields(group)}
             if group in _TABLES:
-                given = {row.name: _parsed(row, given[row.name]) for row in _TABLES[group]}
+                given = {row.name: _parsed(_TABLES[group], row, given[row.name]) for row in _TABLES[group]}
             values[name] = group(**given)
         try:
             function(**values)
@@ -230,18 +230,26 @@ def _spread(group: Any) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _parsed(row: Parameter, value: Any) -> Any:
+def _parsed(group: Group, row: Parameter, value: Any) -> Any:
     """The value of an option that was given as a word."""
     option = f"--{row.name.replace('_', '-')}"
     if value is None or row.type in _METAVARS:
         return value
     if row.type is Shares:
         return value if value == "estimate" else numbers(value, float, option)
-    if row.type is str and (row.name != "closure" or value.lower() not in ("true", "false")):
-        return value
-    if value.lower() not in ("true", "false"):
-        raise WrongInput(f"{option} must be true or false. Got {value!r} instead.")
-    return value.lower() == "true"
+    known = {"true": True, "false": False} if row.type is bool else _words(group, row)
+    if value.lower() not in known:
+        raise WrongInput(f"{option} must be one of {', '.join(known)}. Got {value!r} instead.")
+    return known[value.lower()]
+
+
+def _words(group: Group, row: Parameter) -> dict[str, Any]:
+    # Only where such an option is given: the protos take a while to load.
+    from homophily_client._pb import embedding_pb2, model_pb2
+    from homophily_service.contract.values import choices
+
+    message = getattr(model_pb2, group.message, None) or getattr(embedding_pb2, group.message)
+    return {str(word).lower(): word for word in choices(row, message)}
 
 
 def numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]:

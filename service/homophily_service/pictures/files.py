@@ -40,7 +40,8 @@ def plot_map(found: Map, path: Path | str, labels: Any = None, *, title: str = "
     Pictures need ``pip install 'homophily[plot]'``, pages nothing.
     """
     path = _checked(path, (*PICTURES, *PAGES))
-    known = None if labels is None else labels_by_point(labels, len(_coordinates(found)))
+    count = len(_coordinates(found))
+    known = None if labels is None else labels_by_point(labels, count)
     drawing = to_draw(title, found, known)
     path.write_bytes((map_picture if path.suffix.lower() in PICTURES else map_page)(drawing))
 

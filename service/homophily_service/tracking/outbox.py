@@ -128,8 +128,10 @@ class Turn:
             os.close(self._file)
             self._file = None
         if self._connection is not None:
-            # Not back to the pool, where the session would keep the lock.
             with suppress(exc.SQLAlchemyError):
+                # Postgres notices the end of a session a little later.
+                self._connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
+                # Not back to the pool, where a session that could not unlock would keep the lock.
                 self._connection.invalidate()
             self._connection.close()
             self._connection = None
