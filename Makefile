@@ -14,7 +14,7 @@ FLAGS ?=
 $(VENV)/.dev: pyproject.toml client/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[dev]'
-	$(BIN)/python -m homophily_service.warm
+	$(BIN)/python -m homophily_service.jobs.warm
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -22,7 +22,7 @@ from benchmarks.report import Options, Report, Row
 from benchmarks.service import Service, serving
 from homophily import ERRClassifier, KNNGraph
 from homophily_client import Client
-from homophily_service.store.database import Database
+from homophily_service.storage.database import Database
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 QUICK_SIZES = (1_000, 3_000)

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.link_sets import LARGE, PAPER_MAPS, SMALL, Problem, draw, one_nn_error, problem
 from benchmarks.measure import timed
 from benchmarks.report import Options, Report, Row
-from homophily_service.maps import make_embedding
+from homophily_service.jobs.maps import make_embedding
 
 BARS = {
     "iris": {100: 2.3, 500: 0.3},

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.measure import cpu_timed, forget_peak, isolated, peak_memory, warm_up
 from benchmarks.report import Options, Report
 from homophily import ERRClassifier, HomophilyWarning, IRRClassifier, KNNGraph
-from homophily_service.estimates import Cost, fit_cost
+from homophily_service.jobs.estimates import Cost, fit_cost
 
 MIB = 1 << 20
 

@@ -25,7 +25,7 @@ from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy, violated_links
 from homophily.solve.nonlinear_cg import State
 from homophily.supervision.links import Links, close_links
-from homophily_service.maps import make_embedding
+from homophily_service.jobs.maps import make_embedding
 
 PAPER = {"repulsion": 1.0, "closure": False, "link_edges": 0.0, "link_loss": "squared", "continuation": 1.0}
 

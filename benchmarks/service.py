@@ -34,9 +34,9 @@ from homophily_client import Client
 from homophily_client._pb import homophily_service_pb2_grpc, job_pb2, model_pb2, points_pb2
 from homophily_client.names import JobName, new_id
 from homophily_client.tensors import to_tensor
-from homophily_service.processes import keep_freed_memory
-from homophily_service.queue import FINAL, NewJob, Queue
-from homophily_service.store.database import Database
+from homophily_service.runtime.processes import keep_freed_memory
+from homophily_service.storage.database import Database
+from homophily_service.storage.queue import FINAL, NewJob, Queue
 
 CLIENTS = 8
 PREDICT = "/homophily.v1.HomophilyService/Predict"

@@ -18,8 +18,8 @@ from benchmarks.measure import timed
 from benchmarks.report import Options, Report
 from benchmarks.service import serving
 from homophily_client import Client, Search
-from homophily_service.store.database import Database
-from homophily_service.store.tables import jobs
+from homophily_service.storage.database import Database
+from homophily_service.storage.tables import jobs
 
 WORKERS = (1, 3)
 POINTS, TRIALS = 4_000, 16

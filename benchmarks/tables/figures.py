@@ -16,7 +16,7 @@ from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.run import Options
 from benchmarks.tables.sections import PICTURES
 from homophily import SpectralEmbedding
-from homophily_service.maps import make_embedding
+from homophily_service.jobs.maps import make_embedding
 
 TABLE = "figures"
 SURFACE_LINKS, MAP_LINKS = 250, 100

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from homophily_client.points import Points
-from homophily_service.arrays import Limits, from_points, parts_of
+from homophily_service.contract.arrays import Limits, from_points, parts_of
 
 LIMITS = Limits(points=10**9, dimensions=10**9, bytes=10**12)
 

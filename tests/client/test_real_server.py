@@ -38,13 +38,13 @@ from homophily_client import (
     points,
     words,
 )
-from homophily_service.store.database import Database
-from homophily_service.tokens import Tokens
+from homophily_service.storage.database import Database
+from homophily_service.storage.tokens import Tokens
 
 SERVE = """
 import json, sys
 from homophily_service.api.server import run_server
-from homophily_service.settings import load_settings
+from homophily_service.runtime.settings import load_settings
 
 settings = load_settings(**json.loads(sys.argv[1]))
 run_server(settings, lambda server: print(server.port, flush=True))

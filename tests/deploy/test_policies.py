@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from homophily_service.predictor import BASE_BYTES, LOADED
-from homophily_service.queue import FAILED, QUEUED, RUNNING, NewJob, Queue
-from homophily_service.settings import Settings, load_settings
+from homophily_service.predictor.process import BASE_BYTES, LOADED
+from homophily_service.runtime.settings import Settings, load_settings
+from homophily_service.storage.queue import FAILED, QUEUED, RUNNING, NewJob, Queue
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -340,7 +340,7 @@ def test_keda_counts_the_jobs_that_want_a_worker(tmp_path: Path) -> None:
     from sqlalchemy import text
 
     from homophily_client.names import JobName
-    from homophily_service.store.database import Database
+    from homophily_service.storage.database import Database
 
     (trigger,) = one("cpu", "ScaledObject", "homophily-worker")["spec"]["triggers"]
     database = Database(f"sqlite:///{tmp_path / 'queue.db'}")

@@ -7,12 +7,12 @@ import pytest
 
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client.names import DatasetName, JobName
-from homophily_service.errors import LimitExceeded
-from homophily_service.queue import NewJob
-from homophily_service.settings import Settings
-from homophily_service.uploads import publish_dataset
-from homophily_service.worker.compute import compute
-from homophily_service.worker.protocol import Task
+from homophily_service.contract.errors import LimitExceeded
+from homophily_service.contract.tasks import Task
+from homophily_service.jobs.compute import compute
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.queue import NewJob
+from homophily_service.storage.uploads import publish_dataset
 from homophily_service.worker.supervisor import Worker
 
 from .standin import counters

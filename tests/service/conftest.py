@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from homophily_service.settings import Settings, load_settings
+from homophily_service.runtime.settings import Settings, load_settings
 
 from .commands import run  # noqa: F401
 from .databases import (  # noqa: F401

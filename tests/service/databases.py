@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from homophily_service.store.database import Database
-from homophily_service.store.tables import metadata
+from homophily_service.storage.database import Database
+from homophily_service.storage.tables import metadata
 
 from .serving import PATIENCE, eventually
 

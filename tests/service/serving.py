@@ -30,8 +30,8 @@ from scipy.sparse import csr_array
 
 from homophily_client._pb import dataset_pb2, embedding_pb2, homophily_service_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
-from homophily_service.settings import Settings, load_settings
-from homophily_service.stores import Stores
+from homophily_service.runtime.settings import Settings, load_settings
+from homophily_service.storage.stores import Stores
 
 DESCRIPTOR = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"]
 SERVICE = DESCRIPTOR.full_name
@@ -44,8 +44,8 @@ MIB = 1 << 20
 PROGRAM = """
 import json
 from homophily_service.api.server import run_server
-from homophily_service.logs import start_logging
-from homophily_service.settings import load_settings
+from homophily_service.runtime.logs import start_logging
+from homophily_service.runtime.settings import load_settings
 
 settings = load_settings()
 start_logging(settings.log_level)

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2
 
 from homophily_client._pb import dataset_pb2, job_pb2
 from homophily_service.api.server import Server
-from homophily_service.errors import FailedPrecondition
-from homophily_service.settings import load_settings
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.runtime.settings import load_settings
 
 from .serving import DESCRIPTOR, PATIENCE, SERVICE, Project, Service, eventually, open_stores, refusal
 

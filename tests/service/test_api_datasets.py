@@ -22,10 +22,10 @@ from homophily_client.names import DatasetName
 from homophily_service.api.access import caller
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.threads import FairThreads
-from homophily_service.errors import LimitExceeded, NotFound, ServiceError, Unavailable
-from homophily_service.settings import load_settings
-from homophily_service.stores import Stores
-from homophily_service.uploads import Uploads
+from homophily_service.contract.errors import LimitExceeded, NotFound, ServiceError, Unavailable
+from homophily_service.runtime.settings import load_settings
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import Uploads
 
 from .serving import (
     PATIENCE,

@@ -20,15 +20,15 @@ from sqlalchemy import insert, select, update
 
 from homophily_client._pb import dataset_pb2
 from homophily_client.names import JobName, ModelName
-from homophily_service.errors import Unavailable
-from homophily_service.janitor import BLOCKED, sweep
-from homophily_service.queue import NewJob
-from homophily_service.settings import Settings
-from homophily_service.store import identity
-from homophily_service.store.database import Database
-from homophily_service.store.tables import resources, store
-from homophily_service.stores import Stores
-from homophily_service.uploads import Uploads
+from homophily_service.contract.errors import Unavailable
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage import identity
+from homophily_service.storage.database import Database
+from homophily_service.storage.queue import NewJob
+from homophily_service.storage.retention import BLOCKED, sweep
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.tables import resources, store
+from homophily_service.storage.uploads import Uploads
 
 from .serving import Project, eventually, open_stores, running
 

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from homophily_client._pb import dataset_pb2, model_pb2
 from homophily_client._pb import job_pb2 as pb
-from homophily_service.models import graph_digest
+from homophily_service.storage.models import graph_digest
 
 from .serving import (
     PATIENCE,

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from homophily_client._pb import job_pb2
 from homophily_client._pb import model_pb2 as pb
 from homophily_client.names import ModelName
-from homophily_service.models import CLASS_INDICES, SCORES
+from homophily_service.storage.models import CLASS_INDICES, SCORES
 
 from .serving import PATIENCE, Matrix, Project, Service, array_of, inline, labels_of, open_stores, refusal, values_of
 

@@ -23,7 +23,7 @@ from homophily_client._pb import job_pb2 as pb
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api.interceptors import TRANSIT_SECONDS, Observed
 from homophily_service.api.server import SECONDS_BETWEEN_PINGS, _options
-from homophily_service.settings import load_settings
+from homophily_service.runtime.settings import load_settings
 
 from .serving import (
     PATIENCE,

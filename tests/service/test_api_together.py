@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import pytest
 
-from homophily_service.api.together import Together
+from homophily_service.api.batch_loader import Together
 
 
 class Looks:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2
 
-from homophily_service.background import repeat
-from homophily_service.errors import DataLoss, Unavailable
+from homophily_service.contract.errors import DataLoss, Unavailable
+from homophily_service.runtime.background import repeat
 
 from .serving import PROGRAM, SERVICE, eventually, running
 
@@ -34,7 +34,7 @@ def test_any_error_is_logged_and_the_task_goes_on(caplog: pytest.LogCaptureFixtu
 ODD = """
 import os
 from homophily_service.api import server
-from homophily_service.store.database import Database
+from homophily_service.storage.database import Database
 
 def odd_sweep(*_):
     with open("sweeps", "a") as file:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from obstore.store import S3Store
 
-from homophily_service.errors import (
+from homophily_service.contract.errors import (
     AlreadyExists,
     DataLoss,
     FailedPrecondition,
@@ -29,8 +29,8 @@ from homophily_service.errors import (
     ServiceError,
     Unavailable,
 )
-from homophily_service.store import blob_bucket
-from homophily_service.store.blobs import Blobs
+from homophily_service.storage.blobs import bucket
+from homophily_service.storage.blobs.objects import Blobs
 
 PATH = "models/default/ab12"
 # Where the service puts objects, and therefore moves them away from.
@@ -408,7 +408,7 @@ def test_only_objects_in_places_of_the_service_are_moved(blobs: Blobs, path: str
 
 
 def test_a_large_file_is_copied_within_a_bucket_in_parts(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_bucket, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(bucket, "_COPY_BYTES", 1 << 20)
     store = Blobs(s3_url)
     large = {"large": RNG.random((3, 1 << 20))}
     store.write(OBJECT, large, {})
@@ -910,7 +910,7 @@ MEMORY_PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from homophily_service.store.blobs import Blobs
+from homophily_service.storage.blobs.objects import Blobs
 
 def private_memory():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Row, select, update
 
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ResourceName
-from homophily_service.errors import AlreadyExists, NotFound
-from homophily_service.store.catalog import Catalog
-from homophily_service.store.database import Database
-from homophily_service.store.tables import graphs
+from homophily_service.contract.errors import AlreadyExists, NotFound
+from homophily_service.storage.catalog import Catalog
+from homophily_service.storage.database import Database
+from homophily_service.storage.tables import graphs
 
 from .together import in_threads
 

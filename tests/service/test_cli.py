@@ -28,8 +28,8 @@ from typer.main import get_command
 
 from homophily_client import JobEvent, JobState
 from homophily_client._pb import job_pb2
-from homophily_service.cli.following import Pace
 from homophily_service.cli.main import app
+from homophily_service.cli.progress import Pace
 
 from .commands import Run, environment
 from .serving import Project, Service, eventually

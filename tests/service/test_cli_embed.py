@@ -17,8 +17,8 @@ from pyarrow import parquet
 from homophily_client import Map
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.links import read_links
-from homophily_service.pictures.canvas import colours
-from homophily_service.pictures.maps import map_page, map_picture, to_draw
+from homophily_service.plots.canvas import colours
+from homophily_service.plots.maps import map_page, map_picture, to_draw
 
 from .commands import Run
 

@@ -16,12 +16,12 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import exc, func, insert, inspect, make_url, select, text
 
 from homophily_client.names import JobName, new_id
-from homophily_service.errors import FailedPrecondition, Unavailable
-from homophily_service.queue import NewJob, Queue
-from homophily_service.store import database as database_module
-from homophily_service.store.database import Database, now
-from homophily_service.store.tables import graphs, metadata
-from homophily_service.tokens import Tokens
+from homophily_service.contract.errors import FailedPrecondition, Unavailable
+from homophily_service.storage import database as database_module
+from homophily_service.storage.database import Database, now
+from homophily_service.storage.queue import NewJob, Queue
+from homophily_service.storage.tables import graphs, metadata
+from homophily_service.storage.tokens import Tokens
 
 from .databases import Postgres
 from .together import eventually, in_processes, in_threads
@@ -315,7 +315,7 @@ def test_threads_may_migrate_at_once(empty_url: str) -> None:
 
 
 MIGRATE = """
-from homophily_service.store.database import Database
+from homophily_service.storage.database import Database
 
 database = Database(sys.argv[1])
 begin()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from homophily_service import demo
+from homophily_service.cli import demonstration as demo
 
 from .serving import descendants
 
@@ -70,7 +70,7 @@ def test_the_service_of_a_demonstration_that_fails_is_stopped(tmp_path: Path) ->
 
 def test_the_demonstration_runs_and_err_beats_irr(tmp_path: Path) -> None:
     # Fewer draws: here it shall end well, not impress.
-    program = "from homophily_service import demo; demo.DRAWS = 1; from homophily_service.cli import main; main()"
+    program = "from homophily_service.cli import demonstration, main; demonstration.DRAWS = 1; main()"
     ended = subprocess.run(
         [sys.executable, "-c", program, "demo", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )

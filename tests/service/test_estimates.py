@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from homophily_client._pb import job_pb2, model_pb2
-from homophily_service.errors import LimitExceeded
-from homophily_service.estimates import Cost, check_cost, estimate, fit_cost
+from homophily_service.contract.errors import LimitExceeded
+from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
 
 from .serving import Project, refusal
 
@@ -79,7 +79,7 @@ def test_a_computing_process_gets_no_more_memory_than_its_limit() -> None:
     program = """
 import numpy as np
 from pathlib import Path
-from homophily_service.processes import limit_memory
+from homophily_service.runtime.processes import limit_memory
 limit_memory(1 << 30)
 np.ones(1 << 26)
 try:

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from homophily_client.names import ModelName
 from homophily_service.cli.main import app
-from homophily_service.errors import DataLoss, NotFound
-from homophily_service.janitor import sweep
-from homophily_service.settings import Settings, load_settings
-from homophily_service.stores import Stores
-from homophily_service.uploads import Uploads
+from homophily_service.contract.errors import DataLoss, NotFound
+from homophily_service.runtime.settings import Settings, load_settings
+from homophily_service.storage.retention import sweep
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import Uploads
 
 ARRAYS = {"points": np.eye(3)}
 TOKEN = "0123456789abcdef0123456789abcdef"

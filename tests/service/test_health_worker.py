@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from homophily_service.cli.main import app
-from homophily_service.cli.operating import READY, SILENT
+from homophily_service.cli.store import READY, SILENT
 
 Answering = Callable[[str], str]
 

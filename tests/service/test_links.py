@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from homophily_client._pb import embedding_pb2 as pb
-from homophily_service.embeddings import Given, load_embedding, save_embedding
-from homophily_service.errors import DataLoss, InvalidRequest
-from homophily_service.links import (
+from homophily_service.contract.errors import DataLoss, InvalidRequest
+from homophily_service.contract.links import (
     Links,
     check_closure,
     each_once,
@@ -24,7 +23,8 @@ from homophily_service.links import (
     read_links,
     without,
 )
-from homophily_service.store.blobs import Blobs
+from homophily_service.storage.blobs.objects import Blobs
+from homophily_service.storage.embeddings import Given, load_embedding, save_embedding
 
 from .serving import links_of
 

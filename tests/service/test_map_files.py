@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from pyarrow import parquet
 
 from homophily_client import Map
-from homophily_service.pictures.files import plot_map, write_map
+from homophily_service.plots.files import plot_map, write_map
 
 
 def test_a_map_is_written_into_files(tmp_path: Path) -> None:

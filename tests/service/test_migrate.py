@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from homophily_client import Client
 from homophily_service.cli.main import app
-from homophily_service.errors import FailedPrecondition, Unavailable
-from homophily_service.store.database import Database
+from homophily_service.contract.errors import FailedPrecondition, Unavailable
+from homophily_service.storage.database import Database
 
 from .databases import Postgres
 from .serving import PATIENCE, running

@@ -36,13 +36,13 @@ from homophily_client._pb import homophily_service_pb2 as service_pb2
 from homophily_client._pb import job_pb2
 from homophily_client.names import JobName, new_id
 from homophily_service.api.metrics import LATE_SECONDS, EndedJobs, ServiceMetrics
-from homophily_service.devices import Devices
-from homophily_service.errors import FailedPrecondition
-from homophily_service.queue import FINAL, QUEUED, RUNNING, WAITING, NewJob, Queue
-from homophily_service.settings import load_settings
-from homophily_service.store.database import Database
-from homophily_service.stores import Stores
-from homophily_service.telemetry import STOP_SECONDS, Traces, is_traceparent, start_traces
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.runtime.devices import Devices
+from homophily_service.runtime.settings import load_settings
+from homophily_service.runtime.telemetry import STOP_SECONDS, Traces, is_traceparent, start_traces
+from homophily_service.storage.database import Database
+from homophily_service.storage.queue import FINAL, QUEUED, RUNNING, WAITING, NewJob, Queue
+from homophily_service.storage.stores import Stores
 from homophily_service.worker.metrics import WorkerMetrics
 from homophily_service.worker.supervisor import Worker
 
@@ -351,7 +351,7 @@ def counted(jobs: EndedJobs) -> float:
 
 def test_every_ended_job_is_counted_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     from homophily_service.api import metrics
-    from homophily_service.store.tables import jobs as table
+    from homophily_service.storage.tables import jobs as table
 
     monkeypatch.setattr(metrics, "ROWS_AT_ONCE", 2)
     queue, jobs = Queue(database), EndedJobs(database)

@@ -14,11 +14,11 @@ from PIL import Image
 
 from homophily_client._pb import embedding_pb2, model_pb2
 from homophily_client.results import Evaluation, ReliabilityBin, Search, Trial
-from homophily_service.pictures import embedding_pictures, model_pictures
-from homophily_service.pictures.answers import confusion_matrix, reliability_diagram, score_histogram
-from homophily_service.pictures.canvas import percent, words
-from homophily_service.pictures.fits import error_surface
-from homophily_service.pictures.report import Table, report_page
+from homophily_service.plots import embedding_pictures, model_pictures
+from homophily_service.plots.answers import confusion_matrix, reliability_diagram, score_histogram
+from homophily_service.plots.canvas import percent, words
+from homophily_service.plots.fits import error_surface
+from homophily_service.plots.report import Table, report_page
 
 ODD = ["$x_1$", "<b>&amp;</b>", "a_b^{c", "\\$5\\frac", "日本語", "tab\tand\nline", "", "ß" * 80, "$", "{}%"]
 

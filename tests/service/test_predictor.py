@@ -15,11 +15,11 @@ import pytest
 from homophily import IRRClassifier, KNNGraph
 from homophily_client._pb import model_pb2
 from homophily_client.names import ModelName
-from homophily_service.api.predictors import _Predictor
-from homophily_service.arrays import Limits
-from homophily_service.frames import DROPPED, ERROR, SUCCESS
-from homophily_service.predictor import Call, Desk, ModelCache
-from homophily_service.settings import Settings
+from homophily_service.contract.arrays import Limits
+from homophily_service.contract.frames import DROPPED, ERROR, SUCCESS
+from homophily_service.predictor.pool import _Predictor
+from homophily_service.predictor.process import Call, Desk, ModelCache
+from homophily_service.runtime.settings import Settings
 
 from .serving import Project, Service, eventually, inline, open_stores, refusal, running
 

@@ -13,9 +13,12 @@ import pytest
 from sqlalchemy import Connection, Row, event, text, update
 
 from homophily_client.names import JobName, ModelName, new_id
-from homophily_service import queue as queue_module
-from homophily_service.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound, Unavailable
-from homophily_service.queue import (
+from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound, Unavailable
+from homophily_service.storage import database as database_module
+from homophily_service.storage import queue as queue_module
+from homophily_service.storage.catalog import Catalog
+from homophily_service.storage.database import Database
+from homophily_service.storage.queue import (
     CANCELLED,
     FAILED,
     FINAL,
@@ -29,10 +32,7 @@ from homophily_service.queue import (
     NewJob,
     Queue,
 )
-from homophily_service.store import database as database_module
-from homophily_service.store.catalog import Catalog
-from homophily_service.store.database import Database
-from homophily_service.store.tables import jobs
+from homophily_service.storage.tables import jobs
 
 from .together import eventually, in_processes, in_threads
 
@@ -742,8 +742,8 @@ def test_many_threads_claim_each_job_once(queue: Queue) -> None:
 
 WORK = """
 import time
-from homophily_service.queue import Queue
-from homophily_service.store.database import Database
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.database import Database
 
 queue = Queue(Database(sys.argv[1]))
 begin()

@@ -13,13 +13,13 @@ from sqlalchemy import select, update
 
 from homophily_client._pb import dataset_pb2
 from homophily_client.names import DatasetName
-from homophily_service.errors import LimitExceeded
-from homophily_service.quotas import stored_bytes
-from homophily_service.settings import load_settings
-from homophily_service.store.database import Database
-from homophily_service.store.tables import uploads
-from homophily_service.stores import Stores
-from homophily_service.uploads import Uploads
+from homophily_service.contract.errors import LimitExceeded
+from homophily_service.runtime.settings import load_settings
+from homophily_service.storage.database import Database
+from homophily_service.storage.quotas import stored_bytes
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.tables import uploads
+from homophily_service.storage.uploads import Uploads
 
 from .serving import Project, bytes_of, refusal, start
 

@@ -28,8 +28,8 @@ from homophily_service.api import server as server_module
 from homophily_service.api.audit import note, start_audit
 from homophily_service.api.server import Server
 from homophily_service.api.tls import Certificates, server_credentials
-from homophily_service.errors import FailedPrecondition
-from homophily_service.settings import load_settings
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.runtime.settings import load_settings
 
 from .certificates import Certificate, authority, signed_by
 from .commands import Run

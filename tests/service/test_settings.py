@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import make_url
 
-from homophily_service.cli.serving import show_config
-from homophily_service.settings import Settings, load_settings
-from homophily_service.store.database import Database
+from homophily_service.cli.serve import show_config
+from homophily_service.runtime.settings import Settings, load_settings
+from homophily_service.storage.database import Database
 
 URL = "postgresql+psycopg://homophily:hunter2@database/homophily"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
-from homophily_service.errors import FailedPrecondition
-from homophily_service.worker.compute import compute
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.jobs.compute import compute
 from homophily_service.worker.supervisor import Worker, _task
 
 from .serving import Project, Service, labels_of, running

@@ -25,10 +25,10 @@ import json, sys, tempfile
 import numpy as np
 from homophily.supervision.labels import encode_labels
 from homophily_client._pb import model_pb2
-from homophily_service.embeddings import Given, load_embedding, save_embedding
-from homophily_service.links import Links, links_of_labels
+from homophily_service.storage.embeddings import Given, load_embedding, save_embedding
+from homophily_service.contract.links import Links, links_of_labels
 from homophily_service.contract.labels import check_two_classes, class_values, classes_of, read_labels
-from homophily_service.store.blobs import Blobs
+from homophily_service.storage.blobs.objects import Blobs
 
 classes = json.loads(sys.argv[1])
 values = model_pb2.ClassValues(strings=model_pb2.StringValues(values=classes))

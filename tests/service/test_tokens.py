@@ -7,9 +7,9 @@ import time
 import pytest
 from sqlalchemy import text
 
-from homophily_service.errors import InvalidRequest, NotFound, Unauthenticated
-from homophily_service.store.database import Database
-from homophily_service.tokens import EVERY_PROJECT, PREFIX, Tokens
+from homophily_service.contract.errors import InvalidRequest, NotFound, Unauthenticated
+from homophily_service.storage.database import Database
+from homophily_service.storage.tokens import EVERY_PROJECT, PREFIX, Tokens
 
 
 @pytest.fixture

@@ -19,15 +19,15 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from homophily import ERRClassifier, KNNGraph
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import JobName
-from homophily_service.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound
-from homophily_service.models import load_model
-from homophily_service.settings import Settings
-from homophily_service.stores import Stores
+from homophily_service.contract.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound
+from homophily_service.contract.tasks import Task
+from homophily_service.jobs import import_
+from homophily_service.jobs.compute import compute
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.models import load_model
+from homophily_service.storage.stores import Stores
 from homophily_service.tracking.mlflow_models import log_model
 from homophily_service.tracking.place import Place, connect
-from homophily_service.worker import importing
-from homophily_service.worker.compute import compute
-from homophily_service.worker.protocol import Task
 
 # MLflow's own: of types that it could not check, and of what it is built on.
 pytestmark = pytest.mark.filterwarnings(
@@ -189,10 +189,10 @@ def test_the_folder_of_a_killed_download_is_removed_and_that_of_a_living_one_sta
         (folder / "homophily" / "points.npy").write_bytes(bytes(1000))
     descriptor = os.open(alive, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    importing.remove_abandoned(worker.settings)
+    import_.remove_abandoned(worker.settings)
     assert not dead.exists()
     assert (alive / "homophily" / "points.npy").exists()
     os.close(descriptor)
-    importing.remove_abandoned(worker.settings)
+    import_.remove_abandoned(worker.settings)
     assert not alive.exists()
-    importing.remove_abandoned(worker.settings.model_copy(update={"data_dir": Path("nowhere")}))
+    import_.remove_abandoned(worker.settings.model_copy(update={"data_dir": Path("nowhere")}))

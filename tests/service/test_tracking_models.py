@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily_service.errors import DataLoss, FailedPrecondition
+from homophily_service.contract.errors import DataLoss, FailedPrecondition
 from homophily_service.tracking import mlflow_models
 from homophily_service.tracking.artifact import read_parts
 from homophily_service.tracking.mlflow_models import DATA, load_model, save_model

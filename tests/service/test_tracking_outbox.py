@@ -15,10 +15,10 @@ from sqlalchemy import Row
 
 from homophily_client.names import JobName, new_id
 from homophily_service.api import server
-from homophily_service.errors import FailedPrecondition
-from homophily_service.queue import NewJob, Queue
-from homophily_service.settings import Settings
-from homophily_service.store.database import Database
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.database import Database
+from homophily_service.storage.queue import NewJob, Queue
 from homophily_service.tracking.outbox import MOST_ATTEMPTS, Outbox, Turn
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.records import KINDS

@@ -12,14 +12,14 @@ import pytest
 from homophily.selection.search import default_trials
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName, JobName, ModelName, new_id
-from homophily_service import queue
-from homophily_service.arrays import shape_of
-from homophily_service.queue import NewJob
-from homophily_service.settings import Settings
+from homophily_service.contract.arrays import shape_of
+from homophily_service.contract.tasks import Task
+from homophily_service.jobs.compute import compute
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage import queue
+from homophily_service.storage.queue import NewJob
 from homophily_service.tracking.place import connect
 from homophily_service.tracking.tracker import Tracker
-from homophily_service.worker.compute import compute
-from homophily_service.worker.protocol import Task
 
 # MLflow's own: of types that it could not check, and of what it is built on.
 pytestmark = pytest.mark.filterwarnings(

@@ -19,18 +19,18 @@ from sqlalchemy import Boolean, Float, Integer, LargeBinary, MetaData, Table, fu
 
 from homophily_client._pb import dataset_pb2, job_pb2
 from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName, new_id
-from homophily_service import processes
 from homophily_service.api.messages import job_message
-from homophily_service.arrays import parts_from_points, shape_of
-from homophily_service.errors import Unavailable
-from homophily_service.queue import FINAL, QUEUED, SUCCEEDED, NewJob, Queue
-from homophily_service.settings import load_settings
-from homophily_service.store import database as database_module
-from homophily_service.store.catalog import Catalog
-from homophily_service.store.database import Database
-from homophily_service.store.tables import metadata
-from homophily_service.stores import Stores
-from homophily_service.uploads import publish_dataset
+from homophily_service.contract.arrays import parts_from_points, shape_of
+from homophily_service.contract.errors import Unavailable
+from homophily_service.runtime import processes
+from homophily_service.runtime.settings import load_settings
+from homophily_service.storage import database as database_module
+from homophily_service.storage.catalog import Catalog
+from homophily_service.storage.database import Database
+from homophily_service.storage.queue import FINAL, QUEUED, SUCCEEDED, NewJob, Queue
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.tables import metadata
+from homophily_service.storage.uploads import publish_dataset
 from homophily_service.worker.supervisor import Worker
 
 from .samples import make

@@ -21,7 +21,7 @@ from sqlalchemy import Row
 from homophily_client._pb.job_pb2 import FitResult
 from homophily_client._pb.model_pb2 import Model
 from homophily_client.names import ModelName
-from homophily_service import queue
+from homophily_service.storage import queue
 
 from ..service.databases import Postgres
 from .conftest import S3, MakeCluster

@@ -26,12 +26,12 @@ from sqlalchemy import Row
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_client.names import DatasetName, JobName, new_id
-from homophily_service import queue
-from homophily_service.arrays import parts_from_points, shape_of
-from homophily_service.queue import NewJob
-from homophily_service.settings import Settings
-from homophily_service.stores import Stores
-from homophily_service.uploads import publish_dataset
+from homophily_service.contract.arrays import parts_from_points, shape_of
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage import queue
+from homophily_service.storage.queue import NewJob
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import publish_dataset
 
 from ..service.serving import PRODUCTION
 from . import procfs

@@ -5,9 +5,9 @@ It ends with the thread that started it, so that nothing is left of a test run t
 
 import sys
 
-from homophily_service.logs import start_logging
-from homophily_service.processes import die_with_parent
-from homophily_service.settings import load_settings
+from homophily_service.runtime.logs import start_logging
+from homophily_service.runtime.processes import die_with_parent
+from homophily_service.runtime.settings import load_settings
 
 role, parent = sys.argv[1:]
 die_with_parent(int(parent))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 
 from homophily_client._pb import job_pb2
-from homophily_service import queue
+from homophily_service.storage import queue
 
 from .conftest import MakeCluster
 from .harness import endless_fit, eventually

@@ -20,8 +20,8 @@ import numpy as np
 
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import DatasetName, ModelName
-from homophily_service import queue
-from homophily_service.solutions import CLASS_INDICES, SCORES
+from homophily_service.storage import queue
+from homophily_service.storage.solutions import CLASS_INDICES, SCORES
 
 from .conftest import MakeCluster
 from .harness import CALL_SECONDS, PROJECT, Client, Cluster, clouds, code, fit_request, labels, points

@@ -7,7 +7,7 @@ import pytest
 from homophily.device.backend import get_backend
 from homophily.exceptions import DeviceUnavailableError
 from homophily_client._pb import job_pb2
-from homophily_service import queue
+from homophily_service.storage import queue
 
 from .conftest import MakeCluster
 from .harness import eventually, fit_request

@@ -9,8 +9,8 @@ from sqlalchemy import text
 from homophily_client._pb.job_pb2 import FitResult
 from homophily_client._pb.model_pb2 import Model
 from homophily_client.names import ModelName
-from homophily_service import queue
-from homophily_service.errors import Unavailable
+from homophily_service.contract.errors import Unavailable
+from homophily_service.storage import queue
 
 from . import procfs
 from .conftest import MakeCluster

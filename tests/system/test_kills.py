@@ -13,9 +13,9 @@ from sqlalchemy import select
 
 from homophily_client._pb import job_pb2
 from homophily_client.names import EmbeddingName, JobName, ModelName
-from homophily_service import queue
-from homophily_service.store.database import now
-from homophily_service.store.tables import jobs
+from homophily_service.storage import queue
+from homophily_service.storage.database import now
+from homophily_service.storage.tables import jobs
 
 from .conftest import MakeCluster
 from .harness import LEASE_SECONDS, Client, Cluster, clouds, embed_request, eventually, fit_request, labels, signal_to

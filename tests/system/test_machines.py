@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import select
 
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
-from homophily_service import queue
-from homophily_service.store.tables import graphs
+from homophily_service.storage import queue
+from homophily_service.storage.tables import graphs
 
 from ..service.databases import Postgres
 from ..service.mlflow_server import MlflowServer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from homophily_client._pb import model_pb2
-from homophily_service import queue
+from homophily_service.storage import queue
 
 from . import procfs
 from .conftest import MakeCluster

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from homophily_client._pb import job_pb2, model_pb2
-from homophily_service import queue
+from homophily_service.storage import queue
 
 from ..service.databases import Postgres
 from .conftest import S3, MakeCluster

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from homophily_client._pb import model_pb2
-from homophily_service import queue
+from homophily_service.storage import queue
 
 from .conftest import MakeCluster
 from .harness import PATIENCE, Client, clouds, code, eventually, fit_request, points, signal_to

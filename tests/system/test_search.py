@@ -7,7 +7,7 @@ import signal
 import time
 
 from homophily_client._pb import job_pb2, model_pb2
-from homophily_service import queue
+from homophily_service.storage import queue
 
 from .conftest import MakeCluster
 from .harness import Cluster, eventually, fit_request, signal_to

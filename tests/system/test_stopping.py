@@ -12,11 +12,12 @@ import pytest
 
 from homophily_client._pb import job_pb2
 from homophily_client.names import JobName
-from homophily_service import processes, queue
-from homophily_service.frames import frame, head
-from homophily_service.settings import Settings
-from homophily_service.stores import Stores
-from homophily_service.worker.protocol import Task
+from homophily_service.contract.frames import frame, head
+from homophily_service.contract.tasks import Task
+from homophily_service.runtime import processes
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage import queue
+from homophily_service.storage.stores import Stores
 
 from . import procfs
 from .conftest import MakeCluster

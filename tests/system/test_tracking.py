@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from homophily_client._pb import job_pb2, model_pb2
-from homophily_service import processes
-from homophily_service.settings import Settings
+from homophily_service.runtime import processes
+from homophily_service.runtime.settings import Settings
 
 from ..service.mlflow_server import MlflowServer
 from .conftest import MakeCluster

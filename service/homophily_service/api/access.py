@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from homophily_client.names import ResourceName
+from homophily_service.contract.errors import PermissionDenied
 from homophily_service.contract.names import parse_name, parse_project
-from homophily_service.errors import PermissionDenied
-from homophily_service.tokens import EVERY_PROJECT
+from homophily_service.storage.tokens import EVERY_PROJECT
 
 # The project that the caller's token opens; set by the authentication interceptor for each call.
 caller: ContextVar[str] = ContextVar("caller", default="")

@@ -19,8 +19,8 @@ from prometheus_client import Counter
 
 from homophily_service.api.access import Deed, this_deed
 from homophily_service.api.interceptors import Context, Interceptor, Observed
-from homophily_service.logs import JsonLines
-from homophily_service.settings import Settings
+from homophily_service.runtime.logs import JsonLines
+from homophily_service.runtime.settings import Settings
 
 _log = logging.getLogger("homophily.audit")
 _failures_log = logging.getLogger(__name__)

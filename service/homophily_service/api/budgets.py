@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, deque
 from contextvars import ContextVar
 
-from homophily_service.errors import LimitExceeded
+from homophily_service.contract.errors import LimitExceeded
 
 # Callers that were turned away are asked to try again after this many seconds.
 RETRY_SECONDS = 1.0

@@ -14,9 +14,9 @@ from homophily_client._pb import dataset_pb2 as pb
 from homophily_client.names import DatasetName
 from homophily_service.api.access import allowed_name, allowed_project, note_made
 from homophily_service.api.messages import next_page, page_limit, page_start
-from homophily_service.errors import InvalidRequest
-from homophily_service.stores import Stores
-from homophily_service.uploads import Upload, Uploads
+from homophily_service.contract.errors import InvalidRequest
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import Upload, Uploads
 
 T = TypeVar("T")
 

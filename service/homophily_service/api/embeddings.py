@@ -14,9 +14,12 @@ from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
 from homophily_service.contract.checks import map_shape
+from homophily_service.contract.errors import FailedPrecondition, InvalidRequest
 from homophily_service.contract.labels import read_labels
+from homophily_service.contract.links import check_closure, links_of_labels, read_links
 from homophily_service.contract.values import embedding_parameters
-from homophily_service.embeddings import (
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.embeddings import (
     CANNOT_LINKS,
     CLUSTERS,
     COORDINATES,
@@ -24,10 +27,7 @@ from homophily_service.embeddings import (
     VIOLATED_CANNOT_LINKS,
     VIOLATED_MUST_LINKS,
 )
-from homophily_service.errors import FailedPrecondition, InvalidRequest
-from homophily_service.links import check_closure, links_of_labels, read_links
-from homophily_service.settings import Settings
-from homophily_service.stores import Stores
+from homophily_service.storage.stores import Stores
 
 FIELDS = {
     pb.EMBEDDING_FIELD_UNSPECIFIED: COORDINATES,

@@ -27,7 +27,7 @@ from prometheus_client import Counter, Histogram
 from homophily_client.names import new_id
 from homophily_service.api.access import NEIGHBOURS, STRANGERS, Deed, caller, deed, this_deed
 from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
-from homophily_service.errors import (
+from homophily_service.contract.errors import (
     InternalError,
     InvalidRequest,
     LimitExceeded,
@@ -35,10 +35,10 @@ from homophily_service.errors import (
     Unauthenticated,
     Unavailable,
 )
-from homophily_service.logs import request_id, trace
-from homophily_service.settings import Settings
-from homophily_service.telemetry import is_traceparent
-from homophily_service.tokens import EVERY_PROJECT, Token, Tokens
+from homophily_service.runtime.logs import request_id, trace
+from homophily_service.runtime.settings import Settings
+from homophily_service.runtime.telemetry import is_traceparent
+from homophily_service.storage.tokens import EVERY_PROJECT, Token, Tokens
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from homophily_client.names import (
     ResourceName,
     new_id,
 )
-from homophily_service import queue
 from homophily_service.api.access import allowed_name, allowed_project, note_made
+from homophily_service.api.batch_loader import Together
 from homophily_service.api.embeddings import check_embed
 from homophily_service.api.messages import (
     KINDS,
@@ -36,24 +36,24 @@ from homophily_service.api.messages import (
     page_limit,
     page_start,
 )
-from homophily_service.api.together import Together
 from homophily_service.api.watcher import Watcher
-from homophily_service.arrays import Points, from_points, parts_from_points, shape_of
+from homophily_service.contract.arrays import Points, from_points, parts_from_points, shape_of
 from homophily_service.contract.checks import apart, check_registration, check_search
+from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
 from homophily_service.contract.labels import check_two_classes, read_labels, values_of
 from homophily_service.contract.names import check_id
 from homophily_service.contract.values import graph_parameters, solver_parameters
-from homophily_service.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
-from homophily_service.estimates import Cost, check_cost, estimate, fit_cost
-from homophily_service.logs import request_id, trace
-from homophily_service.processes import fair_memory, fair_threads
-from homophily_service.queue import NewJob
-from homophily_service.quotas import check_bytes
-from homophily_service.settings import Settings
-from homophily_service.sources import source_digest, source_name
-from homophily_service.stores import Stores
+from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
+from homophily_service.runtime.logs import request_id, trace
+from homophily_service.runtime.processes import fair_memory, fair_threads
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage import queue
+from homophily_service.storage.queue import NewJob
+from homophily_service.storage.quotas import check_bytes
+from homophily_service.storage.sources import source_digest, source_name
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import limits_of, publish_dataset
 from homophily_service.tracking.registry import URI
-from homophily_service.uploads import limits_of, publish_dataset
 
 LONGEST_WAIT = 60.0
 NO_TRACKING = "NO_TRACKING"

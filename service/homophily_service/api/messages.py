@@ -11,8 +11,8 @@ from sqlalchemy import Row
 
 from homophily_client._pb import job_pb2
 from homophily_client.names import JobName
-from homophily_service import queue
-from homophily_service.errors import InvalidRequest
+from homophily_service.contract.errors import InvalidRequest
+from homophily_service.storage import queue
 
 STATES = {
     queue.QUEUED: job_pb2.JOB_STATE_QUEUED,

@@ -16,12 +16,12 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Row, Select, func, select, tuple_
 
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
-from homophily_service.devices import Devices
-from homophily_service.errors import Unavailable
-from homophily_service.queue import QUEUED, RUNNING, SUCCEEDED
-from homophily_service.store.database import Database, now
-from homophily_service.store.tables import events, jobs
-from homophily_service.stores import Stores
+from homophily_service.contract.errors import Unavailable
+from homophily_service.runtime.devices import Devices
+from homophily_service.storage.database import Database, now
+from homophily_service.storage.queue import QUEUED, RUNNING, SUCCEEDED
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.tables import events, jobs
 from homophily_service.tracking.outbox import MOST_ATTEMPTS
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)

@@ -13,11 +13,11 @@ from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
-from homophily_service.api.predictors import Predictors
-from homophily_service.errors import FailedPrecondition, InvalidRequest
-from homophily_service.settings import Settings
-from homophily_service.solutions import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
-from homophily_service.stores import Stores
+from homophily_service.contract.errors import FailedPrecondition, InvalidRequest
+from homophily_service.predictor.pool import Predictors
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.solutions import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
+from homophily_service.storage.stores import Stores
 
 FIELDS = {
     model_pb2.SOLUTION_FIELD_CLASS_INDICES: CLASS_INDICES,

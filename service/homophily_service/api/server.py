@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, start_http_server
 
 from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc
 from homophily_service.api.audit import Audit, start_audit
+from homophily_service.api.batch_loader import Together
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
 from homophily_service.api.interceptors import (
@@ -33,23 +34,22 @@ from homophily_service.api.interceptors import (
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.metrics import ServiceMetrics
 from homophily_service.api.models import Models
-from homophily_service.api.predictors import Predictors
 from homophily_service.api.threads import FairThreads
 from homophily_service.api.tls import server_credentials
-from homophily_service.api.together import Together
 from homophily_service.api.tracing import Tracing
 from homophily_service.api.watcher import Watcher
-from homophily_service.background import repeat
-from homophily_service.errors import FailedPrecondition, Unavailable
-from homophily_service.janitor import sweep
-from homophily_service.job_errors import lost_too_often
-from homophily_service.processes import fair_threads, keep_freed_memory, keep_running
-from homophily_service.settings import MIB, Settings
-from homophily_service.store.database import Database
-from homophily_service.stores import Stores
-from homophily_service.telemetry import start_traces
+from homophily_service.contract.errors import FailedPrecondition, Unavailable
+from homophily_service.contract.job_errors import lost_too_often
+from homophily_service.predictor.pool import Predictors
+from homophily_service.runtime.background import repeat
+from homophily_service.runtime.processes import fair_threads, keep_freed_memory, keep_running
+from homophily_service.runtime.settings import MIB, Settings
+from homophily_service.runtime.telemetry import start_traces
+from homophily_service.storage.database import Database
+from homophily_service.storage.retention import sweep
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import Uploads
 from homophily_service.tracking.place import is_kept
-from homophily_service.uploads import Uploads
 
 _log = logging.getLogger(__name__)
 

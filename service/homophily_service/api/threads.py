@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from homophily_service.api.access import caller
-from homophily_service.tokens import EVERY_PROJECT
+from homophily_service.storage.tokens import EVERY_PROJECT
 
 T = TypeVar("T")
 Task = tuple["Future[Any]", Callable[[], Any]]

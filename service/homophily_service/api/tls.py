@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 
-from homophily_service.errors import FailedPrecondition
-from homophily_service.settings import Settings
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.runtime.settings import Settings
 
 _log = logging.getLogger(__name__)
 

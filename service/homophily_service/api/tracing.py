@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
 from homophily_service.api.interceptors import Context, Interceptor, Observed, metadata_of
-from homophily_service.logs import trace
-from homophily_service.telemetry import Span, Traces
+from homophily_service.runtime.logs import trace
+from homophily_service.runtime.telemetry import Span, Traces
 
 _UNTRACED = nullcontext()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from homophily_service.errors import Unavailable
-from homophily_service.queue import Queue
+from homophily_service.contract.errors import Unavailable
+from homophily_service.storage.queue import Queue
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from homophily_client.options import GraphOptions, MapOptions
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import JobOptions, Service, command
 from homophily_service.cli.screen import AsJson, print_json, say
-from homophily_service.cli.working import DATA_HELP, LabelsFile, Unlabelled, find_dataset, run_job
+from homophily_service.cli.submit import DATA_HELP, LabelsFile, Unlabelled, find_dataset, run_job
 
 if TYPE_CHECKING:
     from homophily_client import Client, Embedding, JobHandle
@@ -68,7 +68,7 @@ class MapOutput:
     def check(self) -> None:
         """Refuse what cannot be written: before the work, not after it."""
         from homophily_service.cli.maps import check_matplotlib
-        from homophily_service.pictures.files import PAGES, PICTURES, TABLES
+        from homophily_service.plots.files import PAGES, PICTURES, TABLES
 
         for path, suffixes in ((self.output, TABLES), (self.plot, PICTURES), (self.html, PAGES)):
             if path is not None and path.suffix.lower() not in suffixes:
@@ -84,8 +84,8 @@ class MapOutput:
 
     def write(self, client: Client, embedding: Embedding, labels: PointLabels | None) -> None:
         """Write the files; ``labels`` colour the points where no others are given."""
-        from homophily_service.cli.describing import short
-        from homophily_service.pictures.files import plot_map, write_map
+        from homophily_service.cli.show import short
+        from homophily_service.plots.files import plot_map, write_map
 
         found = client.read_embedding(embedding)
         known = None if labels is None else labels.checked(embedding.points, str(self.color_by)).by_point
@@ -182,8 +182,8 @@ def embedding(
     as_json: AsJson = False,
 ) -> None:
     """Show an embedding, and write it into files."""
-    from homophily_service.cli.describing import plain, print_embedding
     from homophily_service.cli.labels import read_labels
+    from homophily_service.cli.show import plain, print_embedding
 
     output.check()
     coloured = None if output.color_by is None else read_labels(output.color_by, unlabelled)

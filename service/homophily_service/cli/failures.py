@@ -14,7 +14,7 @@ def explained(error: Exception) -> tuple[str, int] | None:
     """The sentence and the code of an error; None for one that is a mistake of ours."""
     # Only here: this is loaded with every command, and gRPC takes a while.
     from homophily_client import errors as client
-    from homophily_service.errors import InvalidRequest, ServiceError
+    from homophily_service.contract.errors import InvalidRequest, ServiceError
 
     if isinstance(error, client.ClientError):
         return _sentence(error), _code(error)

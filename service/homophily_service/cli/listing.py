@@ -37,7 +37,7 @@ def jobs(
 ) -> None:
     """List jobs, newest first."""
     from homophily_client import JobState
-    from homophily_service.cli.describing import ago, plain, short, stage, took
+    from homophily_service.cli.show import ago, plain, short, stage, took
 
     words = [str(one) for one in JobState if one != JobState.UNSPECIFIED]
     for one in state or ():
@@ -55,7 +55,7 @@ def jobs(
 @command
 def job(*, name: JobArgument, service: Service, as_json: AsJson = False) -> None:
     """Show a job."""
-    from homophily_service.cli.describing import plain, print_job
+    from homophily_service.cli.show import plain, print_job
 
     with service.client() as client:
         found = client.job(name).info
@@ -71,9 +71,9 @@ def watch(*, name: JobArgument, service: Service, as_json: AsJson = False) -> No
 
     With --json, a line for each event, and one for the job at its end.
     """
-    from homophily_service.cli.describing import plain, short
-    from homophily_service.cli.following import Follower
-    from homophily_service.cli.working import print_outcome
+    from homophily_service.cli.progress import Follower
+    from homophily_service.cli.show import plain, short
+    from homophily_service.cli.submit import print_outcome
 
     with service.client() as client:
         found = client.job(name)
@@ -95,7 +95,7 @@ def watch(*, name: JobArgument, service: Service, as_json: AsJson = False) -> No
 @command
 def cancel(*, name: JobArgument, service: Service, as_json: AsJson = False) -> None:
     """Cancel a job: at once if it is queued, within seconds if it runs."""
-    from homophily_service.cli.describing import plain, print_job
+    from homophily_service.cli.show import plain, print_job
 
     with service.client() as client:
         found = client.job(name).cancel()
@@ -108,7 +108,7 @@ def cancel(*, name: JobArgument, service: Service, as_json: AsJson = False) -> N
 @command
 def models(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
     """List models, newest first."""
-    from homophily_service.cli.describing import ago, plain, short
+    from homophily_service.cli.show import ago, plain, short
 
     with service.client() as client:
         found = list(itertools.islice(client.list_models(), limit))
@@ -138,7 +138,7 @@ def model(
     as_json: AsJson = False,
 ) -> None:
     """Show a model."""
-    from homophily_service.cli.describing import plain, print_model
+    from homophily_service.cli.show import plain, print_model
 
     with service.client() as client:
         found = client.get_model(name)
@@ -151,7 +151,7 @@ def model(
 @command
 def datasets(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
     """List datasets, newest first."""
-    from homophily_service.cli.describing import ago, plain, short
+    from homophily_service.cli.show import ago, plain, short
 
     with service.client() as client:
         found = list(itertools.islice(client.list_datasets(), limit))
@@ -176,7 +176,7 @@ def datasets(*, limit: Limit = 20, service: Service, as_json: AsJson = False) ->
 @command
 def embeddings(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
     """List embeddings, newest first."""
-    from homophily_service.cli.describing import ago, plain, short
+    from homophily_service.cli.show import ago, plain, short
 
     with service.client() as client:
         found = list(itertools.islice(client.list_embeddings(), limit))

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from homophily_service.cli import answers, demonstrating, embedding, listing, operating, reporting, serving, working
+from homophily_service.cli import answers, demo, embedding, listing, report, serve, store, submit
 from homophily_service.cli.failures import explained
 from homophily_service.cli.screen import say
 
@@ -22,19 +22,19 @@ app = typer.Typer(
 )
 _RUN, _WORK, _LOOK = "Run the service", "Have it work", "Look and tidy up"
 for name, function, panel in (
-    ("demo", demonstrating.demo, _RUN),
-    ("serve", serving.serve, _RUN),
-    ("worker", serving.worker, _RUN),
-    ("tracker", serving.tracker, _RUN),
-    ("ui", serving.ui, _RUN),
-    ("migrate", operating.migrate, _RUN),
-    ("fsck", operating.fsck, _RUN),
-    ("health", serving.health, _RUN),
-    ("config", serving.show_config, _RUN),
-    ("upload", working.upload, _WORK),
-    ("fit", working.fit, _WORK),
-    ("transduce", working.transduce, _WORK),
-    ("import", working.import_model, _WORK),
+    ("demo", demo.demo, _RUN),
+    ("serve", serve.serve, _RUN),
+    ("worker", serve.worker, _RUN),
+    ("tracker", serve.tracker, _RUN),
+    ("ui", serve.ui, _RUN),
+    ("migrate", store.migrate, _RUN),
+    ("fsck", store.fsck, _RUN),
+    ("health", serve.health, _RUN),
+    ("config", serve.show_config, _RUN),
+    ("upload", submit.upload, _WORK),
+    ("fit", submit.fit, _WORK),
+    ("transduce", submit.transduce, _WORK),
+    ("import", submit.import_model, _WORK),
     ("embed", embedding.embed, _WORK),
     ("predict", answers.predict, _WORK),
     ("solution", answers.solution, _WORK),
@@ -47,12 +47,12 @@ for name, function, panel in (
     ("datasets", listing.datasets, _LOOK),
     ("embeddings", listing.embeddings, _LOOK),
     ("embedding", embedding.embedding, _LOOK),
-    ("report", reporting.report, _LOOK),
+    ("report", report.report, _LOOK),
     ("delete", listing.delete, _LOOK),
 ):
     app.command(name, rich_help_panel=panel)(function)
-app.add_typer(serving.token, name="token", rich_help_panel=_RUN)
-app.add_typer(operating.store, name="store", rich_help_panel=_RUN)
+app.add_typer(serve.token, name="token", rich_help_panel=_RUN)
+app.add_typer(store.store, name="store", rich_help_panel=_RUN)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from homophily_service.cli.failures import WrongInput
 
 def check_matplotlib(path: Path) -> None:
     """Refuse to write pictures where there is nothing to draw them with."""
-    from homophily_service.pictures.canvas import need_matplotlib
+    from homophily_service.plots.canvas import need_matplotlib
 
     try:
         need_matplotlib()

@@ -9,9 +9,9 @@ import numpy as np
 
 from homophily_client._pb import job_pb2
 from homophily_client._pb import model_pb2 as pb
+from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.parameters import ERR_ONLY, SEARCHED
 from homophily_service.contract.values import check_between, check_positive
-from homophily_service.errors import InvalidRequest
 
 MOST_COMPONENTS = 100
 MOST_TRIALS = 1000

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily_client._pb import model_pb2 as pb
-from homophily_service.errors import InvalidRequest, LimitExceeded
+from homophily_service.contract.errors import InvalidRequest, LimitExceeded
 
 # Python's own strings. In an array of one width, a long class would make thousands of short ones as long; and NumPy's
 # sort of its StringDType crashes the process for some orders.

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from homophily_client import names
 from homophily_client.names import InvalidName, ResourceName
-from homophily_service.errors import InvalidRequest
+from homophily_service.contract.errors import InvalidRequest
 
 Name = TypeVar("Name", bound=ResourceName)
 

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from homophily_client._pb import embedding_pb2
 from homophily_client._pb import model_pb2 as pb
 from homophily_client.words import words
+from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.parameters import (
     ERR_ONLY,
     GRAPH,
@@ -25,7 +26,6 @@ from homophily_service.contract.parameters import (
     Parameter,
     Shares,
 )
-from homophily_service.errors import InvalidRequest
 
 
 def choices(row: Parameter, message: Message | type[Message]) -> dict[Any, int]:

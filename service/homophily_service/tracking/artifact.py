@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
 from homophily_client._pb import model_pb2
 from homophily_client.names import ModelName
+from homophily_service.contract.errors import DataLoss, FailedPrecondition, NotFound
 from homophily_service.contract.labels import TEXT, classes_of
-from homophily_service.errors import DataLoss, FailedPrecondition, NotFound
-from homophily_service.models import Classifier
-from homophily_service.store.blobs import Blobs
-from homophily_service.stores import Stores
+from homophily_service.storage.blobs.objects import Blobs
+from homophily_service.storage.models import Classifier
+from homophily_service.storage.stores import Stores
 
 # To be raised when a reader of today would misread what is written; every version ever written stays readable.
 FORMAT = 1

@@ -32,8 +32,8 @@ import yaml
 from scipy import sparse
 
 from homophily_client._pb import model_pb2
-from homophily_service.models import Classifier
-from homophily_service.stores import Stores
+from homophily_service.storage.models import Classifier
+from homophily_service.storage.stores import Stores
 from homophily_service.tracking.artifact import Parts, parts_of, read_parts, stored_parts, write_parts
 
 if TYPE_CHECKING:

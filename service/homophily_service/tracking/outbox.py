@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, Row, exc, make_url, or_, select, text, update
 
-from homophily_service import queue
-from homophily_service.store.database import Database
-from homophily_service.store.tables import jobs
+from homophily_service.storage import queue
+from homophily_service.storage.database import Database
+from homophily_service.storage.tables import jobs
 
 # A job that the tracker was lost to so often, killed or out of memory, is not sent again.
 MOST_ATTEMPTS = 3

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from homophily_service.errors import FailedPrecondition
-from homophily_service.settings import Settings
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

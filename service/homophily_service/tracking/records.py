@@ -13,12 +13,12 @@ from sqlalchemy import Row
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName
 from homophily_client.tensors import DTYPES
-from homophily_service import queue
+from homophily_service.contract.errors import NotFound, ServiceError
 from homophily_service.contract.names import parse_name
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
-from homophily_service.errors import NotFound, ServiceError
-from homophily_service.queue import Event
-from homophily_service.stores import Stores
+from homophily_service.storage import queue
+from homophily_service.storage.queue import Event
+from homophily_service.storage.stores import Stores
 
 KINDS = ("fit", "transduce", "embed")
 # Parameters that say how it was computed, not what.
@@ -274,7 +274,7 @@ def _complete_solver(
 ) -> dict[str, Any]:
     # Only here: the core takes seconds to load, and the tracker of an idle service shall be small.
     from homophily import ERRClassifier, IRRClassifier
-    from homophily_service.maps import complete_parameters
+    from homophily_service.jobs.maps import complete_parameters
 
     if isinstance(message, embedding_pb2.EmbeddingParameters):
         complete = complete_parameters(embedding_parameters(message, "solver"))

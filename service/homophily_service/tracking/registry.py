@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from homophily_client.names import DEFAULT_PROJECT, JobName
-from homophily_service.errors import InvalidRequest, NotFound
+from homophily_service.contract.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -33,8 +33,10 @@ from sqlalchemy import Row
 from homophily import HomophilyWarning
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DEFAULT_PROJECT, EmbeddingName, ModelName
-from homophily_service import queue
-from homophily_service.embeddings import (
+from homophily_service.contract.errors import DataLoss, NotFound
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage import queue
+from homophily_service.storage.embeddings import (
     CANNOT_LINKS,
     CLUSTERS,
     COORDINATES,
@@ -43,11 +45,9 @@ from homophily_service.embeddings import (
     VIOLATED_MUST_LINKS,
     load_embedding,
 )
-from homophily_service.errors import DataLoss, NotFound
-from homophily_service.models import load_graph
-from homophily_service.settings import Settings
-from homophily_service.solutions import CLASS_INDICES, SCORES
-from homophily_service.stores import Stores
+from homophily_service.storage.models import load_graph
+from homophily_service.storage.solutions import CLASS_INDICES, SCORES
+from homophily_service.storage.stores import Stores
 from homophily_service.tracking.outbox import Outbox
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.records import (
@@ -250,7 +250,7 @@ class Sender:
                 self.client.log_artifacts(run, folder, "pictures")
 
     def _draw(self, made: model_pb2.Model | embedding_pb2.Embedding) -> dict[str, bytes]:
-        from homophily_service.pictures import embedding_pictures, model_pictures
+        from homophily_service.plots import embedding_pictures, model_pictures
         from homophily_service.tracking.artifact import model_blob
 
         if isinstance(made, model_pb2.Model):

@@ -13,11 +13,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from homophily_service.errors import FailedPrecondition, Unavailable
-from homophily_service.logs import job_name, start_logging
-from homophily_service.processes import begin, limit_memory
-from homophily_service.settings import Settings
-from homophily_service.stores import Stores
+from homophily_service.contract.errors import FailedPrecondition, Unavailable
+from homophily_service.runtime.logs import job_name, start_logging
+from homophily_service.runtime.processes import begin, limit_memory
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.stores import Stores
 from homophily_service.tracking.outbox import MOST_ATTEMPTS, Outbox, Turn
 from homophily_service.tracking.place import Place, connect, is_installed, is_kept
 from homophily_service.tracking.records import KINDS

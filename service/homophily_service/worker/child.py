@@ -8,15 +8,15 @@ import os
 from homophily.device.backend import select_device
 from homophily.exceptions import DeviceUnavailableError
 from homophily_client._pb.job_pb2 import Progress
-from homophily_service.errors import InternalError, ServiceError
-from homophily_service.job_errors import job_error
-from homophily_service.logs import about, start_logging
-from homophily_service.processes import begin, fair_memory, fair_threads, limit_memory
-from homophily_service.stores import Stores
-from homophily_service.warm import warm_up, warm_up_maps
-from homophily_service.worker.compute import KINDS, compute
-from homophily_service.worker.importing import remove_abandoned
-from homophily_service.worker.protocol import ERROR, PROGRESS, READY, SUCCESS, WAIT, Task, Waiting
+from homophily_service.contract.errors import InternalError, ServiceError
+from homophily_service.contract.job_errors import job_error
+from homophily_service.contract.tasks import ERROR, PROGRESS, READY, SUCCESS, WAIT, Task, Waiting
+from homophily_service.jobs.compute import KINDS, compute
+from homophily_service.jobs.import_ import remove_abandoned
+from homophily_service.jobs.warm import warm_up, warm_up_maps
+from homophily_service.runtime.logs import about, start_logging
+from homophily_service.runtime.processes import begin, fair_memory, fair_threads, limit_memory
+from homophily_service.storage.stores import Stores
 
 # A little only: jobs must not starve where calls keep the cores busy.
 NICENESS = 3

@@ -14,8 +14,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from homophily_service.api.metrics import DeviceMetrics
-from homophily_service.errors import FailedPrecondition
-from homophily_service.settings import Settings
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.runtime.settings import Settings
 from homophily_service.worker.supervisor import Worker
 
 _log = logging.getLogger(__name__)

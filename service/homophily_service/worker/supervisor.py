@@ -17,15 +17,15 @@ from typing import TypeVar
 
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import EmbeddingName, JobName, ModelName, ResourceName
-from homophily_service import processes
-from homophily_service.errors import LimitExceeded, ServiceError, TimeLimit, Unavailable
-from homophily_service.job_errors import job_error, lost_too_often
-from homophily_service.logs import about, start_logging
-from homophily_service.queue import Lease, LeaseLost, NewJob
-from homophily_service.settings import Settings
-from homophily_service.stores import Stores
-from homophily_service.telemetry import JobSpans, start_traces
-from homophily_service.worker.protocol import ERROR, READY, SUCCESS, WAIT, Task, Waiting
+from homophily_service.contract.errors import LimitExceeded, ServiceError, TimeLimit, Unavailable
+from homophily_service.contract.job_errors import job_error, lost_too_often
+from homophily_service.contract.tasks import ERROR, READY, SUCCESS, WAIT, Task, Waiting
+from homophily_service.runtime import processes
+from homophily_service.runtime.logs import about, start_logging
+from homophily_service.runtime.settings import Settings
+from homophily_service.runtime.telemetry import JobSpans, start_traces
+from homophily_service.storage.queue import Lease, LeaseLost, NewJob
+from homophily_service.storage.stores import Stores
 
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.worker.supervisor")

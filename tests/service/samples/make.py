@@ -17,12 +17,12 @@ import numpy as np
 
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName, new_id
-from homophily_service.models import load_model
-from homophily_service.queue import NewJob
-from homophily_service.settings import Settings, load_settings
-from homophily_service.uploads import publish_dataset
-from homophily_service.worker.compute import compute
-from homophily_service.worker.protocol import Task
+from homophily_service.contract.tasks import Task
+from homophily_service.jobs.compute import compute
+from homophily_service.runtime.settings import Settings, load_settings
+from homophily_service.storage.models import load_model
+from homophily_service.storage.queue import NewJob
+from homophily_service.storage.uploads import publish_dataset
 from homophily_service.worker.supervisor import Worker
 
 X = np.concatenate([np.random.default_rng(0).normal(place, 1.0, (30, 3)) for place in (-3.0, 3.0)])

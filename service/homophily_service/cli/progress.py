@@ -1,0 +1,208 @@
+"""A job's live progress, and what Ctrl-C does to it."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+import homophily_client as client
+from homophily_client import ClientError, Job, JobEvent, JobHandle, JobState
+from homophily_service.cli.failures import INTERRUPTED
+from homophily_service.cli.screen import err, percent, say
+from homophily_service.cli.show import clock, short
+
+
+class Pace:
+    """How long a job waits or runs, and how much longer it will.
+
+    What is left is told by how fast the phase goes, as phases differ too much: a phase that does not say how far it is
+    says nothing of the time left either.
+    """
+
+    def __init__(self) -> None:
+        self.began: datetime | None = None
+        self._state: JobState | None = None
+        self._phase: str | None = None
+        self._entered: tuple[datetime, float] | None = None
+        self._left: tuple[float, float] | None = None
+
+    def see(self, event: JobEvent) -> None:
+        """Take an event into account."""
+        if event.state != self._state:
+            self._state, self.began, self._phase = event.state, event.time, None
+        phase, fraction = (event.progress.phase, event.progress.fraction) if event.progress else (None, 0.0)
+        if phase != self._phase or self._entered is None:
+            self._phase, self._entered, self._left = phase, (event.time, fraction), None
+        elif event.progress is not None:
+            seconds, done = (event.time - self._entered[0]).total_seconds(), fraction - self._entered[1]
+            if seconds > 0 and done > 0:
+                self._left = (time.monotonic(), (1.0 - fraction) * seconds / done)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the job has been waiting or running."""
+        return 0.0 if self.began is None else max(0.0, (datetime.now(UTC) - self.began).total_seconds())
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until it ends, roughly, at most; None where nothing tells."""
+        if self._left is None:
+            return None
+        when, seconds = self._left
+        return max(0.0, seconds - (time.monotonic() - when))
+
+
+class _Clock(ProgressColumn):
+    """Time since the start, and time left."""
+
+    max_refresh = 0.2
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self.pace = pace
+
+    def render(self, task: Task) -> Text:  # noqa: ARG002
+        left = self.pace.left
+        return Text(clock(self.pace.elapsed) + ("" if left is None else f", ~{clock(left)} left"), "cyan")
+
+
+class Follower:
+    """Shows the events of a job: a bar on a terminal, a line for each phase elsewhere."""
+
+    def __init__(self, title: str = "", *, quiet: bool = False) -> None:
+        self.title, self.quiet = title, quiet
+        self.pace = Pace()
+        self.sequence = 0
+        self._last = ""
+        self._bar: Progress | None = None
+
+    def follow(self, job: JobHandle[Any]) -> None:
+        """Watch a job to its end."""
+        with self._display() as bar:
+            self._bar = bar if isinstance(bar, Progress) else None
+            task = self._bar.add_task(self._titled(str(job.state)), total=1.0, facts="") if self._bar else None
+            for event in job.watch(self.sequence):
+                self.sequence = event.sequence
+                self.pace.see(event)
+                if event.message and not self.quiet and not event.state.is_final:
+                    say(event.message[0].upper() + event.message[1:])
+                if self._bar is not None and task is not None:
+                    described = self._titled(_what(event))
+                    done = event.progress.fraction if event.progress is not None else None
+                    self._bar.update(task, description=described, completed=done, facts=_facts(event.progress))
+                elif not self.quiet:
+                    self._line(event)
+
+    def _display(self) -> AbstractContextManager[Any]:
+        if not err.is_terminal:
+            return nullcontext()
+        return Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=max(6, min(30, err.width - 62 - len(self.title)))),
+            TextColumn("{task.fields[facts]}", markup=False),
+            _Clock(self.pace),
+            console=err,
+            transient=True,
+        )
+
+    def _titled(self, what: str) -> str:
+        return f"{self.title}: {what}" if self.title else what
+
+    def _line(self, event: JobEvent) -> None:
+        what = _what(event)
+        if what != self._last:
+            say(self._titled(what))
+        self._last = what
+
+
+def follow_own(job: JobHandle[Any], *, quiet: bool = False, title: str = "", interrupted: bool = False) -> Job:
+    """Follow a job that this command has started. Ctrl-C cancels it; a second one leaves at once."""
+    try:
+        with _Cancelling(job) as cancelling:
+            if interrupted:
+                cancelling.begin()
+            Follower(title, quiet=quiet).follow(job)
+    except KeyboardInterrupt:
+        say("Left. The job is being cancelled.")
+        raise typer.Exit(INTERRUPTED) from None
+    if not cancelling.has_begun:
+        return job.info
+    if job.state == JobState.CANCELLED:
+        say(f"Job {short(job.name)} is cancelled.")
+    else:
+        say(f"Job {short(job.name)} had ended before: {job.state}.")
+    raise typer.Exit(INTERRUPTED)
+
+
+class _Cancelling:
+    """While this lasts, Ctrl-C has the job cancelled, and only the next one is a KeyboardInterrupt.
+
+    Watching goes on meanwhile: an exception that comes in the middle of gRPC's code may be lost there.
+    """
+
+    def __init__(self, job: JobHandle[Any]) -> None:
+        # Its own handle, so that what it hears does not replace what the watch has heard since.
+        self.job = copy.copy(job)
+        self.has_begun = False
+        self._thread = threading.Thread(target=self._cancel, daemon=True)
+
+    def __enter__(self) -> _Cancelling:
+        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        if self.has_begun:
+            # The job may have ended while it was asked to; what the thread says comes first.
+            self._thread.join(1.0)
+
+    def begin(self) -> None:
+        """Ask the service."""
+        self.has_begun = True
+        self._thread.start()
+
+    def _interrupted(self, *_: object) -> None:
+        if self.has_begun:
+            raise KeyboardInterrupt
+        self.begin()
+
+    def _cancel(self) -> None:
+        say(f"Cancelling job {short(self.job.name)} … (Ctrl-C again leaves at once)")
+        try:
+            self.job.cancel()
+        except ClientError as error:
+            say(f"The job could not be cancelled: {error.message}")
+
+
+def _what(event: JobEvent) -> str:
+    again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+    if event.state == JobState.RUNNING and event.progress is not None and event.progress.phase:
+        return event.progress.phase + again
+    return str(event.state) + again
+
+
+def _facts(progress: client.Progress | None) -> str:
+    if progress is None:
+        return ""
+    facts = []
+    if progress.max_trials:
+        facts.append(f"trial {progress.trials}/{progress.max_trials}")
+        if progress.best_error_rate is not None:
+            facts.append(f"best error {percent(progress.best_error_rate)}")
+    elif progress.max_iterations:
+        facts.append(f"{progress.iteration}/{progress.max_iterations}")
+    elif progress.iteration:
+        facts.append(str(progress.iteration))
+    if progress.energy is not None:
+        facts.append(f"energy {progress.energy:.5g}")
+    return "  ".join(facts)

@@ -1,0 +1,205 @@
+"""The command that writes pictures of a model or a map, and a page with all of them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from homophily_service.cli.failures import WrongInput
+from homophily_service.cli.options import Service, command
+from homophily_service.cli.screen import AsJson, print_json, say, tell
+
+if TYPE_CHECKING:
+    from homophily_client import Client, Embedding, Model
+    from homophily_service.plots.report import Table
+
+_BEST_TRIALS = 15
+# A map of 100,000 points takes a few seconds, and the job may have to wait.
+_MAP_SECONDS = 60.0
+_EMBEDDINGS_LOOKED_AT = 200
+
+
+@command
+def report(
+    *,
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model's or an embedding's short or full name, or embeddings/ID.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            file_okay=False,
+            rich_help_panel="Output",
+            help="Where the files are written; NAME-report if not given.",
+        ),
+    ] = None,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Write pictures of a model or an embedding, and a page with them and all that is known of it."""
+    from homophily_client import Embedding
+    from homophily_service.cli.maps import check_matplotlib
+    from homophily_service.cli.show import short
+
+    with service.client() as client:
+        found = _find(client, name)
+        folder = output or Path(f"{short(found.name)}-report")
+        check_matplotlib(folder)
+        if isinstance(found, Embedding):
+            pictures = _pictures_of_map(client, found)
+        else:
+            pictures = _pictures_of_model(client, found)
+        page = _page(found, pictures, _tracking_url(client, found))
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in {**pictures, "report.html": page}.items():
+        (folder / file).write_bytes(content)
+    if as_json:
+        print_json({"report": str(folder / "report.html"), "pictures": [str(folder / file) for file in pictures]})
+    else:
+        tell(f"{folder / 'report.html'}")
+        say(f"{len(pictures)} pictures are beside it: {', '.join(pictures)}.")
+
+
+def _find(client: Client, name: str) -> Model | Embedding:
+    """What has this name; a short one may be either's, and is a model's first."""
+    from homophily_client import NotFound
+
+    *collection, last = name.split("/")
+    if len(collection) not in (0, 1, 3) or (collection and collection[-1] not in ("models", "embeddings")):
+        raise WrongInput(f"{name!r} must be the name of a model or of an embedding: ID, models/ID or embeddings/ID")
+    wanted = last if len(collection) < 2 else name
+    if collection:
+        return client.get_embedding(wanted) if collection[-1] == "embeddings" else client.get_model(wanted)
+    try:
+        return client.get_model(wanted)
+    except NotFound as missing:
+        try:
+            return client.get_embedding(wanted)
+        except NotFound:
+            raise missing from None
+
+
+def _pictures_of_model(client: Client, model: Model) -> dict[str, bytes]:
+    from homophily_service.plots import model_pictures
+
+    solution = client.read_solution(model, ["labels", "scores"])
+    coordinates, mapped_by = _map_of(client, model)
+    return model_pictures(model, solution.scores, solution.class_indices, coordinates=coordinates, mapped_by=mapped_by)
+
+
+def _map_of(client: Client, model: Model) -> tuple[Any, str]:
+    """Where the model's points are drawn: on the newest map of its graph, or by the graph's first vectors.
+
+    The service computes these in a job, of which nothing is kept.
+    """
+    from homophily_client import ClientError
+
+    for known in islice(client.list_embeddings(), _EMBEDDINGS_LOOKED_AT):
+        if known.graph.digest == model.graph.digest and known.components > 1:
+            return client.read_embedding(known, ["coordinates"]).coordinates, f"on the map {known.name.split('/')[-1]}"
+    try:
+        job = client.embed(model, solver={"max_iter": 0}, job={"time_limit": _MAP_SECONDS})
+        try:
+            mapped = job.result(2 * _MAP_SECONDS)
+        except TimeoutError:
+            job.cancel()
+            raise
+        coordinates = client.read_embedding(mapped, ["coordinates"]).coordinates
+        client.delete_embedding(mapped)
+        job.delete()
+    except (ClientError, TimeoutError) as error:
+        say(f"There is no map of it: {error}")
+        return None, ""
+    return coordinates, "two spectral vectors"
+
+
+def _pictures_of_map(client: Client, embedding: Embedding) -> dict[str, bytes]:
+    from homophily_service.plots import embedding_pictures
+
+    arrays = client.read_embedding(embedding)
+    assert arrays.coordinates is not None
+    return embedding_pictures(
+        embedding,
+        arrays.coordinates,
+        arrays.clusters,
+        must_link=arrays.must_link,
+        cannot_link=arrays.cannot_link,
+        violated_must=arrays.violated_must,
+        violated_cannot=arrays.violated_cannot,
+    )
+
+
+def _tracking_url(client: Client, found: Model | Embedding) -> str:
+    """Where the run of its job is, as long as there is a record of the job."""
+    from homophily_client import NotFound
+
+    try:
+        return client.job(found.job).info.tracking_url if found.job else ""
+    except NotFound:
+        return ""
+
+
+# -- page --------------------------------------------------------------------------------------------------------------
+
+
+def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: str) -> bytes:
+    from homophily_client import Embedding
+    from homophily_service.cli.screen import shown, size
+    from homophily_service.cli.show import embedding_facts, model_facts, short
+    from homophily_service.plots.report import report_page
+
+    facts: dict[str, Any] = embedding_facts(found) if isinstance(found, Embedding) else model_facts(found)
+    facts["job"] = short(found.job)
+    if tracking_url:
+        facts["tracking run"] = tracking_url
+    if found.device:
+        facts["computed on"] = found.device
+    if found.peak_memory_bytes:
+        facts["most memory"] = size(found.peak_memory_bytes)
+    if found.software:
+        facts["software"] = ", ".join(f"{package} {version}" for package, version in sorted(found.software.items()))
+    kind = "Embedding" if isinstance(found, Embedding) else "Model"
+    return report_page(
+        short(found.name),
+        f"{kind} {found.name}, made {found.create_time:%Y-%m-%d %H:%M} UTC",
+        {fact: shown(value) for fact, value in facts.items() if value not in (None, "")},
+        pictures,
+        warnings=found.warnings,
+        tables=[] if isinstance(found, Embedding) else _trials(found),
+    )
+
+
+def _trials(model: Model) -> list[Table]:
+    """The best settings that were tried, the chosen one first if there is one."""
+    from homophily_service.cli.screen import percent
+    from homophily_service.plots.report import Table
+
+    if model.search is None:
+        return []
+    judged = [trial for trial in model.search.trials if trial.error_rate is not None]
+    if not judged:
+        return []
+    best = model.search.best
+    # By stage too: what the first one finds is where the second one begins.
+    judged.sort(key=lambda one: (one.number != best, -one.stage, one.error_rate, one.score or 0.0, one.number))
+    listed = judged[:_BEST_TRIALS]
+    given = [{**trial.graph, **trial.solver} for trial in listed]
+    # Those that differ; the others are among the facts.
+    columns = [name for name in dict.fromkeys(name for one in given for name in one) if _differs(name, given)]
+    rows = [
+        [trial.number, percent(trial.error_rate), trial.score, *(values.get(name) for name in columns), trial.seconds]
+        for trial, values in zip(listed, given, strict=True)
+    ]
+    heading = f"Best of {len(model.search.trials):,} trials of the search"
+    marked = 0 if listed[0].number == best else None
+    return [Table(heading, ["trial", "wrong", "log-loss", *columns, "seconds"], rows, marked)]
+
+
+def _differs(name: str, given: list[dict[str, Any]]) -> bool:
+    return len({str(one.get(name)) for one in given}) > 1

@@ -1,0 +1,333 @@
+"""Commands that have the service work: upload, fit, transduce, import."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from homophily_client.options import GraphOptions, SolverOptions
+from homophily_service.cli.failures import FAILED, WrongInput
+from homophily_service.cli.options import (
+    JobOptions,
+    RegistrationOptions,
+    SearchOptions,
+    Service,
+    command,
+    numbers,
+)
+from homophily_service.cli.screen import AsJson, err, print_json, say, tell
+
+if TYPE_CHECKING:
+    from homophily_client import Client, Dataset, JobHandle
+    from homophily_service.cli.labels import PointLabels
+
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|NUMBER", help="Column of the file that holds labels, no feature; in .npz the array's name."
+    ),
+]
+LabelsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        "--labels-from",
+        metavar="FILE[:COLUMN]",
+        help="Labels: .csv with the columns point,label; or one entry a point in a column of .csv or .parquet, in "
+        ".npy, .npz:NAME or .svmlight; or .json {point: label}.",
+    ),
+]
+Unlabelled = Annotated[
+    str,
+    typer.Option(metavar="ENTRY", help="What means unlabelled in one entry a point, beside nothing, ? and NaN."),
+]
+Validation = Annotated[
+    str | None,
+    typer.Option(metavar="FILE[:COLUMN]", help="Labels that are not used, only compared with: the error rate."),
+]
+Test = Annotated[
+    str | None,
+    typer.Option(metavar="FILE[:COLUMN]", help="Labels that are compared with when everything is decided."),
+]
+Calibrate = Annotated[
+    bool, typer.Option("--calibrate", help="So that probabilities can be asked for; takes five more fits.")
+]
+ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; the job's.")]
+DATA_HELP = "A dataset on the service, or a file (.npy, .npz, .csv, .parquet, .svmlight), which is uploaded first."
+
+
+@command
+def upload(
+    *,
+    file: Annotated[Path, typer.Argument(help="Points: .npy, .npz (dense or CSR), .csv, .parquet or .svmlight.")],
+    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the dataset; the file's.")] = None,
+    description: Annotated[str, typer.Option(metavar="TEXT", help="A text for people.")] = "",
+    label_column: LabelColumn = None,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Upload points that are used more than once."""
+    from homophily_service.cli.files import read_points
+    from homophily_service.cli.show import plain, print_dataset
+    from homophily_service.runtime.processes import keep_freed_memory
+
+    keep_freed_memory()
+    points = read_points(file, label_column).points
+    with service.client() as client:
+        dataset = send(client, points, name or _slug(file.stem), description, file.name)
+    if as_json:
+        print_json(plain(dataset))
+    else:
+        print_dataset(dataset)
+
+
+@command
+def fit(
+    *,
+    data: Annotated[str, typer.Argument(metavar="DATASET|FILE", help=DATA_HELP)],
+    labels: LabelsFile = None,
+    label_column: LabelColumn = None,
+    unlabelled: Unlabelled = "-1",
+    validation: Validation = None,
+    test: Test = None,
+    calibrate: Calibrate = False,
+    model: ModelId = None,
+    registration: RegistrationOptions,
+    search: SearchOptions,
+    solver: SolverOptions,
+    graph: GraphOptions,
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Label every point of a dataset from a few labels.
+
+    Shows how far it is, and what came out. Ctrl-C cancels the job; a second one leaves at once.
+    """
+    from homophily_service.cli.labels import read_labels
+
+    if (labels is None) == (label_column is None):
+        raise WrongInput("Labels are needed, either by --labels FILE or by --label-column of the data's file.")
+    given = None if labels is None else read_labels(labels, unlabelled)
+    compared = {
+        name: (file, read_labels(file, unlabelled))
+        for name, file in (("validation", validation), ("test", test))
+        if file is not None
+    }
+    arguments: dict[str, Any] = {
+        "solver": solver,
+        "graph": graph,
+        "search": search.argument(),
+    } | registration.arguments()
+    with service.client() as client:
+        dataset, entries = find_dataset(client, data, label_column)
+        source = labels or f"{data}:{label_column}"
+        if given is None:
+            given = _from_column(entries, unlabelled, source)
+        given = given.checked(dataset.points, source).of_two_classes(source)
+        for name, (file, read) in compared.items():
+            arguments[name] = read.checked(dataset.points, file).like(given.by_point.values()).by_point
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.fit(
+                dataset,
+                given.by_point,
+                **arguments,
+                calibrate=calibrate,
+                model_id=model,
+                job=job.argument(request_id),
+            )
+
+        run_job(start, job, as_json=as_json)
+
+
+@command
+def transduce(
+    *,
+    base: Annotated[str, typer.Argument(metavar="MODEL", help="The model to start from.")],
+    labels: LabelsFile = None,
+    unlabelled: Unlabelled = "-1",
+    withdraw: Annotated[str | None, typer.Option(metavar="3,17,…", help="Points that lose their label.")] = None,
+    validation: Validation = None,
+    test: Test = None,
+    calibrate: Calibrate = False,
+    model: ModelId = None,
+    registration: RegistrationOptions,
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model with new, changed or withdrawn labels, from a model's graph and solution.
+
+    Points that --labels has no label for keep theirs. Ctrl-C cancels the job; a second one leaves at once.
+    """
+    from homophily_service.cli.labels import read_labels
+
+    if labels is None and withdraw is None:
+        raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
+    given = None if labels is None else read_labels(labels, unlabelled)
+    compared = {
+        name: (file, read_labels(file, unlabelled))
+        for name, file in (("validation", validation), ("test", test))
+        if file is not None
+    }
+    withdrawn = [] if withdraw is None else numbers(withdraw, int, "--withdraw")
+    with service.client() as client:
+        found = client.get_model(base)
+        if given is not None:
+            given = given.checked(found.points, str(labels)).like(found.classes)
+        arguments: dict[str, Any] = {
+            name: read.checked(found.points, file).like(found.classes).by_point
+            for name, (file, read) in compared.items()
+        } | registration.arguments()
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.transduce(
+                found,
+                None if given is None else given.by_point,
+                withdrawn=withdrawn,
+                **arguments,
+                calibrate=calibrate,
+                model_id=model,
+                job=job.argument(request_id),
+            )
+
+        run_job(start, job, as_json=as_json)
+
+
+@command
+def import_model(
+    *,
+    uri: Annotated[
+        str,
+        typer.Argument(metavar="URI", help="models:/NAME/VERSION, models:/NAME@ALIAS or runs:/RUN/PATH."),
+    ],
+    model: ModelId = None,
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model out of one in MLflow's registry, to be served here."""
+    with service.client() as client:
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.import_model(uri, model_id=model, job=job.argument(request_id))
+
+        run_job(start, job, as_json=as_json)
+
+
+def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_json: bool) -> JobHandle[Any]:
+    """Start a job, follow it as the options say, and print what came out; returns it."""
+    from homophily_service.cli.progress import follow_own
+
+    request_id, interrupted = uuid.uuid4().hex, False
+    try:
+        job = start(request_id)
+    except KeyboardInterrupt:
+        # The service may have taken it already; the same request again is the same job, which can be cancelled.
+        job, interrupted = start(request_id), True
+    if interrupted or (not options.detach and options.wait is None):
+        follow_own(job, quiet=as_json, interrupted=interrupted)
+    elif options.wait:
+        _wait(job, options.wait)
+    print_outcome(job, as_json=as_json)
+    return job
+
+
+def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
+    """How a job ended, or that it has not."""
+    from homophily_service.cli.show import plain, print_embedding, print_model, short
+
+    if as_json:
+        print_json(plain(job.info))
+    elif job.info.model is not None:
+        print_model(job.info.model, job.info.changed_points)
+    elif job.info.embedding is not None:
+        print_embedding(job.info.embedding)
+    elif not job.state.is_final:
+        tell(short(job.name))
+        say(f"It is {job.state}; homophily watch {short(job.name)} shows how far it is.")
+    if job.info.tracking_url and not as_json:
+        say(f"Its run is {job.info.tracking_url}")
+    if job.info.error is not None:
+        if not as_json:
+            raise job.info.error
+        raise typer.Exit(FAILED)
+    if job.state.is_final:
+        # Cancelled by somebody else: there is no result.
+        job.result()
+
+
+def send(client: Client, points: Any, name: str | None, description: str, title: str) -> Dataset:
+    """Upload points, with a bar."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    if not err.is_terminal:
+        return client.upload(points, name=name, description=description)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=max(6, min(30, err.width - 60))),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(title if len(title) <= 20 else f"{title[:19]}…", total=None)
+        return client.upload(
+            points,
+            name=name,
+            description=description,
+            progress=lambda sent, total: bar.update(task, completed=sent, total=total),
+        )
+
+
+def find_dataset(client: Client, data: str, label_column: str | None) -> tuple[Dataset, list[Any] | None]:
+    """A dataset by its name, or out of a file; with it the entries of its label column."""
+    from homophily_client import NotFound
+    from homophily_service.cli.files import fingerprint, is_file, read_points
+
+    if not is_file(data):
+        if label_column is not None:
+            raise WrongInput(f"--label-column needs a file with columns. Got the dataset {data} instead.")
+        return client.get_dataset(data), None
+    path = Path(data)
+    table = read_points(path, label_column)
+    # Named by what it holds, so that the next fit on the same file finds it there.
+    name = f"{_slug(path.stem)[:40]}-{fingerprint(path, label_column)}"
+    try:
+        dataset = client.get_dataset(name)
+        say(f"{path.name} is on the service already, as {name}.")
+    except NotFound:
+        dataset = send(client, table.points, name, f"from {path.name}", path.name)
+        say(f"{path.name} is uploaded, as {name}.")
+    return dataset, table.labels
+
+
+def _from_column(entries: list[Any] | None, unlabelled: str, source: str) -> PointLabels:
+    from homophily_service.cli.labels import from_entries
+
+    assert entries is not None
+    return from_entries(entries, unlabelled, source)
+
+
+def _wait(job: JobHandle[Any], seconds: float) -> None:
+    from homophily_client import JobCancelled, JobFailed
+    from homophily_service.cli.progress import follow_own
+
+    try:
+        # How it ended is told later.
+        with suppress(TimeoutError, JobFailed, JobCancelled):
+            job.result(seconds)
+    except KeyboardInterrupt:
+        follow_own(job, interrupted=True)
+
+
+def _slug(text: str) -> str:
+    """An id out of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower(), flags=re.ASCII).strip("-")[:63] or "points"

@@ -1,0 +1,185 @@
+"""Points and tensors: from messages to arrays and back, with every length checked before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from homophily_client._pb import points_pb2 as pb
+from homophily_client.tensors import DATA_TYPES, DTYPES
+from homophily_service.contract.errors import InvalidRequest, LimitExceeded
+
+FLOATS = (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT64)
+INTEGERS = (pb.DATA_TYPE_INT32, pb.DATA_TYPE_INT64)
+
+# No length is as large; some beside a 0 would overflow what NumPy counts with.
+LONGEST = 1 << 48
+# Elements that are looked at together, as arrays of a dataset may be larger than the memory.
+BLOCK = 1 << 20
+
+Points = NDArray[Any] | csr_array
+
+
+class Limits(NamedTuple):
+    """How large points may be."""
+
+    points: int
+    dimensions: int
+    bytes: int
+
+
+class Part(NamedTuple):
+    """One array of some points, as it lies in the bytes of an upload and in the store."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Its length."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def from_tensor(tensor: pb.Tensor, field: str, allowed: tuple[int, ...], axes: int) -> NDArray[Any]:
+    """The tensor's elements, read-only."""
+    _check_type(tensor.data_type, f"{field}.data_type", allowed)
+    dtype, shape = DTYPES[tensor.data_type], tuple(tensor.shape)
+    if len(shape) != axes or any(not 0 <= length < LONGEST for length in shape):
+        raise InvalidRequest(f"{field}.shape", f"must be {axes} lengths from 0 to 2^48; got {list(shape)[:4]}")
+    # Python's integers do not overflow, so a false shape cannot pass as a small one.
+    expected = math.prod(shape) * dtype.itemsize
+    if len(tensor.data) != expected:
+        raise InvalidRequest(
+            f"{field}.data", f"must be {expected} bytes for shape {list(shape)} of {dtype.name}; got {len(tensor.data)}"
+        )
+    return np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
+
+
+def parts_of(shape: pb.PointsShape, limits: Limits, field: str) -> list[Part]:
+    """The arrays that points of this shape consist of, in their order."""
+    layout = shape.WhichOneof("layout")
+    if layout is None:
+        raise InvalidRequest(field, "must say dense or csr")
+    field = f"{field}.{layout}"
+    rows_columns = shape.dense if layout == "dense" else shape.csr
+    _check_type(rows_columns.data_type, f"{field}.data_type", FLOATS)
+    _check_size(rows_columns.rows, rows_columns.columns, limits, f"{field}.rows", f"{field}.columns")
+    dtype = DTYPES[rows_columns.data_type]
+    if layout == "dense":
+        parts = [Part("points", dtype, (shape.dense.rows, shape.dense.columns))]
+    else:
+        csr = shape.csr
+        _check_type(csr.index_type, f"{field}.index_type", INTEGERS)
+        if not 0 <= csr.values <= csr.rows * csr.columns:
+            raise InvalidRequest(f"{field}.values", f"must be between 0 and rows × columns; got {csr.values}")
+        index = DTYPES[csr.index_type]
+        parts = [
+            Part("values", dtype, (csr.values,)),
+            Part("column_indices", index, (csr.values,)),
+            Part("row_starts", index, (csr.rows + 1,)),
+        ]
+    total = sum(part.bytes for part in parts)
+    if total > limits.bytes:
+        raise LimitExceeded(f"{field}: the points take {total} bytes, the limit is {limits.bytes}")
+    return parts
+
+
+def from_points(points: pb.Points, limits: Limits, field: str) -> Points:
+    """Points that came inside a message, checked in full."""
+    layout = points.WhichOneof("layout")
+    if layout is None:
+        raise InvalidRequest(field, "must hold dense or csr points")
+    if layout == "dense":
+        dense = from_tensor(points.dense, f"{field}.dense", FLOATS, axes=2)
+        _check_size(dense.shape[0], dense.shape[1], limits, f"{field}.dense.shape", f"{field}.dense.shape")
+        check_finite(dense, f"{field}.dense.data")
+        return dense
+    csr = points.csr
+    values = from_tensor(csr.values, f"{field}.csr.values", FLOATS, axes=1)
+    columns = from_tensor(csr.column_indices, f"{field}.csr.column_indices", INTEGERS, axes=1)
+    starts = from_tensor(csr.row_starts, f"{field}.csr.row_starts", INTEGERS, axes=1)
+    _check_size(len(starts) - 1, csr.columns, limits, f"{field}.csr.row_starts", f"{field}.csr.columns")
+    check_csr(values, columns, starts, csr.columns, f"{field}.csr")
+    return csr_array((values, columns, starts), shape=(len(starts) - 1, csr.columns))
+
+
+def check_csr(values: NDArray[Any], columns: NDArray[Any], starts: NDArray[Any], n_columns: int, field: str) -> None:
+    """Refuse arrays that do not fit together."""
+    check_finite(values, f"{field}.values")
+    if len(columns) != len(values):
+        raise InvalidRequest(f"{field}.column_indices", f"must be as many as values, {len(values)}; got {len(columns)}")
+    if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(values) or np.any(starts[1:] < starts[:-1]):
+        raise InvalidRequest(f"{field}.row_starts", f"must rise from 0 to the number of values, {len(values)}")
+    if len(columns) and not (columns.min() >= 0 and columns.max() < n_columns):
+        raise InvalidRequest(f"{field}.column_indices", f"must be between 0 and {n_columns - 1}")
+    for begin in range(0, len(columns), BLOCK):
+        some = columns[begin : begin + BLOCK + 1]
+        # Where columns do not rise, a row must start.
+        falls = begin + 1 + np.flatnonzero(some[1:] <= some[:-1])
+        if np.any(starts[np.searchsorted(starts, falls)] != falls):
+            raise InvalidRequest(f"{field}.column_indices", "must rise within a row")
+
+
+def check_finite(values: NDArray[Any], field: str, offset: int = 0) -> None:
+    """Refuse NaN and infinity, naming the first; ``offset`` elements came before these."""
+    # A sum is finite only if every term is; it may overflow by itself, so that a look is still needed then.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.add.reduce(values, axis=None)):
+            return
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if wrong.size:
+        value = values.reshape(-1)[wrong[0]]
+        raise InvalidRequest(field, f"must be finite; element {offset + int(wrong[0])} is {value}")
+
+
+def parts_from_points(points: Points) -> dict[str, NDArray[Any]]:
+    """The arrays to store, named as in :func:`parts_of`."""
+    if isinstance(points, csr_array):
+        return {"values": points.data, "column_indices": points.indices, "row_starts": points.indptr}
+    return {"points": points}
+
+
+def points_from_parts(parts: dict[str, NDArray[Any]], columns: int) -> Points:
+    """The points out of stored arrays."""
+    if "points" in parts:
+        return parts["points"]
+    arrays = parts["values"], parts["column_indices"], parts["row_starts"]
+    return csr_array(arrays, shape=(len(parts["row_starts"]) - 1, columns))
+
+
+def shape_of(points: Points) -> pb.PointsShape:
+    """What points look like."""
+    rows, columns = points.shape
+    if not isinstance(points, csr_array):
+        return pb.PointsShape(dense=pb.DenseShape(rows=rows, columns=columns, data_type=DATA_TYPES[points.dtype]))
+    return pb.PointsShape(
+        csr=pb.CsrShape(
+            rows=rows,
+            columns=columns,
+            values=points.nnz,
+            data_type=DATA_TYPES[points.data.dtype],
+            index_type=DATA_TYPES[points.indices.dtype],
+        )
+    )
+
+
+def _check_type(value: int, field: str, allowed: tuple[int, ...]) -> None:
+    if value not in allowed:
+        names = ", ".join(pb.DataType.Name(pb.DataType.ValueType(one)) for one in allowed)
+        raise InvalidRequest(field, f"must be one of {names}; got {value}")
+
+
+def _check_size(rows: int, columns: int, limits: Limits, rows_field: str, columns_field: str) -> None:
+    if rows < 1:
+        raise InvalidRequest(rows_field, f"must be at least 1 point; got {rows}")
+    if columns < 1:
+        raise InvalidRequest(columns_field, f"must be at least 1 feature; got {columns}")
+    if rows > limits.points:
+        raise LimitExceeded(f"{rows_field}: {rows} points, the limit is {limits.points}")
+    if columns > limits.dimensions:
+        raise LimitExceeded(f"{columns_field}: {columns} features, the limit is {limits.dimensions}")

@@ -1,0 +1,1 @@
+"""What jobs do: checks before they are queued, without the core, and what the computing process runs."""

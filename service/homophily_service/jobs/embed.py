@@ -1,0 +1,193 @@
+"""The job that maps points: links and labels, new ones and those of an earlier embedding, to a map and its clusters."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily import ERRClustering, ERREmbedding, KNNGraph
+from homophily.solve.nonlinear_cg import State as Iterate
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client.names import EmbeddingName
+from homophily_service.contract.checks import map_shape
+from homophily_service.contract.errors import DataLoss, InvalidRequest
+from homophily_service.contract.links import (
+    Links,
+    check_closure,
+    each_once,
+    join,
+    links_of_labels,
+    read_links,
+    to_message,
+    without,
+)
+from homophily_service.contract.values import embedding_parameters
+from homophily_service.jobs.maps import make_embedding
+from homophily_service.jobs.work import Work, describe_computing, graph_of, sentences
+from homophily_service.storage.embeddings import Given, load_embedding, save_embedding
+from homophily_service.storage.models import load_graph
+
+# Violated links of each kind in the embedding's message; all of them are among its arrays.
+LISTED_LINKS = 100
+
+
+class _Start(NamedTuple):
+    """Where a job begins."""
+
+    graph: KNNGraph
+    #: The map to go on from.
+    earlier: NDArray[np.float64] | None
+    #: What was said of it.
+    said: Given
+
+
+def embed(work: Work) -> bytes:
+    """Map points; the result is an EmbedResult."""
+    request = job_pb2.EmbedRequest.FromString(work.task.request)
+    work.stage.enter("load")
+    embedding = embedding_pb2.Embedding(
+        name=str(EmbeddingName(work.task.name.project, request.embedding_id or work.task.name.id)),
+        job=str(work.task.name),
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        start = _start(work, request, embedding)
+        given = _given(work, request, start)
+        labelled = links_of_labels(given.label_points, given.label_classes)
+        check_closure(given.links, labelled, request.solver.closure)
+        links = Links(*map(each_once, join(given.links, labelled)))
+        _solve(work, request, embedding, start, given, links)
+    embedding.warnings.extend(sentences(told))
+    return job_pb2.EmbedResult(embedding=embedding).SerializeToString()
+
+
+def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.Embedding) -> _Start:
+    """The graph, and the map to go on from; both are described in ``embedding``."""
+    nothing = Given(Links(*np.empty((2, 0, 2), np.int64)), np.empty(0, np.int64), np.empty(0, np.int64))
+    row = work.source(request)
+    if request.WhichOneof("points") == "dataset":
+        dataset = dataset_pb2.Dataset.FromString(row.message)
+        shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
+        embedding.dataset, embedding.dimensions = request.dataset, shape.columns
+        embedding.graph_parameters.CopyFrom(request.graph)
+        return _Start(graph_of(work, dataset, row.blob, embedding), None, nothing)
+    if request.WhichOneof("points") == "model":
+        source: model_pb2.Model | embedding_pb2.Embedding = model_pb2.Model.FromString(row.message)
+        embedding.model, earlier, said = request.model, None, nothing
+    else:
+        source = parent = embedding_pb2.Embedding.FromString(row.message)
+        earlier, said = load_embedding(work.stores, row.blob)
+        embedding.parent_embedding, embedding.model = parent.name, parent.model
+        request.n_components = parent.components
+        if parent.clusters and not request.HasField("n_clusters"):
+            request.n_clusters = parent.clusters
+        parent.solver_parameters.MergeFrom(request.solver)
+        request.solver.CopyFrom(parent.solver_parameters)
+    if row.graph is None:
+        raise DataLoss(f"{source.name} has no graph")
+    embedding.dataset, embedding.dimensions = source.dataset, source.dimensions
+    embedding.graph_parameters.CopyFrom(source.graph_parameters)
+    embedding.graph.CopyFrom(source.graph)
+    embedding.graph.reused = True
+    work.stage.enter("graph")
+    return _Start(load_graph(work.stores, row.graph, work.threads), earlier, said)
+
+
+def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:
+    """What was said of the earlier map, without what is withdrawn or changed, after what is said now."""
+    u, before, most = start.graph.n_points, start.said, work.settings.max_links
+    links = read_links(request.links, u, "links", max_links=most)
+    kept = without(before.links, read_links(request.withdrawn, u, "withdrawn", max_links=most), "withdrawn")
+    labels = work.labels(request.labels, u, "labels")
+    points, classes = labels.points, labels.classes
+    stays = ~np.isin(before.label_points, points)
+    if not stays.any():
+        return Given(join(links, kept), points, classes)
+    old = before.label_classes[stays]
+    if points.size and classes.dtype.kind != old.dtype.kind:
+        raise InvalidRequest("labels.classes", "must be strings or integers as the embedding's")
+    classes = np.concatenate([classes.astype(old.dtype), old])
+    return Given(join(links, kept), np.concatenate([points, before.label_points[stays]]), classes)
+
+
+def _solve(
+    work: Work,
+    request: job_pb2.EmbedRequest,
+    embedding: embedding_pb2.Embedding,
+    start: _Start,
+    given: Given,
+    links: Links,
+) -> None:
+    """Map, divide, store, and describe it all in ``embedding``."""
+    stage, graph = work.stage, start.graph
+    n_components, n_clusters = map_shape(request, graph.n_points, work.settings.max_classes)
+    parameters = embedding_parameters(request.solver, "solver")
+    stage.enter("solve")
+    fitted = make_embedding(n_components, parameters, len(links.must) + len(links.cannot))
+    _follow(work, fitted, start.earlier)
+    fitted.fit(graph, must_link=links.must, cannot_link=links.cannot, init=start.earlier)
+    embedding.trace.CopyFrom(stage.trace)
+    violated = Links(fitted.violated_must_, fitted.violated_cannot_)
+    embedding.links.CopyFrom(
+        embedding_pb2.LinkSummary(
+            must=len(links.must),
+            cannot=len(links.cannot),
+            violated_must=len(violated.must),
+            violated_cannot=len(violated.cannot),
+            violated=to_message(violated, LISTED_LINKS),
+        )
+    )
+    clusters = None
+    if n_clusters is not None:
+        stage.enter("cluster")
+        clusters = _divide(work, graph, links, n_clusters, parameters, embedding)
+    stage.enter("save")
+    embedding.size_bytes = save_embedding(
+        work.stores.blobs, work.task.result_path, fitted.embedding_, clusters, links, violated, given
+    )
+    stage.leave()
+    embedding.points, embedding.components = fitted.embedding_.shape
+    embedding.labelled = len(given.label_points)
+    embedding.solver_parameters.CopyFrom(request.solver)
+    embedding.energy, embedding.iterations = float(fitted.energy_), int(fitted.n_iter_)
+    embedding.evaluations, embedding.engine = int(fitted.n_evaluations_), str(fitted.engine_)
+    embedding.seconds.update(stage.seconds)
+    describe_computing(embedding, work.backend)
+    embedding.create_time.GetCurrentTime()
+
+
+def _divide(
+    work: Work,
+    graph: KNNGraph,
+    links: Links,
+    n_clusters: int,
+    parameters: dict[str, Any],
+    embedding: embedding_pb2.Embedding,
+) -> NDArray[np.int32]:
+    """The cluster of each point. A map that people look at has too few dimensions to tell many clusters apart."""
+    # Without a number, it is suggested. The seed makes a second attempt answer the same.
+    clustering = ERRClustering(n_clusters or None, random_state=0)
+    clustering.set_params(
+        embedding__normalized=parameters.get("normalized", True),
+        embedding__link_penalty__closure=parameters.get("closure", True),
+    )
+    assert clustering.embedding is not None
+    _follow(work, clustering.embedding)
+    clustering.fit(graph, must_link=links.must, cannot_link=links.cannot)
+    embedding.clusters = int(clustering.n_clusters_)
+    embedding.links.divided_must = len(clustering.divided_must_)
+    embedding.links.joined_cannot = len(clustering.joined_cannot_)
+    return clustering.labels_.astype(np.int32)
+
+
+def _follow(work: Work, estimator: ERREmbedding, init: NDArray[np.float64] | None = None) -> None:
+    """Let the job's threads and device compute a map, and its progress be seen."""
+    most = estimator.max_iter * (len(estimator.widths) if init is None else 1)
+
+    def follow(state: Iterate) -> None:
+        work.stage.optimised(state, most)
+
+    estimator.set_params(n_jobs=work.threads, callback=follow, backend=work.backend)

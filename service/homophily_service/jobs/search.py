@@ -1,0 +1,240 @@
+"""Looking for hyper-parameters: in one job, or spread over the workers as jobs of their own.
+
+A spread search holds nothing between its steps. Each time what it waited for has ended, it is told all outcomes anew
+and asks for the next trials, so that any worker can go on with it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from homophily import KNNGraph
+from homophily.selection import Group, Outcome, Result, Search, Trial, build_graph, driver, evaluate
+from homophily.selection.records import Method
+from homophily.selection.search import default_trials
+from homophily.storage import PointLabels, fit_arguments
+from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_service.contract.arrays import points_from_parts
+from homophily_service.contract.errors import error_of_code
+from homophily_service.contract.parameters import SEARCHED_IN_GRAPHS
+from homophily_service.contract.tasks import Child, Waiting
+from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
+from homophily_service.jobs.work import PHASES, Work
+from homophily_service.storage.models import graph_digest
+from homophily_service.storage.queue import FAILED, FINAL, SUCCEEDED
+
+STAGES = {"graph": 1, "relationships": 2}
+GIVEN_UP = Result(None, None, 0, 0.0, pruned=True)
+# Graphs of trials are kept in memory only, and only the last ones: trials that follow each other share them.
+_GRAPHS_KEPT = 2
+_graphs: OrderedDict[str, KNNGraph] = OrderedDict()
+
+
+class Question(NamedTuple):
+    """What is searched for: labels to learn from, those to judge by, and where trials may differ."""
+
+    y: Any
+    weights: Any
+    validation: Any
+    method: Method
+    fixed: dict[str, Any]
+    n_classes: int
+    #: Columns of dense points; None for sparse ones.
+    n_features: int | None
+
+
+def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | Waiting:
+    """Search, and set what was found in the request; or what to wait for."""
+    dataset, blob = _dataset(work, request)
+    question = _question(work, request, dataset)
+    asked = request.search
+    budget: dict[str, Any] = {
+        "method": question.method,
+        "trials": asked.trials if asked.HasField("trials") else default_trials(question.method),
+        "seconds": asked.seconds if asked.HasField("seconds") else None,
+        "seed": asked.seed,
+        "vary": list(asked.vary) or None,
+    }
+    work.stage.enter("search")
+    work.stage.progress.max_trials = budget["trials"]
+    if asked.spread:
+        search = Search(
+            len(question.y), question.n_classes, **budget, fixed=question.fixed, n_features=question.n_features
+        )
+        search.tell(_outcomes(work))
+        for trial in search.trials:
+            _count(work, trial)
+        work.stage.report()
+        if groups := search.ask():
+            until = search.seconds_until(groups[0].stage)
+            children = [
+                Child(f"{work.task.name.id}-{group.number}", _encode(group, until, request)) for group in groups
+            ]
+            return Waiting(children, f"tries {sum(len(group.trials) for group in groups)} settings")
+    else:
+        search = driver.find(
+            _points(work, blob, dataset),
+            question.y,
+            **budget,
+            sample_weight=question.weights,
+            validation=question.validation,
+            warm_start=asked.warm_start,
+            n_jobs=work.threads,
+            callback=lambda trial: _count(work, trial),
+            **question.fixed,
+        ).search
+        work.stage.report()
+    best = search.best
+    set_parameters(best.parameters, request.graph, request.solver)
+    return model_pb2.SearchSummary(trials=map(_message, search.trials), best=best.trial)
+
+
+def try_group(work: Work) -> bytes:
+    """The trials of a group, as a job of their own; the result is a TrialResult."""
+    group, until, request = _decode(work.task.request)
+    work.stage.enter("load")
+    dataset, blob = _dataset(work, request)
+    question = _question(work, request, dataset)
+    work.stage.enter("search")
+    work.stage.progress.max_trials = len(group.trials)
+    outcome = evaluate(
+        group,
+        _graph(work, dataset, blob, group.graph),
+        question.y,
+        sample_weight=question.weights,
+        validation=question.validation,
+        seed=request.search.seed,
+        seconds=until - work.stores.queue.parent_seconds(work.task.name),
+        warm_start=request.search.warm_start,
+        n_jobs=work.threads,
+        callback=lambda trial: _count(work, trial),
+    )
+    trials = [_message(trial) for trial in _trials(outcome)]
+    return job_pb2.TrialResult(trials=trials, outcome=json.dumps(outcome.to_json())).SerializeToString()
+
+
+def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Dataset, str]:
+    row = work.source(request)
+    return dataset_pb2.Dataset.FromString(row.message), row.blob
+
+
+def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Dataset) -> Question:
+    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
+    u = dataset.shape.csr.rows if is_sparse else dataset.shape.dense.rows
+    labels = work.labels(request.labels, u, "labels")
+    validation = work.labels(request.validation, u, "validation")
+    together = labels
+    if validation.points.size:
+        together = PointLabels(*(np.concatenate(columns) for columns in zip(labels, validation, strict=True)))
+    # The core sees positions: any value may be a class here.
+    classes, positions = np.unique(together.classes, return_inverse=True)
+    y, weights = fit_arguments(together._replace(classes=positions), u)
+    _, solver = solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
+    method: Method = "irr" if request.solver.method == model_pb2.METHOD_IRR else "err"
+    if isinstance(solver["class_prior"], np.ndarray):
+        # Groups go through JSON.
+        solver["class_prior"] = solver["class_prior"].tolist()
+    fixed = {**graph_parameters(request.graph, is_sparse=is_sparse, field="graph"), **solver}
+    if work.backend != "numpy" and "relationship_neighbors" not in solver:
+        fixed["backend"] = work.backend
+    given = {descriptor.name for descriptor, _ in request.graph.ListFields()}
+    for name in SEARCHED_IN_GRAPHS:
+        # Only a default, which is the search's to say.
+        if name not in given:
+            del fixed[name]
+    judges = validation.points if validation.points.size else None
+    n_features = None if is_sparse else dataset.shape.dense.columns
+    return Question(y, weights, judges, method, fixed, len(classes), n_features)
+
+
+def _points(work: Work, blob: str, dataset: dataset_pb2.Dataset) -> Any:
+    columns = dataset.shape.csr.columns or dataset.shape.dense.columns
+    return points_from_parts(work.stores.read(blob).arrays, columns)
+
+
+def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> KNNGraph:
+    key = graph_digest(work.task.name.project, dataset, parameters)
+    if key not in _graphs:
+        _graphs[key] = build_graph(parameters, _points(work, blob, dataset), work.threads)
+        if len(_graphs) > _GRAPHS_KEPT:
+            _graphs.popitem(last=False)
+    _graphs.move_to_end(key)
+    return _graphs[key]
+
+
+def _count(work: Work, trial: Trial) -> None:
+    """Tell that a trial is done."""
+    progress = work.stage.progress
+    progress.trials += 1
+    if trial.error is not None and not trial.pruned:
+        so_far = progress.best_error_rate if progress.HasField("best_error_rate") else 1.0
+        progress.best_error_rate = min(so_far, trial.error)
+    begins = PHASES["search"]
+    progress.fraction = begins + (PHASES["solve"] - begins) * min(1.0, progress.trials / max(1, progress.max_trials))
+    work.stage.now_and_then()
+
+
+def _message(trial: Trial) -> model_pb2.Trial:
+    message = model_pb2.Trial(
+        number=trial.number,
+        stage=STAGES[trial.stage],
+        error_rate=trial.error,
+        score=trial.loss,
+        seconds=trial.seconds,
+        pruned=trial.pruned,
+        held_out=trial.held_out,
+    )
+    message.solver.method = model_pb2.METHOD_IRR if trial.method == "irr" else model_pb2.METHOD_ERR
+    set_parameters(trial.parameters, message.graph, message.solver)
+    return message
+
+
+def _trials(outcome: Outcome) -> list[Trial]:
+    whole = Search(2, 2)
+    whole.tell([outcome])
+    return whole.trials
+
+
+# -- to other workers and back ---------------------------------------------------------------------------------------
+
+
+def _encode(group: Group, until: float, request: job_pb2.FitRequest) -> bytes:
+    """A group, the end of its stage in seconds from the beginning of the search, and what was asked for."""
+    head = {"group": group.to_json(), "until": until}
+    return json.dumps(head).encode() + b"\n" + request.SerializeToString(deterministic=True)
+
+
+def _decode(body: bytes) -> tuple[Group, float, job_pb2.FitRequest]:
+    line, _, request = body.partition(b"\n")
+    head = json.loads(line)
+    # Workers of before there was an end in it wrote the group alone.
+    group, until = (head["group"], head["until"]) if "group" in head else (head, math.inf)
+    return Group.from_json(group), until, job_pb2.FitRequest.FromString(request)
+
+
+def _outcomes(work: Work) -> list[Outcome]:
+    """What became of the trials so far. Those that failed count as given up, unless all did."""
+    outcomes, failures = [], []
+    queue = work.stores.queue
+    began = queue.first_started(work.task.name)
+    for row in queue.children(work.task.name):
+        if row.state not in FINAL:
+            continue
+        if row.state == SUCCEEDED:
+            outcome = Outcome.from_json(json.loads(job_pb2.TrialResult.FromString(row.outcome).outcome))
+        else:
+            group, _, _ = _decode(queue.get_request(row.number))
+            outcome = Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0)
+            if row.state == FAILED:
+                failures.append(job_pb2.JobError.FromString(row.outcome))
+        # As the database has it, so that whoever goes on decides the same.
+        outcomes.append(outcome._replace(ended=row.finished - began))
+    if failures and len(failures) == len(outcomes):
+        error = failures[0]
+        raise error_of_code(error.code, error.message, error.reason, [])
+    return outcomes

@@ -1,0 +1,192 @@
+"""What every kind of job has: the task, the stores, how far it is, and a graph."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row
+
+from homophily import KNNGraph
+from homophily.device.backend import CupyBackend, get_backend
+from homophily.graph.computing import BackendName
+from homophily.solve.nonlinear_cg import State as Iterate
+from homophily.storage import PointLabels
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_service.contract.arrays import points_from_parts
+from homophily_service.contract.errors import DataLoss, NotFound
+from homophily_service.contract.labels import read_labels
+from homophily_service.contract.tasks import Task
+from homophily_service.contract.values import graph_parameters
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.models import graph_digest, graph_path, read_graph, save_graph
+from homophily_service.storage.sources import pinned, source_name
+from homophily_service.storage.stores import Stores
+
+_log = logging.getLogger(__name__)
+
+# Roughly how much of a job is done when a phase begins.
+PHASES = {"load": 0.0, "search": 0.02, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "cluster": 0.8, "save": 0.95}
+SECONDS_BETWEEN_REPORTS = 0.2
+# A trace that has become longer loses every second step.
+LONGEST_TRACE = 1000
+SOFTWARE = ("homophily", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
+
+Tell = Callable[[job_pb2.Progress], None]
+Described = model_pb2.Model | embedding_pb2.Embedding
+
+
+class Stage:
+    """Tells how far a job is, and keeps the seconds of each phase."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.seconds: dict[str, float] = {}
+        self.progress = job_pb2.Progress()
+        self.trace = model_pb2.Trace()
+        self._entered = self._told = time.monotonic()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, which ends the one before."""
+        self.leave()
+        self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase])
+        self.report()
+
+    def leave(self) -> None:
+        """End the phase that is running."""
+        now = time.monotonic()
+        if self.progress.phase:
+            self.seconds[self.progress.phase] = self.seconds.get(self.progress.phase, 0.0) + now - self._entered
+        self._entered = now
+
+    def step(self, iteration: int, most: int) -> None:
+        """A step of a solver; told a few times a second."""
+        begins, ends = PHASES[self.progress.phase], PHASES["calibrate" if self.progress.phase == "solve" else "save"]
+        self.progress.iteration, self.progress.max_iterations = iteration, most
+        self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
+        self.now_and_then()
+
+    def optimised(self, state: Iterate, most: int) -> None:
+        """A step of the optimiser, which goes into the trace as well."""
+        trace, progress = self.trace, self.progress
+        trace.iterations.append(state.iteration)
+        trace.energies.append(state.energy)
+        trace.gradient_norms.append(state.gradient_norm)
+        trace.evaluations.append(state.n_evaluations)
+        if len(trace.iterations) > LONGEST_TRACE:
+            for column in (trace.iterations, trace.energies, trace.gradient_norms, trace.evaluations):
+                del column[1::2]
+        progress.energy, progress.gradient_norm = state.energy, state.gradient_norm
+        progress.evaluations = state.n_evaluations
+        self.step(state.iteration, most)
+
+    def now_and_then(self) -> None:
+        """Tell how far it is, if the last time was a while ago."""
+        if time.monotonic() - self._told >= SECONDS_BETWEEN_REPORTS:
+            self.report()
+
+    def report(self) -> None:
+        """Tell how far it is, now."""
+        self._told = time.monotonic()
+        self.tell(self.progress)
+
+
+class Work(NamedTuple):
+    """What every kind of job gets."""
+
+    task: Task
+    stores: Stores
+    settings: Settings
+    threads: int
+    stage: Stage
+    backend: BackendName = "numpy"
+
+    def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
+        """Labels out of the request."""
+        return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
+
+    def source(self, request: job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest) -> Row[Any]:
+        """The dataset, model or embedding that the job stands on, as it was when the job was submitted."""
+        name = source_name(request)
+        assert name is not None
+        return pinned(self.stores.catalog, name, self.task.source_digest)
+
+
+def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Described) -> KNNGraph:
+    """The graph of a dataset, described in a message: out of the store if it is there, else built and stored."""
+    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
+    parameters = graph_parameters(described.graph_parameters, is_sparse=is_sparse, field="graph")
+    project = work.task.name.project
+    digest = graph_digest(project, dataset, parameters)
+    path = work.stores.catalog.use_graph(digest)
+    work.stage.enter("graph")
+    graph = None
+    if path is not None:
+        try:
+            graph = _checked(read_graph(work.stores.blobs, path, work.threads), dataset, digest)
+        except (DataLoss, NotFound) as loss:
+            _log.warning("a stored graph is damaged or lost and will be built again: %s", loss.message)
+    reused = graph is not None
+    if graph is None:
+        stored = work.stores.read(blob)
+        points = points_from_parts(stored.arrays, described.dimensions)
+        graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend).fit(points)
+        fresh = graph_path(digest, work.task.token)
+        size = save_graph(work.stores.blobs, fresh, graph)
+        if path is None:
+            work.stores.catalog.add_graph(digest, fresh, size, project)
+        else:
+            work.stores.catalog.replace_graph(digest, fresh, size, project)
+    described.graph.CopyFrom(
+        model_pb2.GraphSummary(
+            digest=digest,
+            reused=reused,
+            edges=graph.W.nnz // 2,
+            recall=graph.recall_,
+            components=graph.n_components,
+        )
+    )
+    return graph
+
+
+def _checked(graph: KNNGraph, dataset: dataset_pb2.Dataset, digest: str) -> KNNGraph:
+    """A stored graph, if it has the points and columns of the dataset; its name alone is not trusted."""
+    shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
+    if (graph.n_points, graph.n_features_in_) != (shape.rows, shape.columns):
+        raise DataLoss(f"graph {digest} is of {graph.n_points} × {graph.n_features_in_} points, not of {dataset.name}")
+    return graph
+
+
+def describe_computing(described: Described, backend: BackendName) -> None:
+    """Note on what, with what and in how much memory something was computed."""
+    computed = get_backend(backend)
+    described.device = f"cuda:{computed.device}" if isinstance(computed, CupyBackend) else "cpu"
+    described.peak_memory_bytes = _peak_memory()
+    described.software.update({package: version(package) for package in SOFTWARE})
+    described.software["python"] = platform.python_version()
+
+
+def forget_peak_memory() -> None:
+    """Measure the most memory from here on, where the kernel lets us: the process has had other jobs."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory() -> int:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def sentences(told: list[warnings.WarningMessage]) -> list[str]:
+    """What the core warned of, each once."""
+    return list(dict.fromkeys(str(warning.message)[:1000] for warning in told))[:20]

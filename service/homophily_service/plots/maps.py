@@ -1,0 +1,269 @@
+"""A map for people: what is drawn of it, as a picture and as a page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily_service.plots.canvas import GREY, MARK, colours, counted, headline, new_figure, to_png, words
+
+if TYPE_CHECKING:
+    from homophily_client import Map
+
+Pairs = NDArray[np.int64]
+
+_MUST, _CANNOT, _VIOLATED = "#2f3b47", "#8895a3", MARK
+# More lines than these, of which up to half are violated links, would only hide the points.
+_DRAWN_LINKS = 800
+_NAMED_GROUPS = 24
+# More points than these are drawn as cells, so many from side to side.
+_SINGLE_POINTS, _CELLS = 12_000, 480
+_SHADES = (0.45, 0.65, 0.85, 1.0)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn."""
+
+    title: str
+    #: (u, 2), as on the map or its first two dimensions.
+    places: NDArray[np.float64]
+    #: The group of each point, a position in ``names``; −1 for none.
+    groups: NDArray[np.int32]
+    names: list[str]
+    #: By kind, "must" or "cannot", and whether the map violates them: how many there are, and the pairs that are drawn.
+    links: dict[tuple[str, bool], tuple[int, Pairs]]
+    #: What is left out, if something is.
+    note: str
+
+    @property
+    def colours(self) -> list[str]:
+        """One for each group."""
+        return colours(len(self.names))
+
+
+def to_draw(title: str, found: Map, labels: Mapping[int, Any] | None) -> Drawing:
+    """What is drawn of a map: coloured by labels if there are some, else by cluster."""
+    assert found.coordinates is not None
+    count, dimensions = found.coordinates.shape
+    places = found.coordinates[:, :2]
+    notes = [f"2 of {dimensions} dimensions"] if dimensions > 2 else []
+    if dimensions == 1:
+        places = np.column_stack([places, np.zeros(count)])
+    groups, names = np.full(count, -1, dtype=np.int32), []
+    if labels is not None:
+        # Whole numbers by their size, words by their letters.
+        known = sorted(set(labels.values()), key=lambda one: (isinstance(one, str), one))
+        positions = {label: place for place, label in enumerate(known)}
+        groups[list(labels)] = [positions[label] for label in labels.values()]
+        names = [str(label) for label in known]
+    elif found.clusters is not None:
+        groups, names = found.clusters, [f"cluster {number}" for number in range(int(found.clusters.max()) + 1)]
+    links = _links(found)
+    total, drawn = (
+        sum(counts) for counts in zip(*((count, len(pairs)) for count, pairs in links.values()), strict=True)
+    )
+    if drawn < total:
+        notes.append(f"{drawn:,} of {total:,} links drawn")
+    return Drawing(title, places, groups, names, links, ", ".join(notes))
+
+
+def _links(found: Map) -> dict[tuple[str, bool], tuple[int, Pairs]]:
+    none = np.empty((0, 2), dtype=np.int64)
+    must, cannot = (none if pairs is None else pairs for pairs in (found.must_link, found.cannot_link))
+    broken = [none if pairs is None else pairs for pairs in (found.violated_must, found.violated_cannot)]
+    obeyed = [_others(pairs, gone) for pairs, gone in zip((must, cannot), broken, strict=True)]
+    wrong = _some(broken, _DRAWN_LINKS // 2)
+    right = _some(obeyed, _DRAWN_LINKS - sum(map(len, wrong)))
+    links = {}
+    for kind, place in (("must", 0), ("cannot", 1)):
+        links[kind, False] = len(obeyed[place]), right[place]
+        links[kind, True] = len(broken[place]), wrong[place]
+    return links
+
+
+def _others(pairs: Pairs, gone: Pairs) -> Pairs:
+    excluded = set(map(tuple, gone.tolist()))
+    return pairs[[pair not in excluded for pair in map(tuple, pairs.tolist())]]
+
+
+def _some(kinds: list[Pairs], most: int) -> list[Pairs]:
+    """So many pairs at most, of each kind its share, evenly out of the whole."""
+    total = sum(map(len, kinds))
+    if total <= most:
+        return kinds
+    shares = [most * len(pairs) // total for pairs in kinds]
+    return [
+        pairs[np.linspace(0, len(pairs) - 1, share).astype(np.intp)] for pairs, share in zip(kinds, shares, strict=True)
+    ]
+
+
+# -- picture -----------------------------------------------------------------------------------------------------------
+
+
+def map_picture(drawing: Drawing) -> bytes:
+    """A PNG."""
+    across, up = np.ptp(drawing.places, axis=0)
+    # About as wide and high as the map, so that it fills the picture.
+    figure = new_figure(9, float(np.clip(7 * up / across + 0.7, 4.0, 7.5)) if across > 0 else 7)
+    from matplotlib.collections import LineCollection
+    from matplotlib.lines import Line2D
+
+    count = len(drawing.places)
+    axis = figure.add_subplot()
+    size = float(np.clip(40_000 / count, 3, 70))
+    if count > _SINGLE_POINTS:
+        _draw_cells(axis, drawing)
+    else:
+        _draw_points(axis, drawing, size)
+    handles = _legend_of_groups(drawing, Line2D)
+    styles: tuple[tuple[str, bool, str, Any, float], ...] = (
+        ("must", False, _MUST, "solid", 0.7),
+        ("cannot", False, _CANNOT, "dotted", 0.7),
+        ("must", True, _VIOLATED, (0, (6, 3)), 1.2),
+        ("cannot", True, _VIOLATED, (0, (2, 2)), 1.2),
+    )
+    for kind, violated, colour, dashes, width in styles:
+        number, ends = drawing.links[kind, violated]
+        if len(ends):
+            strong = float(np.clip(60 / len(ends), 0.25, 1.0))
+            axis.add_collection(
+                LineCollection(
+                    list(drawing.places[ends]),
+                    colors=colour,
+                    linestyles=dashes,
+                    linewidths=width,
+                    alpha=strong,
+                    zorder=2,
+                )
+            )
+            # Points that came together hide the line between them.
+            rings = drawing.places[np.unique(ends)].T
+            axis.scatter(*rings, s=1.3 * size + 14, c="none", edgecolors=colour, lw=0.7, alpha=strong, zorder=3)
+            told = f"{kind}-link{', violated' if violated else ''} ({number:,})"
+            handles.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=width + 0.3, label=told))
+    axis.set_xlabel("dimension 1 of the map", fontsize=9)
+    if up > 0:
+        axis.set_ylabel("dimension 2 of the map", fontsize=9)
+    axis.spines[:].set_color("#d5dbe1")
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.set_aspect("equal", adjustable="datalim")
+    if handles:
+        # A legend may be higher than a flat map.
+        figure.set_figheight(max(figure.get_figheight(), 0.8 + 0.19 * len(handles)))
+        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        axis.legend(handles=handles, **beside, borderaxespad=0.2, fontsize="small", frameon=False)
+    note = f" · {drawing.note}" if drawing.note else ""
+    headline(figure, drawing.title, f"{counted(count, 'point')}{note}")
+    return to_png(figure)
+
+
+def _draw_points(axis: Any, drawing: Drawing, size: float) -> None:
+    opacity = float(np.clip(8500 / len(drawing.places), 0.7, 0.9))
+    order = _mixed(drawing)
+    axis.scatter(
+        *drawing.places[order].T, s=size, c=_palette(drawing)[drawing.groups[order]], alpha=opacity, lw=0, zorder=1
+    )
+
+
+def _draw_cells(axis: Any, drawing: Drawing) -> None:
+    """Dots on top of each other would be a stain: in each small cell one of its points, stronger where there are more.
+
+    One at random, so that where groups mix, their colours do. Few shades make a small file.
+    """
+    low, high = drawing.places.min(axis=0), drawing.places.max(axis=0)
+    step = float((high - low).max()) / _CELLS or 1.0
+    cells = np.floor((drawing.places - low) / step).astype(np.intp)
+    columns, rows = cells.max(axis=0) + 1
+    places = cells[:, 1] * columns + cells[:, 0]
+    counts = np.bincount(places, minlength=rows * columns)
+    shown = np.full(rows * columns, -2)
+    order = _mixed(drawing)
+    # The last one written stays.
+    shown[places[order]] = drawing.groups[order]
+    filled = shown > -2
+    shade = np.minimum(np.log2(counts[filled]).astype(int), len(_SHADES) - 1)
+    image = np.ones((rows * columns, 3))
+    image[filled] += (_palette(drawing)[shown[filled]] - 1) * np.array(_SHADES)[shade, None]
+    extent = (low[0], low[0] + columns * step, low[1], low[1] + rows * step)
+    axis.imshow(image.reshape(rows, columns, 3), origin="lower", extent=extent, interpolation="nearest", zorder=1)
+    axis.margins(0.03)
+
+
+def _mixed(drawing: Drawing) -> NDArray[np.intp]:
+    """In random order, so that the last group does not cover the others; points of no group below all."""
+    order = np.random.default_rng(0).permutation(len(drawing.places))
+    return order[np.argsort(drawing.groups[order] >= 0, kind="stable")]
+
+
+def _palette(drawing: Drawing) -> NDArray[np.float64]:
+    """Red, green and blue of each group; of no group in the last row."""
+    from matplotlib.colors import to_rgb
+
+    return np.array([to_rgb(one) for one in (*drawing.colours, GREY)])
+
+
+def _legend_of_groups(drawing: Drawing, line: Any) -> list[Any]:
+    counts = np.bincount(drawing.groups + 1, minlength=len(drawing.names) + 1)
+    named = [
+        line([], [], marker="o", linestyle="", color=colour, label=f"{words(name, 24)} ({number:,})")
+        for name, colour, number in zip(drawing.names, drawing.colours, counts[1:].tolist(), strict=True)
+    ]
+    if len(named) > _NAMED_GROUPS:
+        named = [
+            *named[:_NAMED_GROUPS],
+            line([], [], linestyle="", label=f"… {len(named) - _NAMED_GROUPS:,} more"),
+        ]
+    if counts[0] and drawing.names:
+        named.append(line([], [], marker="o", linestyle="", color=GREY, label=f"no label ({counts[0]:,})"))
+    return named
+
+
+# -- page --------------------------------------------------------------------------------------------------------------
+
+
+def map_page(drawing: Drawing) -> bytes:
+    """A page that needs nothing but itself: the points are in it, and what draws them."""
+    template = resources.files("homophily_service.plots").joinpath("map.html").read_text(encoding="utf-8")
+    centre, scale = _frame(drawing.places)
+    data = {
+        "title": drawing.title,
+        "note": drawing.note,
+        "count": len(drawing.places),
+        # In units of the map's size, as single precision would lose small differences far from 0.
+        "places": _packed(((drawing.places - centre) / scale).astype("<f4")),
+        "centre": centre.tolist(),
+        "scale": scale,
+        "groups": _packed(drawing.groups.astype("<i2")),
+        "names": drawing.names,
+        "colours": drawing.colours,
+        "grey": GREY,
+        "links": [
+            {"name": f"{kind}-link", "violated": violated, "count": count, "pairs": pairs.tolist()}
+            for (kind, violated), (count, pairs) in drawing.links.items()
+        ],
+        "linkColours": {"must": _MUST, "cannot": _CANNOT, "violated": _VIOLATED},
+    }
+    # A name with «</script>» in it must not end the script.
+    script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    parts = {"TITLE": html.escape(drawing.title), "DATA": script}
+    return re.sub("__(TITLE|DATA)__", lambda found: parts[found[1]], template).encode()
+
+
+def _frame(places: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    low, high = places.min(axis=0), places.max(axis=0)
+    return (low + high) / 2, float((high - low).max()) / 2 or 1.0
+
+
+def _packed(array: NDArray[Any]) -> str:
+    return base64.b64encode(array.tobytes()).decode("ascii")

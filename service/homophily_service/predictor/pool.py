@@ -1,0 +1,178 @@
+"""The API's side of the predictor processes: sends each question to the one with the least to do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import Counter
+
+from homophily_client._pb import job_pb2, model_pb2
+from homophily_service.contract.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
+from homophily_service.contract.frames import DROPPED, ERROR, LOOKS, MOST_CALLS, READY, frame, head, take_frames
+from homophily_service.runtime import processes
+from homophily_service.runtime.background import repeat
+from homophily_service.runtime.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+LOOKED = Counter("homophily_predictor_models_total", "Models that predictors had in memory, or not", ["result"])
+HITS, MISSES = LOOKED.labels("hit"), LOOKED.labels("miss")
+RESTART_SECONDS = 1.0
+# A process that is not warm by then will not be: with kernels to compile it may take a minute.
+START_SECONDS = 90.0
+
+
+class Predictors:
+    """A small pool of processes, each started again if it ends."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._pool = [_Predictor(settings) for _ in range(settings.predictors)]
+        self._keepers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the processes; calls that come before they are warm wait."""
+        self._keepers = [asyncio.create_task(predictor.keep()) for predictor in self._pool]
+
+    async def stop(self) -> None:
+        """End the processes."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def predict(self, path: str, graph: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
+        """Ask one of them."""
+        if not self._pool:
+            raise FailedPrecondition("this server has no predictors", reason="NO_PREDICTORS")
+        predictor = min(self._pool, key=lambda one: (not one.is_ready, len(one.asked)))
+        body = await predictor.ask(head(path, graph) + request.SerializeToString())
+        if body[:1] == ERROR:
+            raise _told(job_pb2.JobError.FromString(body[1:]))
+        return model_pb2.PredictResponse.FromString(body[1:])
+
+
+def _told(error: job_pb2.JobError) -> ServiceError:
+    return error_of_code(
+        error.code,
+        error.message,
+        error.reason,
+        [(violation.field, violation.description) for violation in error.field_violations],
+    )
+
+
+class _Predictor:
+    """One process, and who waits for its answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.asked: dict[int, asyncio.Future[bytes]] = {}
+        self._number = 0
+        self._ready = asyncio.Event()
+        self._questions: _Questions | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers at once."""
+        return self._ready.is_set()
+
+    async def ask(self, body: bytes) -> bytes:
+        """Send a question and wait for its answer."""
+        if not self.is_ready:
+            try:
+                await asyncio.wait_for(self._ready.wait(), START_SECONDS)
+            except TimeoutError:
+                raise Unavailable("no predictor is ready; try again", retry_seconds=5.0) from None
+        assert self._questions is not None
+        self._number = self._number % MOST_CALLS + 1
+        number = self._number
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.asked[number] = answer
+        questions = self._questions
+        try:
+            questions.send(number, body)
+            return await answer
+        except asyncio.CancelledError:
+            # The caller is gone: what nobody waits for must not keep the predictor busy.
+            questions.send(number, DROPPED)
+            raise
+        finally:
+            self.asked.pop(number, None)
+
+    def answered(self, number: int, body: bytes) -> None:
+        """Give an answer to who waits for it."""
+        if number == READY:
+            self._ready.set()
+            if body:
+                hits, misses = LOOKS.unpack(body)
+                HITS.inc(hits)
+                MISSES.inc(misses)
+        answer = self.asked.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(body)
+
+    async def keep(self) -> None:
+        """Run the process, again and again."""
+        await repeat("running a predictor", self._run, RESTART_SECONDS)
+
+    async def _run(self) -> None:
+        process, ours = processes.start("homophily_service.predictor.process", self.settings, 1)
+        try:
+            loop = asyncio.get_running_loop()
+            transport, self._questions = await loop.create_connection(lambda: _Questions(self.answered), sock=ours)
+            try:
+                await self._questions.ended.wait()
+            finally:
+                transport.close()
+            _log.error("a predictor ended, with code %s", process.poll())
+        finally:
+            self._ready.clear()
+            _end(process)
+            for answer in self.asked.values():
+                if not answer.done():
+                    answer.set_exception(Unavailable("the predictor was lost; try again", retry_seconds=1.0))
+
+
+class _Questions(asyncio.Protocol):
+    """Frames to and from the process; those of calls that come at the same time go in one packet."""
+
+    def __init__(self, answered: Callable[[int, bytes], None]) -> None:
+        self.ended = asyncio.Event()
+        self._answered = answered
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._waiting: list[bytes] = []
+
+    def send(self, number: int, body: bytes) -> None:
+        """Ask, together with others that ask now."""
+        self._waiting.append(frame(number, body))
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._transport is not None:
+            self._transport.write(b"".join(self._waiting))
+        self._waiting.clear()
+
+    def connection_made(self, transport: Any) -> None:
+        """Know where to write."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on answers."""
+        self._buffer += data
+        for number, body in take_frames(self._buffer):
+            self._answered(number, body)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Say that it is over."""
+        self._transport = None
+        self.ended.set()
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    process.wait()

@@ -1,0 +1,393 @@
+"""The process that answers Predict: keeps the models last used, and answers calls about the same one together.
+
+Projects take turns, so that neither large questions of one nor models that have to be loaded hold up the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+
+from homophily.estimators.transduction import Answers
+from homophily_client._pb import model_pb2
+from homophily_client.tensors import to_tensor
+from homophily_service.contract.arrays import Limits, Points, from_points
+from homophily_service.contract.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.contract.frames import DROPPED, ERROR, LOOKS, READY, SUCCESS, frame, read_head, take_frames
+from homophily_service.contract.job_errors import job_error, refusal
+from homophily_service.jobs.warm import warm_up
+from homophily_service.runtime.logs import start_logging
+from homophily_service.runtime.processes import begin, keep_freed_memory, limit_memory
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.models import Classifier, load_model
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import limits_of
+
+# Not __name__, which is __main__ in the process.
+_log = logging.getLogger("homophily_service.predictor.process")
+
+# Larger buffers come fresh from the system each time, which costs more than a second read.
+READ_BYTES = 1 << 16
+MOST_WAITING = 1 << 24
+# Length of a turn. How many points fit into it is learned for each model.
+TURN_SECONDS = 0.01
+LEAST_ROWS, FIRST_PACE, MOST_ROWS = 16, 64, 4096
+MOST_PACES = 1000
+# Memory of the process: BASE_BYTES, plus LOADED times the bytes of the models that it keeps.
+BASE_BYTES, LOADED = 1 << 30, 3
+
+
+class Call(NamedTuple):
+    """A question: who asks, about which model, what."""
+
+    number: int
+    path: str
+    graph: str
+    request: model_pb2.PredictRequest
+
+    @property
+    def project(self) -> str:
+        """Whose model it is."""
+        return self.path.split("/")[1]
+
+    @property
+    def rows(self) -> int:
+        """About how many points it is, by what it claims."""
+        points = self.request.points
+        if points.WhichOneof("layout") == "csr":
+            return max(1, next(iter(points.csr.row_starts.shape), 1) - 1)
+        return max(1, next(iter(points.dense.shape), 1))
+
+
+class ModelCache:
+    """The models last used, up to ``most_bytes`` stored bytes; the one in use is kept however large it is."""
+
+    def __init__(self, stores: Stores, most_bytes: int, threads: int) -> None:
+        self.stores, self.most_bytes, self.threads = stores, most_bytes, threads
+        self._models: OrderedDict[str, tuple[Classifier, int]] = OrderedDict()
+        self.hits = self.misses = 0
+
+    def looks(self) -> bytes:
+        """A frame that tells how many models were here and how many were loaded, since the last time."""
+        told = frame(READY, LOOKS.pack(self.hits, self.misses)) if self.hits or self.misses else b""
+        self.hits = self.misses = 0
+        return told
+
+    def get(self, path: str) -> Classifier | None:
+        """A model, if it is in memory."""
+        if path not in self._models:
+            return None
+        self._models.move_to_end(path)
+        return self._models[path][0]
+
+    def load(self, path: str, graph: str) -> tuple[Classifier, int]:
+        """A model out of the store, and its bytes; in any thread."""
+        size = self.stores.catalog.bytes_of_model(path, graph)
+        return load_model(self.stores, path, graph, self.threads), size
+
+    def keep(self, path: str, model: Classifier, size: int) -> None:
+        """Keep a model, and let others go if they are too many bytes: first of the project that has the most."""
+        self.misses += 1
+        self._models[path] = model, size
+        while len(self._models) > 1 and sum(size for _, size in self._models.values()) > self.most_bytes:
+            by_project: Counter[str] = Counter()
+            for kept, (_, size) in self._models.items():
+                by_project[kept.split("/")[1]] += size
+            largest = by_project.most_common(1)[0][0]
+            others = [kept for kept in self._models if kept != path]
+            del self._models[next((kept for kept in others if kept.split("/")[1] == largest), others[0])]
+
+
+class Desk:
+    """Questions that wait for their answers. Projects take turns of a few milliseconds; models load in a thread."""
+
+    def __init__(self, models: ModelCache, limits: Limits, wake: Callable[[], None]) -> None:
+        self.models, self.limits, self._wake = models, limits, wake
+        # By project, in the order of their turns; the first call of each is the next.
+        self._waiting: OrderedDict[str, deque[Call]] = OrderedDict()
+        # Of calls that take several turns, the answers so far.
+        self._large: dict[int, Large] = {}
+        # Calls whose model had to be loaded.
+        self._waited: set[int] = set()
+        # How many points a model answers in a turn.
+        self._pace: dict[str, int] = {}
+        self._loader = ThreadPoolExecutor(1, "loader")
+        self._loading: dict[str, tuple[Future[tuple[Classifier, int]], list[Call]]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do now."""
+        return not self._waiting and not any(future.done() for future, _ in self._loading.values())
+
+    def put(self, call: Call) -> None:
+        """Take a question."""
+        self._waiting.setdefault(call.project, deque()).append(call)
+
+    def drop(self, number: int) -> None:
+        """Forget a question that nobody waits for any more."""
+        self._large.pop(number, None)
+        self._waited.discard(number)
+        for project, calls in self._waiting.items():
+            left = deque(call for call in calls if call.number != number)
+            if not left:
+                del self._waiting[project]
+            elif len(left) < len(calls):
+                self._waiting[project] = left
+            if len(left) < len(calls):
+                return
+        for _, waiting in self._loading.values():
+            waiting[:] = [call for call in waiting if call.number != number]
+
+    def step(self) -> dict[int, bytes]:
+        """Answer some questions: those of one project about one model that can be answered together."""
+        answers = self._loaded()
+        if not self._waiting:
+            return answers
+        project, calls = self._waiting.popitem(last=False)
+        first = calls.popleft()
+        # A call that was begun goes on with its model, which others may have taken the place of meanwhile.
+        large = self._large.get(first.number)
+        model = self.models.get(first.path) if large is None else large.model
+        pace = self._pace.setdefault(first.path, FIRST_PACE)
+        if model is None:
+            self._load(first)
+            self._rotate(project, calls)
+            return answers
+        self._note_look(first)
+        if first.rows > pace:
+            answers |= self._answer_some(first, model, pace, calls)
+        else:
+            together = self._together(first, calls, pace)
+            with self._timed(first.path, sum(call.rows for call in together)):
+                answers |= answer(model, together, self.limits)
+        self._rotate(project, calls)
+        return answers
+
+    def _rotate(self, project: str, calls: deque[Call]) -> None:
+        """Put a project with more calls behind the others."""
+        if calls:
+            self._waiting[project] = calls
+
+    def _note_look(self, call: Call) -> None:
+        """Count a model that was in memory when it was asked for; the first turn of a call tells."""
+        if call.number in self._waited:
+            self._waited.discard(call.number)
+        elif call.number not in self._large:
+            self.models.hits += 1
+
+    def _answer_some(self, call: Call, model: Classifier, pace: int, calls: deque[Call]) -> dict[int, bytes]:
+        """Answer the next points of a large call, which goes behind the others of its project if there are more."""
+        try:
+            large = self._large.pop(call.number, None) or Large(call, model, self.limits)
+            with self._timed(call.path, pace):
+                body = large.step(pace)
+        except Exception as error:
+            return _failed([call], error)
+        if body is not None:
+            return {call.number: body}
+        self._large[call.number] = large
+        calls.append(call)
+        return {}
+
+    @contextmanager
+    def _timed(self, path: str, rows: int) -> Iterator[None]:
+        """Learn how many points a model answers in a turn."""
+        began = time.perf_counter()
+        yield
+        pace = int(rows * TURN_SECONDS / max(1e-6, time.perf_counter() - began))
+        if len(self._pace) > MOST_PACES:
+            self._pace.clear()
+        self._pace[path] = min(MOST_ROWS, max(LEAST_ROWS, pace))
+
+    def _together(self, first: Call, calls: deque[Call], pace: int) -> list[Call]:
+        """The first call and others about its model: of one layout, up to ``pace`` points in all."""
+        taken, rows, left = [first], first.rows, deque[Call]()
+        kind = first.path, first.request.points.WhichOneof("layout")
+        while calls:
+            call = calls.popleft()
+            if (call.path, call.request.points.WhichOneof("layout")) == kind and rows + call.rows <= pace:
+                taken.append(call)
+                rows += call.rows
+            else:
+                left.append(call)
+        calls.extend(left)
+        return taken
+
+    def _load(self, call: Call) -> None:
+        """Let a call wait until its model is here."""
+        if call.path in self._loading:
+            self._loading[call.path][1].append(call)
+            return
+        future = self._loader.submit(self.models.load, call.path, call.graph)
+        self._loading[call.path] = future, [call]
+        future.add_done_callback(lambda _: self._wake())
+
+    def _loaded(self) -> dict[int, bytes]:
+        """Keep the models that have come, and put the calls back that waited for them; answer those in vain."""
+        answers: dict[int, bytes] = {}
+        for path in [path for path, (future, _) in self._loading.items() if future.done()]:
+            future, calls = self._loading.pop(path)
+            failure = future.exception()
+            if failure is not None:
+                answers |= _failed(calls, failure)
+                continue
+            self.models.keep(path, *future.result())
+            for call in calls:
+                self._waited.add(call.number)
+                self.put(call)
+        return answers
+
+
+def answer(model: Classifier, calls: list[Call], limits: Limits) -> dict[int, bytes]:
+    """The bodies of the answers to calls about one model, by their numbers."""
+    try:
+        asked, refused = _read(calls, model, limits)
+        return refused | (_answers(model, asked) if asked else {})
+    except Exception as error:
+        if isinstance(error, ValueError) and len(calls) > 1:
+            # One of them is wrong; the others shall not suffer.
+            return {number: body for call in calls for number, body in answer(model, [call], limits).items()}
+        return _failed(calls, error)
+
+
+def _failed(calls: list[Call], error: BaseException) -> dict[int, bytes]:
+    """The answers to calls that failed."""
+    if isinstance(error, ValueError):
+        error = refusal(error)
+    elif isinstance(error, MemoryError):
+        error = LimitExceeded("the model needs more memory than a predictor has", reason="OUT_OF_MEMORY")
+    elif not isinstance(error, ServiceError):
+        _log.error("a prediction ended with an error of ours", exc_info=error)
+        error = InternalError("an error inside the service; its log tells more")
+    body = ERROR + job_error(error)
+    return {call.number: body for call in calls}
+
+
+def _read(calls: list[Call], model: Classifier, limits: Limits) -> tuple[list[tuple[Call, Points]], dict[int, bytes]]:
+    """The calls with their points, and the answers to those whose points are wrong."""
+    asked, refused = [], {}
+    for call in calls:
+        try:
+            points = from_points(call.request.points, limits, "points")
+            if points.shape[1] != model.n_features_in_:
+                raise InvalidRequest(
+                    "points", f"must have {model.n_features_in_} features, as the model's; got {points.shape[1]}"
+                )
+            asked.append((call, points))
+        except ServiceError as error:
+            refused[call.number] = ERROR + job_error(error)
+    return asked, refused
+
+
+class Large:
+    """A call that is answered in several turns."""
+
+    def __init__(self, call: Call, model: Classifier, limits: Limits) -> None:
+        asked, refused = _read([call], model, limits)
+        self.call, self.model, self.refused = call, model, refused.get(call.number)
+        self.points: Any = asked[0][1] if asked else None
+        self._done = 0
+        self._found: list[Any] = []
+
+    def step(self, rows: int) -> bytes | None:
+        """Answer the next points; the body of the whole answer after the last."""
+        if self.refused is not None:
+            return self.refused
+        some = self.points[self._done : self._done + rows]
+        self._done += some.shape[0]
+        self._found.append(self.model.answer(some, probabilities=self.call.request.probabilities, validated=True))
+        if self._done < self.points.shape[0]:
+            return None
+        columns = zip(*self._found, strict=True)
+        found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
+        return SUCCESS + _response(Answers(*found), self.call, slice(None)).SerializeToString()
+
+
+def _response(found: Answers, call: Call, rows: slice) -> model_pb2.PredictResponse:
+    """The answer to a call, out of some rows of what was found."""
+    classes, scores = found.classes[rows], found.scores[rows]
+    table = to_tensor(scores.reshape(len(classes), -1))
+    response = model_pb2.PredictResponse(class_indices=classes.tolist(), scores=table)
+    if call.request.probabilities and found.probabilities is not None:
+        response.probabilities.CopyFrom(to_tensor(found.probabilities[rows]))
+    return response
+
+
+def _answers(model: Classifier, asked: list[tuple[Call, Points]]) -> dict[int, bytes]:
+    together: Any = asked[0][1]
+    if len(asked) > 1:
+        rows_of_all: Any = [points for _, points in asked]
+        together = vstack(rows_of_all, format="csr") if isinstance(together, csr_array) else np.concatenate(rows_of_all)
+    found = model.answer(together, probabilities=any(call.request.probabilities for call, _ in asked), validated=True)
+    answers, start = {}, 0
+    for call, own in asked:
+        rows = slice(start, start + own.shape[0])
+        start = rows.stop
+        answers[call.number] = SUCCESS + _response(found, call, rows).SerializeToString()
+    return answers
+
+
+def receive(descriptor: int, buffer: bytearray) -> bool:
+    """Take the bytes that have come; False if the stream has ended."""
+    while len(buffer) < MOST_WAITING:
+        data = os.read(descriptor, READ_BYTES)
+        buffer += data
+        if not data or not select.select([descriptor], [], [], 0)[0]:
+            return bool(data)
+    return True
+
+
+def send(descriptor: int, frames: bytes) -> None:
+    """Write all of them."""
+    rest = memoryview(frames)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def serve(descriptor: int, settings: Settings) -> None:
+    """Answer until the API goes away."""
+    woken, wakes = os.pipe()
+    models = ModelCache(Stores.open(settings), settings.predictor_cache_bytes, 1)
+    desk = Desk(models, limits_of(settings), lambda: send(wakes, b"."))
+    send(descriptor, frame(READY, b""))
+    buffer = bytearray()
+    while True:
+        ready, _, _ = select.select([descriptor, woken], [], [], None if desk.is_idle else 0)
+        if woken in ready:
+            os.read(woken, READ_BYTES)
+        if descriptor in ready and not receive(descriptor, buffer):
+            return
+        for number, body in take_frames(buffer):
+            if body == DROPPED:
+                desk.drop(number)
+                continue
+            line, _, request = body.partition(b"\n")
+            desk.put(Call(number, *read_head(line), model_pb2.PredictRequest.FromString(request)))
+        answers = [frame(number, body) for number, body in desk.step().items()]
+        send(descriptor, b"".join([*answers, models.looks()]))
+
+
+def main() -> None:
+    """Start as a process."""
+    connection, settings = begin()
+    start_logging(settings.log_level)
+    keep_freed_memory()
+    limit_memory(LOADED * settings.predictor_cache_bytes + BASE_BYTES)
+    warm_up(1)
+    # The API was killed before it heard all answers; nobody waits for the rest.
+    with suppress(ConnectionError):
+        serve(connection.fileno(), settings)
+
+
+if __name__ == "__main__":
+    main()

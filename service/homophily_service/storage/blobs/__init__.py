@@ -1,0 +1,1 @@
+"""Arrays with their manifests, in a folder or a bucket."""

@@ -1,0 +1,168 @@
+"""What is stored and where: datasets, models, embeddings and graphs in SQL, each with the path of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, exc, exists, func, insert, select, update
+
+from homophily_client.names import ResourceName
+from homophily_service.contract.errors import AlreadyExists, NotFound
+from homophily_service.storage.database import Database, now, page_of, time_of
+from homophily_service.storage.tables import graphs, jobs, resources
+
+
+class Catalog:
+    """Resources of all projects, and the graphs that they share."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def add(
+        self,
+        connection: Connection,
+        name: ResourceName,
+        message: bytes,
+        blob: str,
+        *,
+        graph: str | None = None,
+        upload_id: str | None = None,
+        size: int = 0,
+    ) -> None:
+        """Record a resource of so many bytes within a transaction, or AlreadyExists."""
+        values = {"collection": name.collection, "project": name.project, "id": name.id}
+        try:
+            connection.execute(
+                insert(resources).values(
+                    **values, message=message, blob=blob, graph=graph, upload_id=upload_id, created=now(), bytes=size
+                )
+            )
+        except exc.IntegrityError:
+            raise AlreadyExists(f"{name} exists") from None
+
+    def get(self, name: ResourceName) -> Row[Any]:
+        """The resource's row, or NotFound."""
+        with self.database.read() as connection:
+            found = connection.execute(select(resources).where(_is(name))).one_or_none()
+        if found is None:
+            raise NotFound(f"{name} does not exist")
+        return found
+
+    def has(self, name: ResourceName) -> bool:
+        """Whether the resource exists."""
+        with self.database.read() as connection:
+            return bool(connection.scalar(select(exists().where(_is(name)))))
+
+    def of_upload(self, project: str, upload_id: str) -> Row[Any] | None:
+        """The dataset that an upload has made."""
+        mine = (resources.c.project == project) & (resources.c.upload_id == upload_id)
+        with self.database.read() as connection:
+            return connection.execute(select(resources).where(mine)).first()
+
+    def on_graph(self, collection: str, project: str, digest: str) -> Sequence[Row[Any]]:
+        """Resources of a project that stand on a graph, newest first."""
+        mine = (resources.c.project == project) & (resources.c.collection == collection)
+        query = select(resources).where(mine, resources.c.graph == digest).order_by(resources.c.number.desc())
+        with self.database.read() as connection:
+            return connection.execute(query).all()
+
+    def page(
+        self, collection: str, project: str, *, before: int | None = None, limit: int = 100
+    ) -> tuple[Sequence[Row[Any]], bool]:
+        """Resources of a project, newest first, with a number below ``before``; and whether there are more."""
+        matches = [resources.c.project == project, resources.c.collection == collection]
+        if before is not None:
+            matches.append(resources.c.number < before)
+        with self.database.read() as connection:
+            numbers, has_more = page_of(connection, resources.c.number, resources.c.message, matches, limit)
+            query = select(resources).where(resources.c.number.in_(numbers)).order_by(resources.c.number.desc())
+            return connection.execute(query).all(), has_more
+
+    def remove(self, name: ResourceName) -> str:
+        """Forget a resource; returns the path of its arrays, which are for the caller to delete."""
+        with self.database.write() as connection:
+            blob = connection.scalar(delete(resources).where(_is(name)).returning(resources.c.blob))
+        if blob is None:
+            raise NotFound(f"{name} does not exist")
+        return str(blob)
+
+    # -- graphs --------------------------------------------------------------------------------------------------
+
+    def use_graph(self, digest: str) -> str | None:
+        """The path of a graph, which is now safe from being removed for a while; None if there is none."""
+        query = update(graphs).where(graphs.c.digest == digest).values(last_used=now()).returning(graphs.c.blob)
+        with self.database.write() as connection:
+            blob = connection.scalar(query)
+        return None if blob is None else str(blob)
+
+    def add_graph(self, digest: str, blob: str, size: int = 0, project: str | None = None) -> str:
+        """Record a graph of a project; returns the path of the one that counts: another job's may have come first."""
+        while True:
+            found = self.use_graph(digest)
+            if found is not None:
+                return found
+            try:
+                with self.database.write() as connection:
+                    values = {"digest": digest, "blob": blob, "bytes": size, "project": project}
+                    connection.execute(insert(graphs).values(**values, created=now(), last_used=now()))
+            except exc.IntegrityError:
+                continue
+            return blob
+
+    def replace_graph(self, digest: str, blob: str, size: int = 0, project: str | None = None) -> None:
+        """Put a graph that was built again in the place of one whose arrays are lost."""
+        query = update(graphs).where(graphs.c.digest == digest).values(blob=blob, bytes=size, last_used=now())
+        with self.database.write() as connection:
+            was_there = connection.execute(query).rowcount > 0
+        if not was_there:
+            self.add_graph(digest, blob, size, project)
+
+    def remove_unused_graphs(self, older_than_seconds: float) -> list[str]:
+        """Forget graphs that no model stands on and no job has used for a while; returns their paths."""
+        used = exists().where(resources.c.graph == graphs.c.digest)
+        unused = delete(graphs).where(~used, graphs.c.last_used < now() - older_than_seconds).returning(graphs.c.blob)
+        with self.database.write() as connection:
+            return [str(blob) for (blob,) in connection.execute(unused)]
+
+    def bytes_of_model(self, blob: str, digest: str) -> int:
+        """Stored bytes of a model and its graph."""
+        sizes = (
+            select(resources.c.bytes).where(resources.c.blob == blob),
+            select(graphs.c.bytes).where(graphs.c.digest == digest),
+        )
+        with self.database.read() as connection:
+            return sum(int(connection.scalar(size) or 0) for size in sizes)
+
+    def stored_bytes(self) -> list[tuple[str, int]]:
+        """Bytes of what is recorded, by collection."""
+        by_collection = select(resources.c.collection, func.sum(resources.c.bytes)).group_by(resources.c.collection)
+        with self.database.read() as connection:
+            found = [(str(collection), int(size or 0)) for collection, size in connection.execute(by_collection)]
+            return [*found, ("graphs", int(connection.scalar(select(func.sum(graphs.c.bytes))) or 0))]
+
+    def refers_to(self, blob: str) -> bool:
+        """Whether something refers to the arrays at this path."""
+        found = select(exists().where(resources.c.blob == blob) | exists().where(graphs.c.blob == blob))
+        with self.database.read() as connection:
+            return bool(connection.scalar(found))
+
+    def oldest_record(self) -> tuple[float | None, float]:
+        """When the oldest record that is left was made, if there is one, and the database's time."""
+        with self.database.read() as connection:
+            oldest = [connection.scalar(select(func.min(table.c.created))) for table in (resources, graphs, jobs)]
+            return min((time for time in oldest if time is not None), default=None), time_of(connection)
+
+    def blobs(self) -> set[str]:
+        """The paths of all arrays that something refers to."""
+        with self.database.read() as connection:
+            rows = connection.execute(select(resources.c.blob).union_all(select(graphs.c.blob)))
+            return {str(blob) for (blob,) in rows}
+
+
+def _is(name: ResourceName) -> Any:
+    return (
+        (resources.c.collection == name.collection)
+        & (resources.c.project == name.project)
+        & (resources.c.id == name.id)
+    )

@@ -1,0 +1,285 @@
+"""The connection to SQLite or Postgres: transactions, the database's clock, migrations.
+
+Times are the database's, as seconds since 1970: machines' clocks differ, and a lease must not depend on whose is right.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, func, make_url, select, text
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from homophily_service.contract.errors import FailedPrecondition, Unavailable
+
+# Alembic is imported where it is used: processes that compute do not migrate, and start sooner without it.
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+BUSY_SECONDS = 30.0
+# After how long a server is given up that answers nothing, not even that it is gone.
+_SILENCE = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+_FROZEN_SECONDS = 10
+# Bytes in a page of a list: the message stays below gRPC's usual limit of 4 MiB.
+PAGE_BYTES = 2 << 20
+# Any number will do, as long as nothing else in the database uses it.
+_MIGRATION_LOCK = 0x686F6D6F
+# Postgres' code for it.
+_INSUFFICIENT_PRIVILEGE = "42501"
+
+
+class now(FunctionElement[float]):
+    """The database's clock, in seconds since 1970."""
+
+    type = Float(53)
+    inherit_cache = True
+
+
+@compiles(now, "sqlite")
+def _sqlite_now(*_: Any, **__: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now, "postgresql")
+def _postgres_now(*_: Any, **__: Any) -> str:
+    # When the statement began; unlike clock_timestamp() it is constant within it, so indexes can be searched by it.
+    return "extract(epoch from statement_timestamp())::float8"
+
+
+def time_of(connection: Connection) -> float:
+    """The time of a database that is connected to."""
+    return float(connection.scalar(select(now())) or 0.0)
+
+
+class Database:
+    """One engine, used by any thread."""
+
+    def __init__(self, url: str, busy_seconds: float = BUSY_SECONDS) -> None:
+        self.url = url
+        self.engine = _engine(url, busy_seconds)
+
+    @contextmanager
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
+        """A transaction that may write; on SQLite it has the database to itself.
+
+        One that is not ``durable`` survives the end of every process, but SQLite does not wait for the disk: a power
+        cut may take it back, though never without those that came after it.
+        """
+        with (
+            _outages_told(),
+            self.engine.connect() as connection,
+            connection.execution_options(durable=durable).begin(),
+        ):
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Statements that only read, each seeing what was committed before it."""
+        with _outages_told(), self.engine.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                yield connection.execution_options(only_reads=True)
+            else:
+                yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def time(self) -> float:
+        """The database's time."""
+        with self.read() as connection:
+            return time_of(connection)
+
+    def ping(self) -> None:
+        """Raise Unavailable if the database does not answer."""
+        with self.read() as connection:
+            connection.execute(text("SELECT 1"))
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is a file of one machine, rather than a server that others use as well."""
+        return self.engine.dialect.name == "sqlite"
+
+    def migrate(self) -> None:
+        """Bring the tables up to this version; several processes may try at once."""
+        from alembic import command
+        from alembic.util import CommandError
+
+        if self.is_embedded and self.engine.url.database:
+            Path(self.engine.url.database).parent.mkdir(parents=True, exist_ok=True)
+        with self.write() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            config = _alembic()
+            config.attributes["connection"] = connection
+            try:
+                command.upgrade(config, "head")
+            except CommandError as error:
+                # The only one that can be: the tables are of a version that this program has never heard of.
+                raise FailedPrecondition(f"the database is of another version than this program: {error}") from error
+            except exc.ProgrammingError as error:
+                if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
+                    raise
+                advice = "migrate with the database_url of the role that owns the tables"
+                raise FailedPrecondition(f"this role may not change tables ({error.orig}): {advice}") from error
+
+    def check_version(self) -> None:
+        """Raise FailedPrecondition if the tables are not of this version."""
+        found, needed, is_older = self._versions()
+        if found != needed:
+            advice = "run `homophily migrate`" if is_older else "they are of another version"
+            raise FailedPrecondition(f"the database has schema {found}, this program needs {needed}: {advice}")
+
+    def check_is_new_enough(self) -> None:
+        """Raise Unavailable while the tables are of an older version: somebody is about to migrate them.
+
+        Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
+        """
+        found, needed, is_older = self._versions()
+        if is_older:
+            raise Unavailable(
+                f"the database has schema {found}, this program needs {needed}: migrate it first (`homophily migrate`)"
+            )
+
+    def _versions(self) -> tuple[str | None, str | None, bool]:
+        """The version of the tables, the one that this program needs, and whether the first is an older one."""
+        script = _scripts()
+        found, needed = self._revision(), script.get_current_head()
+        older = {revision.revision for revision in script.walk_revisions()} - {needed}
+        return found, needed, found is None or found in older
+
+    def _revision(self) -> str | None:
+        """The version of the tables; None if there are none. SQLite's file is not made by looking for it."""
+        from alembic.runtime.migration import MigrationContext
+
+        path = self.engine.url.database
+        if self.is_embedded and path and not Path(path).exists():
+            return None
+        with self.read() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self.engine.dispose()
+
+
+def page_of(
+    connection: Connection, number: Any, body: Any, matches: Sequence[Any], limit: int
+) -> tuple[list[int], bool]:
+    """The numbers of a page, newest first, and whether there are more.
+
+    It has at most ``limit`` rows, fewer if their bodies are large together; one row is a page however large it is.
+    """
+    sizes = select(number, func.coalesce(func.length(body), 0)).where(*matches).order_by(number.desc())
+    numbers: list[int] = []
+    total = 0
+    for found, size in connection.execute(sizes.limit(limit + 1)):
+        total += size
+        if numbers and (len(numbers) == limit or total > PAGE_BYTES):
+            return numbers, True
+        numbers.append(found)
+    return numbers, False
+
+
+def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_alembic())
+
+
+def _alembic() -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    # The configuration's parser wants each % twice.
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config
+
+
+def _engine(url: str, busy_seconds: float) -> Engine:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return _postgres_engine(parsed)
+    if parsed.get_backend_name() == "sqlite":
+        return _sqlite_engine(parsed, busy_seconds)
+    raise ValueError(f"database_url must be of sqlite or postgresql+psycopg; got {parsed.get_backend_name()}")
+
+
+def _postgres_engine(url: URL) -> Engine:
+    engine = create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8, connect_args=_SILENCE)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        # A process that is frozen within a transaction would keep its job's row locked, and so from being taken over.
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{_FROZEN_SECONDS}s'")
+        connection.commit()
+
+    return engine
+
+
+def _sqlite_engine(url: URL, busy_seconds: float) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": busy_seconds}, pool_size=8, max_overflow=8)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        # The driver's own transactions start late and as readers; ours are begun below.
+        connection.isolation_level = None
+        _use_wal(connection, busy_seconds)
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A transaction that starts as a reader cannot become a writer while another writes.
+        options = connection.get_execution_options()
+        if not options.get("only_reads"):
+            connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get('durable', True) else 'NORMAL'}")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
+    """The busy time-out does not hold for this: of several that open a new file at once, some are refused."""
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+@contextmanager
+def _outages_told() -> Iterator[None]:
+    try:
+        yield
+    except (exc.DBAPIError, exc.TimeoutError) as error:
+        if not _is_outage(error):
+            raise
+        raise Unavailable(f"the database does not answer: {_short(error)}", retry_seconds=1.0) from error
+
+
+def _is_outage(error: exc.DBAPIError | exc.TimeoutError) -> bool:
+    if isinstance(error, exc.TimeoutError) or error.connection_invalidated:
+        return True
+    # What SQLite calls operational is also SQL that it does not understand.
+    is_mistake = getattr(error.orig, "sqlite_errorname", "") == "SQLITE_ERROR"
+    return isinstance(error, exc.OperationalError | exc.InterfaceError) and not is_mistake
+
+
+def _short(error: exc.DBAPIError | exc.TimeoutError) -> str:
+    """What is wrong, without the addresses inside our network that come before it; the cause has all."""
+    if isinstance(error, exc.TimeoutError):
+        return "all connections are in use"
+    return str(error.orig).split("\n", 1)[0].rpartition(": ")[2].strip()[:200]

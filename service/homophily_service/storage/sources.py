@@ -1,0 +1,60 @@
+"""What a job stands on: a dataset, a model or an embedding, pinned by its content when the job is submitted.
+
+A name may be deleted and given to something else while the job waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from sqlalchemy import Row
+
+from homophily_client._pb import dataset_pb2
+from homophily_client.names import DatasetName, EmbeddingName, ModelName, ResourceName
+from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.contract.names import parse_name
+from homophily_service.storage.catalog import Catalog
+
+# The fields of a request that name what its job stands on.
+FIELDS: dict[str, type[ResourceName]] = {"dataset": DatasetName, "model": ModelName, "embedding": EmbeddingName}
+
+
+def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
+    """The SHA-256 of a dataset's bytes and of what they mean: layout, shape and types.
+
+    The same bytes of another shape or type are other points.
+    """
+    layout = str(dataset.shape.WhichOneof("layout"))
+    sizes = getattr(dataset.shape, layout)
+    names = ("rows", "columns", "data_type", *(("values", "index_type") if layout == "csr" else ()))
+    described = [layout, dataset.sha256.hex(), *(getattr(sizes, name) for name in names)]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def source_name(request: Any) -> ResourceName | None:
+    """The dataset, model or embedding that a request is about; None for one that is about none."""
+    for field, kind in FIELDS.items():
+        if field in request.DESCRIPTOR.fields_by_name and (name := getattr(request, field)):
+            return parse_name(kind, name, field)
+    return None
+
+
+def source_digest(name: ResourceName, row: Row[Any]) -> str:
+    """The digest of a recorded dataset, model or embedding."""
+    if isinstance(name, DatasetName):
+        return dataset_digest(dataset_pb2.Dataset.FromString(row.message))
+    # A path is never written twice.
+    return hashlib.sha256(row.blob.encode()).hexdigest()
+
+
+def pinned(catalog: Catalog, name: ResourceName, digest: str) -> Row[Any]:
+    """The row of a job's source; FailedPrecondition if the name means something else than when it was submitted."""
+    row = catalog.get(name)
+    if digest and source_digest(name, row) != digest:
+        raise FailedPrecondition(
+            f"{name} was deleted and made anew after the job was submitted: submit the job again",
+            reason="SOURCE_CHANGED",
+        )
+    return row
