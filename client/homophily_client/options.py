@@ -25,7 +25,7 @@ class GraphOptions:
     exponent : int, optional
         Exponent of the distance in the weights, 1 or 2; 2.
     symmetrize : {'max', 'mean'}, optional
-        How the two directions of an edge are merged: max or mean; mean.
+        How both directions of an edge are merged: max or mean; mean.
     space : {'input', 'principal', 'whitened'}, optional
         Where neighbours are searched: input, principal or whitened; input.
     n_directions : int, optional

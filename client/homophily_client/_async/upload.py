@@ -7,6 +7,8 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import grpc
+
 from homophily_client._async.connection import AsyncConnection
 from homophily_client._async.transport import outcome, sleep
 from homophily_client._pb import dataset_pb2 as pb
@@ -20,6 +22,13 @@ Progress = Callable[[int, int], object]
 
 # An earlier connection was still at work when the server reported how much it had. Ask again.
 _ASK_AGAIN = ("WRONG_OFFSET", "INCOMPLETE")
+
+
+def _is_resumable(error: ClientError) -> bool:
+    # gRPC's asyncio calls report a chunk written after the server ended the call as INTERNAL, instead of the server's
+    # own status; the server gives every error a reason.
+    is_lost_status = error.code is grpc.StatusCode.INTERNAL and not error.reason
+    return is_unavailable(error) or is_lost_status or error.reason in _ASK_AGAIN
 
 
 class AsyncUpload:
@@ -39,7 +48,7 @@ class AsyncUpload:
     async def run(self, *, resume: bool = False) -> pb.Dataset:
         """Send what the server lacks, until it has made the dataset; ``resume`` what an earlier run may have sent."""
         received = await self._received() if resume else 0
-        patience = self.connection.long(lambda error: is_unavailable(error) or error.reason in _ASK_AGAIN)
+        patience = self.connection.long(_is_resumable)
         while True:
             try:
                 return (await self.connection.upload(self._requests(received))).dataset

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import grpc
+
 from homophily_client._pb import dataset_pb2 as pb
 from homophily_client._sync.connection import Connection
 from homophily_client._sync.transport import outcome, sleep
@@ -21,6 +23,13 @@ Progress = Callable[[int, int], object]
 
 # An earlier connection was still at work when the server reported how much it had. Ask again.
 _ASK_AGAIN = ("WRONG_OFFSET", "INCOMPLETE")
+
+
+def _is_resumable(error: ClientError) -> bool:
+    # gRPC's asyncio calls report a chunk written after the server ended the call as INTERNAL, instead of the server's
+    # own status; the server gives every error a reason.
+    is_lost_status = error.code is grpc.StatusCode.INTERNAL and not error.reason
+    return is_unavailable(error) or is_lost_status or error.reason in _ASK_AGAIN
 
 
 class Upload:
@@ -40,7 +49,7 @@ class Upload:
     def run(self, *, resume: bool = False) -> pb.Dataset:
         """Send what the server lacks, until it has made the dataset; ``resume`` what an earlier run may have sent."""
         received = self._received() if resume else 0
-        patience = self.connection.long(lambda error: is_unavailable(error) or error.reason in _ASK_AGAIN)
+        patience = self.connection.long(_is_resumable)
         while True:
             try:
                 return (self.connection.upload(self._requests(received))).dataset
