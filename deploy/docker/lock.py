@@ -23,6 +23,8 @@ HEADER = "# Written by deploy/docker/lock.py out of pyproject.toml; the hashes a
 # What the images may be built for: the Pythons of Debian 12 and 13 and Ubuntu 24.04, on x86-64 and ARM.
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
+# Built from this repository.
+OURS = ("homophily", "homophily-client")
 # glibc of Debian 12: wheels for a newer one are not chosen.
 NEWEST_GLIBC, OLDEST_GLIBC = 36, 17
 
@@ -37,8 +39,8 @@ def report(*arguments: str) -> list[dict[str, Any]]:
 
 def resolved(requirement: str) -> dict[str, str]:
     """Names and versions that a requirement comes down to."""
-    found = (item["metadata"] for item in report(requirement))
-    return {item["name"].lower(): item["version"] for item in found if item["name"] != "homophily"}
+    found = (item["metadata"] for item in report("./client", requirement))
+    return {item["name"].lower(): item["version"] for item in found if item["name"] not in OURS}
 
 
 def hashes(versions: dict[str, str]) -> dict[str, set[str]]:
@@ -83,7 +85,8 @@ def main() -> None:
     write("requirements.txt", {name: both[name] for name in needed})
     write("requirements-cuda.txt", {name: version for name, version in both.items() if name not in needed})
     (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    write("requirements-build.txt", resolved(build))
+    items = (item["metadata"] for item in report(build))
+    write("requirements-build.txt", {item["name"].lower(): item["version"] for item in items})
 
 
 if __name__ == "__main__":

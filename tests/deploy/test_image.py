@@ -15,6 +15,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "deploy" / "docker"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 
 
@@ -24,6 +25,8 @@ def wanted(*extras: str) -> Iterator[Requirement]:
     for requirement in (Requirement(line) for lines in lists for line in lines):
         if requirement.name == PROJECT["name"]:
             yield from wanted(*requirement.extras)
+        elif requirement.name == CLIENT["name"]:
+            yield from map(Requirement, CLIENT["dependencies"])
         else:
             yield requirement
 
