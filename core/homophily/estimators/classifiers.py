@@ -354,7 +354,7 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None or self.lambda2 == 0.0:
             # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
             return (None,)
-        problem = self._problem(self._labels)
+        problem = self._problem(self.given_labels_)
         left_out = self._left_out(problem.laplacian, 1)
         G = problem.laplacian if left_out is None else csr_array(problem.laplacian + diags_array(left_out))
         known = self.solution_[problem.rows]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
-from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.base import ClassifierMixin, _fit_context, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -29,6 +29,7 @@ from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
 from homophily.solve.irr import IRRSolution
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
+from homophily.state import State, StateReader, feature_entries, plain
 from homophily.supervision.calibration import Calibration, fit_calibration, label_folds
 from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
 from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
@@ -38,6 +39,8 @@ Floats = NDArray[np.float64]
 CALIBRATION_FOLDS = 5
 BLOCK = 16_384
 CACHED_POINTS = 100_000  # as many values as a core's own cache holds
+#: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
+_FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
 POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
@@ -129,7 +132,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.solution_[problem.rows] = answer.F
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
-        self._labels = labels
+        self.given_labels_ = labels
         # What is made when first asked for: the calibration, the mean degree, the terms and columns for new points.
         self._lazy: dict[str, Any] = {}
         scores = self._scores(self.solution_, self.graph_.degrees)
@@ -296,7 +299,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     def _calibrate(self) -> Calibration:
         """Fit the slope on scores of labelled points that a repeated fit did not see."""
-        labels, reached = self._labels, self.reached_
+        labels, reached = self.given_labels_, self.reached_
         candidates = np.flatnonzero((labels.confidence > 0) & reached)
         folds = label_folds(labels.class_index[candidates], CALIBRATION_FOLDS)
         problem = self._problem(labels)
@@ -363,18 +366,82 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         )
         return self._scores(values, degrees), reached
 
+    def _terms(self) -> tuple[RelationshipTerm | None, ...]:
+        if "terms" not in self._lazy:
+            self._lazy["terms"] = self._new_point_terms()
+        terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
+        return terms
+
     def _columns(self) -> tuple[Columns, ...]:
         """The columns of the solution that are extended together, each with its term."""
         if "columns" not in self._lazy:
-            if "terms" not in self._lazy:
-                self._lazy["terms"] = self._new_point_terms()
-            terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
+            terms = self._terms()
             parts = np.split(self.solution_, len(terms), axis=1)
             self._lazy["columns"] = tuple(
                 Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True)
             )
         columns: tuple[Columns, ...] = self._lazy["columns"]
         return columns
+
+    # -- storing -------------------------------------------------------------------------------------------------
+
+    def to_arrays(self) -> State:
+        """The fitted classifier as arrays, without its graph; see :func:`homophily.storage.classifier_state`."""
+        labels, terms = self.given_labels_.to_arrays(), RelationshipTerm.to_arrays(self._terms())
+        calibration: Calibration | None = self._lazy.get("calibration")
+        arrays = {
+            "solution": self.solution_,
+            "offsets": self.offsets_,
+            "class_prior": self.class_prior_,
+            "reached": self.reached_,
+            "decided": np.searchsorted(self.classes_, self.transduction_).astype(np.int32),
+        }
+        parameters = self.get_params(deep=False)
+        del parameters["callback"], parameters["graph"]
+        document = {
+            "parameters": plain(parameters),
+            "n_points": self.graph_.n_points,
+            "n_links": int(self.graph_.W.nnz),
+            "energy": float(self.energy_),
+            "n_iter": int(self.n_iter_),
+            "n_evaluations": int(self.n_evaluations_),
+            "engine": self.engine_,
+            "engine_error": None if self.engine_error_ is None else float(self.engine_error_),
+            "calibration_slope": None if calibration is None else float(calibration.slope),
+            **feature_entries(self),
+        }
+        return State(arrays | labels.arrays | terms.arrays, document | labels.document | terms.document)
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader, graph: KNNGraph) -> Self:
+        """The classifier on ``graph`` whose :meth:`to_arrays` is stored."""
+        classifier = cls(**stored.parameters(cls, _FORMER_PARAMETERS), graph=clone(graph))
+        classifier._validate_params()
+        u, links = stored.integer("n_points", 1), stored.integer("n_links", 0)
+        if (u, links) != (graph.n_points, graph.W.nnz):
+            raise ValueError(
+                f"The state is of a classifier on a graph of {u} points and {links} links. "
+                f"Got a graph of {graph.n_points} points and {graph.W.nnz} links instead."
+            )
+        stored.features(classifier)
+        labels = Labels.from_arrays(stored, u)
+        classes, n = labels.classes, labels.targets.shape[1]
+        classifier.graph_, classifier.given_labels_, classifier.classes_ = graph, labels, classes
+        classifier.class_prior_ = stored.copy("class_prior", classes.shape)
+        classifier.offsets_ = stored.copy("offsets", (n,))
+        classifier.solution_ = stored.array("solution", (u, n))
+        classifier.reached_ = stored.array("reached", (u,), ("bool",))
+        classifier.energy_ = stored.number("energy")
+        classifier.n_iter_ = stored.integer("n_iter", 0)
+        classifier.n_evaluations_ = stored.integer("n_evaluations", 0)
+        classifier.engine_ = stored.value("engine", str, type(None))
+        classifier.engine_error_ = stored.value("engine_error", float, int, type(None))
+        classifier._lazy = {"terms": RelationshipTerm.from_arrays(stored, n)}
+        slope = stored.value("calibration_slope", float, int, type(None))
+        if slope is not None:
+            classifier._lazy["calibration"] = Calibration(float(slope), classifier.offsets_)
+        classifier.transduction_ = classes[stored.positions("decided", (u,), len(classes), ("int32",))]
+        return classifier
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

@@ -20,10 +20,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, find_device
 from homophily.graph.coordinates import Space, SpaceName
-from homophily.graph.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
+from homophily.graph.neighbors import (
+    DenseIndex,
+    Distances,
+    Indices,
+    NeighborIndex,
+    SparseIndex,
+    available_neighbors,
+    neighbor_index,
+)
 from homophily.parameters import CheckedEstimator
+from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
 
-# exp(-600) ≈ 1e-261: small enough to mean «hardly linked», large enough to divide by. Without a floor a far neighbour's
+# exp(-600) ≈ 1e-261: small enough to mean "hardly linked", large enough to divide by. Without a floor a far neighbour's
 # weight would underflow to 0 and its edge vanish.
 _LARGEST_EXPONENT = 600.0
 _BLOCK_ENTRIES = 4_000_000
@@ -259,6 +268,73 @@ class KNNGraph(CheckedEstimator):
         self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
         return self._neighborhoods[size]
 
+    def to_arrays(self) -> State:
+        """The fitted graph as arrays, with what new points need; see :mod:`homophily.storage`."""
+        arrays = csr_arrays("weights", self.W) | {"degrees": self.degrees, "components": self.component_labels}
+        search = State({}, {"kind": "none"})
+        rule = None
+        if self.distances_ is not None and self.indices_ is not None:
+            arrays |= {"distances": self.distances_, "neighbors": self.indices_, "reach": self._reach}
+            rule = plain(vars(self._rule))
+        if self._space is not None:
+            arrays |= self._space.to_arrays().arrays
+        if self.index_ is not None:
+            search = self.index_.to_arrays()
+        elif isinstance(self._listed, np.ndarray):
+            search = State({"listed": self._listed}, {"kind": "listed"})
+        elif self._listed is not None:
+            search = State(csr_arrays("listed", self._listed), {"kind": "listed-sparse"})
+        document = {
+            "parameters": plain(self.resolved_params_),
+            "n_points": self.n_points,
+            "n_components": self.n_components,
+            "recall": float(self.recall_),
+            "search": search.document,
+            "rule": rule,
+            **feature_entries(self),
+        }
+        return State(arrays | search.arrays, document)
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader) -> Self:
+        """The graph whose :meth:`to_arrays` is stored."""
+        graph = cls(**stored.parameters(cls))
+        graph._validate_params()
+        graph.metric_ = stored.section("parameters").choice("metric", "euclidean", "cosine", "precomputed", "affinity")
+        u = stored.integer("n_points", 1)
+        graph._n_components = stored.integer("n_components", 1, u)
+        stored.features(graph)
+        graph.recall_ = stored.number("recall")
+        graph._degrees = stored.array("degrees", (u,))
+        graph._component_labels = stored.positions("components", (u,), graph._n_components, ("int32",))
+        graph._W = stored.csr("weights", (u, u))
+        graph.distances_ = graph.indices_ = graph.index_ = graph._listed = None
+        graph._laplacians, graph._neighborhoods, graph._space = {}, {}, None
+        if stored.document.get("rule") is not None:
+            graph.distances_ = stored.array("distances", (u, None))
+            graph._n_found = graph.distances_.shape[1]
+            graph.indices_ = stored.positions("neighbors", graph.distances_.shape, u, ("int32",))
+            graph._reach = stored.array("reach", (u,))
+            graph._rule = _WeightRule.from_arrays(stored.section("rule"))
+        expected = {"affinity": ["none"], "precomputed": ["listed", "listed-sparse"]}
+        search = stored.section("search")
+        kind = search.choice("kind", *expected.get(graph.metric_, ["dense", "sparse"]))
+        if (graph.distances_ is None) != (kind == "none"):
+            raise ValueError(f"A graph's state with metric={graph.metric_!r} does not fit its rule of weights.")
+        if kind == "listed":
+            graph._listed = stored.array("listed", (u, u), FLOATS)
+        elif kind == "listed-sparse":
+            graph._listed = stored.csr("listed", (u, u), FLOATS, canonical=False)
+        elif kind != "none":
+            columns = int(graph.n_features_in_)
+            if graph.space != "input":
+                graph._space = Space.from_arrays(stored, columns)
+                columns = graph._space.directions.shape[1]
+            of_points = DenseIndex if kind == "dense" else SparseIndex
+            graph.index_ = of_points.from_arrays(search, u, columns, graph.metric_, graph.n_jobs)
+            graph.index_.recall = graph.recall_
+        return graph
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return state | {"_laplacians": {}, "_neighborhoods": {}} if "_laplacians" in state else state
@@ -331,6 +407,13 @@ class _WeightRule:
             )
             width *= factor
         return cls(kind, exponent, width, typical, factor)
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader) -> Self:
+        kind = stored.choice("kind", "local", "self-tuning", "global", "fixed")
+        # Older files lack `factor`.
+        factor = stored.number("factor") if "factor" in stored.document else 1.0
+        return cls(kind, stored.integer("exponent", 1), stored.number("width"), stored.number("typical"), factor)
 
     def __call__(
         self, distances: Distances, own: NDArray[np.float64], other: NDArray[np.float64]

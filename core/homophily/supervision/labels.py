@@ -7,7 +7,7 @@ added to the scores before the decision live in ``class_shares``, probabilities 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,12 @@ from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.multiclass import check_classification_targets
 
 from homophily.exceptions import ParameterError
+from homophily.state import FLOATS, State, StateReader
 
 Floats = NDArray[np.float64]
+
+#: The types of classes that can be stored.
+_CLASS_DTYPES = ("bool", "str", *FLOATS, *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,51 @@ class Labels:
     class_index: NDArray[np.intp]
     #: Confidence given to each class, with shape (C,).
     counts: Floats
+
+    def to_arrays(self) -> State:
+        """The labels as arrays of the labelled points only, and the classes."""
+        points = np.flatnonzero(self.confidence > 0)
+        arrays = {
+            "label_points": points,
+            "label_targets": self.targets[points],
+            "label_confidence": self.confidence[points],
+            "label_classes": self.class_index[points].astype(np.int64),
+            "label_counts": self.counts,
+        }
+        name = "str" if self.classes.dtype.kind == "U" else self.classes.dtype.name
+        if name not in _CLASS_DTYPES:
+            raise ValueError(f"The classes of a state must be bool, int, float or str. Got {name} instead.")
+        return State(arrays, {"classes": {"dtype": name, "values": self.classes.tolist()}})
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader, size: int) -> Self:
+        """The labels among ``size`` points whose :meth:`to_arrays` is stored."""
+        classes = _stored_classes(stored.section("classes"))
+        n = 1 if len(classes) == 2 else len(classes)
+        counts = stored.copy("label_counts", (len(classes),))
+        points = stored.positions("label_points", (None,), size, ("int64",))
+        if not (np.diff(points) > 0).all():
+            raise ValueError("The array 'label_points' of a classifier's state must be in ascending order.")
+        targets, confidence, index = np.zeros((size, n)), np.zeros(size), np.full(size, -1, dtype=np.intp)
+        targets[points] = stored.array("label_targets", (*points.shape, n))
+        confidence[points] = stored.array("label_confidence", points.shape)
+        index[points] = stored.positions("label_classes", points.shape, len(classes), ("int64",))
+        return cls(classes, targets, confidence, index, counts)
+
+
+def _stored_classes(stored: StateReader) -> NDArray[Any]:
+    values, dtype = stored.value("values", list), stored.choice("dtype", *_CLASS_DTYPES)
+    try:
+        classes = np.array(values, dtype=dtype)
+        fits = classes.ndim == 1 and classes.size > 1 and classes.tolist() == values
+        fits = fits and bool((classes[:-1] < classes[1:]).all())
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"The 'classes' of a classifier's state must be two or more {dtype} in order. Got {values} instead."
+        )
+    return classes
 
 
 def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
