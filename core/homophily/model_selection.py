@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 from sklearn.pipeline import Pipeline
 
+from homophily.exceptions import ParameterError
 from homophily.supervision.calibration import label_folds
 from homophily.supervision.labels import encode_labels
 
@@ -80,8 +81,9 @@ class HeldOutLabels:
         folds = np.full(len(labels.class_index), -1)
         folds[labelled] = label_folds(labels.class_index[labelled], self.n_folds, self.random_state)
         if not (folds >= 0).any():
-            raise ValueError(
-                "No label can be held out: y must hold at least two labels of one class, and one of each other class."
+            raise ParameterError(
+                "No label can be held out: y must hold at least two labels of one class, and one of each other class.",
+                "y",
             )
         answers = labels.classes[labels.class_index]
         for fold in range(self.n_folds):

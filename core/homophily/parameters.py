@@ -33,6 +33,13 @@ class CheckedEstimator(BaseEstimator):
     def _validate_params(self) -> None:
         check_parameters(self.get_params(deep=False), self._parameter_constraints, self._owner)
 
+    def _take_features(self, other: Any) -> None:
+        """Take scikit-learn's attributes about the columns of ``fit`` from another estimator."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+            if hasattr(other, name):
+                setattr(self, name, getattr(other, name))
+
     def _wrong(self, parameter: str, must: str) -> ParameterError:
         """The error of a parameter that is right by itself, but not beside others."""
         sentence = f"The {parameter!r} parameter of {self._owner} must be {must}."

@@ -345,14 +345,15 @@ _FIELDS = {
     "tol": "solver.tolerance",
     "X": "points",
     "y": "labels",
+    "sample_weight": "labels.weights",
 }
 
 
 def refusal(error: ValueError) -> ServiceError:
     """The core's refusal as the request's: what only the job could find out."""
     sentence, parameter = str(error), getattr(error, "parameter", None)
-    elsewhere = "labels" if "class" in sentence else "points"
-    field = _FIELDS.get(parameter, "solver") if parameter else elsewhere
+    # What scikit-learn refuses itself, without a name, are the points.
+    field = _FIELDS.get(parameter, "solver") if parameter else "points"
     refused = InvalidRequest(field, sentence)
     refused.violations = (FieldViolation(field, sentence),)
     return refused

@@ -217,15 +217,17 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None and self.repulsion not in (None, 1):
             raise self._wrong("repulsion", "None or 1 when relationship_neighbors is given")
 
+    def resolve_params(self, n_classes: int) -> dict[str, Any]:
+        """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
+        columns = 1 if n_classes == 2 or self.multiclass == "one-vs-rest" else n_classes
+        own = {"sigma_f": self._sigma_f(columns), "repulsion": self._repulsion}
+        return super().resolve_params(n_classes) | own
+
     @property
     def resolved_params_(self) -> dict[str, Any]:
         """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
         resolved = super().resolved_params_
-        resolved["sigma_f"] = self._sigma_f(1 if self._one_vs_rest else self.solution_.shape[1])
-        resolved["repulsion"] = self._repulsion
-        if self.engine_ in ENGINE_NAMES:
-            resolved["engine"] = self.engine_
-        return resolved
+        return resolved | {"engine": self.engine_} if self.engine_ in ENGINE_NAMES else resolved
 
     @property
     def _power(self) -> int:

@@ -113,10 +113,7 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 raise self._wrong("n_clusters", f"smaller than the number of points, n_samples={graph.n_points}")
             mapped.n_components = self.n_clusters_ if self.n_components is None else self.n_components
             mapped._map(graph, y, must_link, cannot_link, init)
-        for name in ("n_features_in_", "feature_names_in_"):
-            self.__dict__.pop(name, None)
-            if hasattr(mapped, name):
-                setattr(self, name, getattr(mapped, name))
+        self._take_features(mapped)
         self.map_, self.embedding_, self.graph_, self.links_ = mapped, mapped.embedding_, graph, mapped.links_
         self.labels_ = kmeans_by_cut(
             self.embedding_, self.n_clusters_, graph.W, n_init=self.n_init, random_state=self.random_state

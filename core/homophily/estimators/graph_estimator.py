@@ -40,10 +40,7 @@ class GraphEstimator(CheckedEstimator):
         if isinstance(X, KNNGraph):
             check_is_fitted(X)
             self._check_same(X)
-            for name in ("n_features_in_", "feature_names_in_"):
-                self.__dict__.pop(name, None)
-                if hasattr(X, name):
-                    setattr(self, name, getattr(X, name))
+            self._take_features(X)
             return X
         return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
 

@@ -210,13 +210,17 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
         return float(accuracy_score(classes[labelled], self.predict(X)[labelled], sample_weight=weights))
 
+    def resolve_params(self, n_classes: int) -> dict[str, Any]:  # noqa: ARG002
+        """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
+        own = {name: value for name, value in self.get_params(deep=False).items() if name not in ("graph", "callback")}
+        return own | {"power": self._power}
+
     @property
     def resolved_params_(self) -> dict[str, Any]:
         """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
         check_is_fitted(self)
-        own = {name: value for name, value in self.get_params(deep=False).items() if name not in ("graph", "callback")}
-        own["power"] = self._power
-        return own | {f"graph__{name}": value for name, value in self.graph_.resolved_params_.items()}
+        graph = {f"graph__{name}": value for name, value in self.graph_.resolved_params_.items()}
+        return self.resolve_params(len(self.classes_)) | graph
 
     @property
     def _power(self) -> int:

@@ -74,9 +74,10 @@ def hold_out(labels: Labels, validation: ArrayLike | None = None, seed: int = 0)
         folds = label_folds(classes, FOLDS, seed + repeat)
         parts += [_part(labels, labelled[folds == fold]) for fold in range(FOLDS) if (folds == fold).any()]
     if not parts:
-        raise ValueError(
+        raise ParameterError(
             "A search needs labels to judge by: at least two of one class, or validation points. "
-            f"Got {len(labelled)} labels of {len(labels.classes)} classes instead."
+            f"Got {len(labelled)} labels of {len(labels.classes)} classes instead.",
+            "y",
         )
     return parts
 

@@ -148,8 +148,8 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         if best.n_jobs is None:
             best.n_jobs = self.n_jobs
         best.fit(found.graph, y, sample_weight=found.confidence)
-        if hasattr(checked, "feature_names_in_"):
-            best.feature_names_in_ = checked.feature_names_in_
+        for fitted in (best, self):
+            fitted._take_features(checked)
         self.best_estimator_ = best
         return self
 
@@ -183,11 +183,6 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
     def classes_(self) -> NDArray[Any]:
         """The classes."""
         return np.asarray(self._best.classes_)
-
-    @property
-    def n_features_in_(self) -> int:
-        """Columns of the points of ``fit``."""
-        return int(self._best.n_features_in_)
 
     @property
     def _best(self) -> Classifier:

@@ -1,7 +1,7 @@
 """From a user's labels to targets and confidences, and from scores back to classes.
 
-Binary problems have one score column (class 1 is +1), others one column a class with one-hot targets. Offsets that are
-added to the scores before the decision live in ``class_shares``, probabilities in ``calibration``.
+Two classes have one score column (class 1 is +1), more have one column per class with one-hot targets. The offsets that
+are added to scores before the decision are in ``class_shares``, probabilities in ``calibration``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _stored_classes(stored: StateReader) -> NDArray[Any]:
 
 
 def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
-    """Read labels: one class a point, or a row of class shares a point.
+    """Read labels: one class per point, or a row of class shares per point.
 
     ``y`` with one dimension: −1, NaN, None and "" mean unlabelled; the string "-1" is a class. With two dimensions
     (u × C): each row is the point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means
@@ -100,13 +100,16 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     confidence = shares.any(axis=1) * _read_weights(sample_weight, len(shares))
     labelled = confidence > 0
     if not labelled.any():
-        raise ValueError(
-            "No labelled point: y must hold at least one label of each of two classes, with a sample_weight above zero."
+        raise ParameterError(
+            "No labelled point: y must hold a label of each of two classes, with a sample_weight above zero.",
+            "y",
         )
     counts = confidence @ shares
     seen = counts > 0
     if seen.sum() < 2:
-        raise ValueError("The number of classes has to be greater than one; got 1 class among the labelled points.")
+        raise ParameterError(
+            "The number of classes has to be greater than one; got 1 class among the labelled points.", "y"
+        )
     if values.ndim == 1 or values.shape[1] == 1:
         classes, shares, counts = classes[seen], shares[:, seen], counts[seen]
     shares = np.where(labelled[:, None], shares, 0.0)
@@ -143,8 +146,11 @@ def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
         # None and −1 beside strings made this an object array; what is left has a type of its own.
         known = np.array(known.tolist())
     if known.dtype.kind == "f" and np.isinf(known).any():
-        raise ValueError("Input y contains infinity.")
-    check_classification_targets(known)
+        raise ParameterError("Input y contains infinity.", "y")
+    try:
+        check_classification_targets(known)
+    except ValueError as error:
+        raise ParameterError(str(error), "y") from None
     classes, index = np.unique(known, return_inverse=True)
     shares = np.zeros((len(y), len(classes)))
     shares[np.flatnonzero(labelled), index] = 1.0
@@ -176,12 +182,16 @@ def _read_weights(sample_weight: ArrayLike | None, points: int) -> Floats:
     if sample_weight is None:
         return np.ones(points)
     weight = np.asarray(sample_weight, dtype=np.float64)
+    # The words that scikit-learn's checks expect.
+    problem = None
     if weight.shape != (points,):
-        raise ValueError(f"sample_weight.shape == {weight.shape}, expected {(points,)}!")
-    if not np.isfinite(weight).all():
-        raise ValueError("Input sample_weight contains NaN or infinity.")
-    if (weight < 0).any():
-        raise ValueError("Negative values in data passed to `sample_weight`.")
+        problem = f"sample_weight.shape == {weight.shape}, expected {(points,)}!"
+    elif not np.isfinite(weight).all():
+        problem = "Input sample_weight contains NaN or infinity."
+    elif (weight < 0).any():
+        problem = "Negative values in data passed to `sample_weight`."
+    if problem is not None:
+        raise ParameterError(problem, "sample_weight")
     return weight
 
 

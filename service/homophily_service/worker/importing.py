@@ -224,7 +224,7 @@ def _described(
 
 def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None:
     """The parameters of a classifier that a program of its own has fitted."""
-    given = classifier.get_params(deep=False)
+    given = classifier.resolved_params_
     solver = model.solver_parameters
     method = next(name for name, kind in CLASSIFIERS.items() if type(classifier) is kind)
     solver.method = model_pb2.METHOD_IRR if method == "irr" else model_pb2.METHOD_ERR
@@ -240,16 +240,18 @@ def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None
         solver.class_prior.estimate = True
     elif prior is not None:
         solver.class_prior.shares.values.extend(prior)
-    of_graph = classifier.graph_.resolved_params_
     graph = model.graph_parameters
-    graph.n_neighbors, graph.exponent = of_graph["n_neighbors"], of_graph["exponent"]
-    if of_graph["sigma_x"] is not None:
-        graph.sigma_x = of_graph["sigma_x"]
-    graph.metric, graph.weights = _number(METRICS, of_graph["metric"]), _number(WEIGHTS, of_graph["weights"])
-    graph.symmetrize = _number(SYMMETRIZATIONS, of_graph["symmetrize"])
-    graph.space = _number(SPACES, of_graph["space"])
-    if of_graph["n_directions"] is not None:
-        graph.n_directions = of_graph["n_directions"]
+    for name in ("n_neighbors", "exponent", "sigma_x", "n_directions"):
+        if given[f"graph__{name}"] is not None:
+            setattr(graph, name, given[f"graph__{name}"])
+    choices: dict[str, dict[Any, Any]] = {
+        "metric": METRICS,
+        "weights": WEIGHTS,
+        "symmetrize": SYMMETRIZATIONS,
+        "space": SPACES,
+    }
+    for name, words in choices.items():
+        setattr(graph, name, _number(words, given[f"graph__{name}"]))
 
 
 def _number(choices: dict[Any, Any], word: str) -> Any:
