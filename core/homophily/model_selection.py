@@ -20,6 +20,8 @@ from homophily.exceptions import ParameterError
 from homophily.supervision.calibration import label_folds
 from homophily.supervision.labels import encode_labels
 
+__all__ = ["AllPoints", "HeldOutLabels"]
+
 
 class AllPoints:
     """A ``cv`` with one split: all points to fit, and all points for :class:`HeldOutLabels` to score.
@@ -32,7 +34,13 @@ class AllPoints:
     """
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:  # noqa: ARG002
-        """Yield the positions of all points twice."""
+        """Split into all points and all points.
+
+        Yields
+        ------
+        train, test : ndarray of int
+            The positions of all points, twice.
+        """
         everything = np.arange(X.shape[0] if hasattr(X, "shape") else len(X))
         yield everything, everything
 

@@ -22,8 +22,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.graph.knn_graph import KNNGraph
-from homophily.state import State as State
-from homophily.state import StateReader
+from homophily.state import State, StateReader
+
+__all__ = [
+    "PointLabels",
+    "State",
+    "classifier_state",
+    "fit_arguments",
+    "graph_state",
+    "labels_of",
+    "restore_classifier",
+    "restore_graph",
+]
 
 Classifier = IRRClassifier | ERRClassifier
 
@@ -43,8 +53,20 @@ class PointLabels(NamedTuple):
 
 
 def graph_state(graph: KNNGraph) -> State:
-    """The state of a fitted graph, with what new points need.
+    """Take the state of a fitted graph, with what new points need.
 
+    Parameters
+    ----------
+    graph : KNNGraph
+        The fitted graph.
+
+    Returns
+    -------
+    State
+        Its arrays and document.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> graph = KNNGraph(n_neighbors=1).fit(np.array([[0.0], [1.0], [9.0], [10.0]]))
     >>> arrays, document = graph_state(graph)
@@ -58,15 +80,47 @@ def graph_state(graph: KNNGraph) -> State:
 
 
 def restore_graph(state: State) -> KNNGraph:
-    """The graph of a state; a ValueError says what is wrong with the state."""
+    """Restore the graph of a state; a ValueError says what is wrong with the state.
+
+    Parameters
+    ----------
+    state : State
+        What :func:`graph_state` returned, as it is or read back.
+
+    Returns
+    -------
+    KNNGraph
+        The fitted graph.
+
+    Examples
+    --------
+    >>> restore_graph(graph_state(KNNGraph(n_neighbors=1).fit([[0.0], [1.0], [3.0]]))).n_points
+    3
+    """
     return KNNGraph.from_arrays(_reader(state, "graph"))
 
 
 def classifier_state(classifier: Classifier) -> State:
-    """The state of a fitted classifier without its graph.
+    """Take the state of a fitted classifier, without its graph.
 
     What new points need is computed now if it was not before (a pass over the graph's edges). The calibration, which
     costs as much as five fits, is kept if it is there. A callback is not kept.
+
+    Parameters
+    ----------
+    classifier : IRRClassifier or ERRClassifier
+        The fitted classifier.
+
+    Returns
+    -------
+    State
+        Its arrays and document.
+
+    Examples
+    --------
+    >>> from homophily import IRRClassifier
+    >>> classifier_state(IRRClassifier().fit([[0.0], [1.0], [3.0]] * 4, [0, 1, -1] * 4)).document["estimator"]
+    'IRRClassifier'
     """
     check_is_fitted(classifier)
     name = type(classifier).__name__
@@ -76,16 +130,50 @@ def classifier_state(classifier: Classifier) -> State:
 
 
 def restore_classifier(state: State, graph: KNNGraph) -> Classifier:
-    """The classifier of a state, on the graph it was fitted on; a ValueError says what does not fit."""
+    """Restore the classifier of a state; a ValueError says what does not fit.
+
+    Parameters
+    ----------
+    state : State
+        What :func:`classifier_state` returned, as it is or read back.
+    graph : KNNGraph
+        The graph that the classifier was fitted on.
+
+    Returns
+    -------
+    IRRClassifier or ERRClassifier
+        The fitted classifier.
+
+    Examples
+    --------
+    >>> from homophily import IRRClassifier
+    >>> classifier = IRRClassifier().fit([[0.0], [1.0], [3.0]] * 4, [0, 1, -1] * 4)
+    >>> restore_classifier(classifier_state(classifier), classifier.graph_).n_iter_ == classifier.n_iter_
+    True
+    """
     check_is_fitted(graph)
     reader = _reader(state, "classifier")
     return _CLASSIFIERS[reader.choice("estimator", *_CLASSIFIERS)].from_arrays(reader, graph)
 
 
 def labels_of(classifier: Classifier) -> PointLabels:
-    """The labels a classifier was fitted on; change them and hand them to :func:`fit_arguments`.
+    """Return the labels a classifier was fitted on; change them and hand them to :func:`fit_arguments`.
 
-    Labels that are class shares raise a ValueError.
+    Parameters
+    ----------
+    classifier : IRRClassifier or ERRClassifier
+        The fitted classifier. Class shares as labels raise a ValueError.
+
+    Returns
+    -------
+    PointLabels
+        The labels.
+
+    Examples
+    --------
+    >>> from homophily import IRRClassifier
+    >>> labels_of(IRRClassifier().fit([[0.0], [1.0], [3.0]] * 4, [0, 1, -1] * 4)).points.tolist()
+    [0, 1, 3, 4, 6, 7, 9, 10]
     """
     check_is_fitted(classifier)
     labels = classifier.given_labels_
@@ -98,8 +186,24 @@ def labels_of(classifier: Classifier) -> PointLabels:
 
 
 def fit_arguments(labels: PointLabels, n_points: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """``y`` and ``sample_weight`` for ``fit``, from the labels of a few points.
+    """Make the arguments of ``fit`` from the labels of a few points.
 
+    Parameters
+    ----------
+    labels : PointLabels
+        The labels.
+    n_points : int
+        Number of points.
+
+    Returns
+    -------
+    y : ndarray of shape (n_points,)
+        Classes, with the value for "unlabelled" of their type.
+    sample_weight : ndarray of shape (n_points,)
+        Confidence in each label.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> y, _ = fit_arguments(PointLabels(np.array([1, 2]), np.array(["b", "a"]), np.ones(2)), 4)
     >>> y.tolist()

@@ -41,11 +41,27 @@ class COSC(LinkClustering):
 
     Parameters
     ----------
-    gamma : a fixed γ in mean degrees, instead of the above.
-    n_init : starts of each division: the smoothest eigenvector, the same with cannot-links as negative weights, and
-        random ones after these two.
-    others : see :class:`~homophily.baselines.base.LinkClustering`. There is no ``embedding_``.
+    n_clusters : int, default=2
+        Number of clusters.
+    gamma : float, default=None
+        A fixed penalty γ in mean degrees, instead of the above.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=3
+        Starts of each division: the smoothest eigenvector, the same with cannot-links as negative weights, then
+        random ones.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily.baselines import COSC
     >>> X, y = make_moons(100, noise=0.05, random_state=0)

@@ -35,11 +35,29 @@ class CSP(LinkClustering):
 
     Parameters
     ----------
-    beta : β as a share of λ_max(Q̄) vol, below which there are solutions. None takes the paper's rule, 0.5 and up to 0.4
-        more with the share of all pairs that are linked.
-    n_clusters : 2. others : see :class:`~homophily.baselines.base.LinkClustering`, also for the attributes;
-        ``embedding_`` is D^{-1/2}v in one column.
+    n_clusters : int, default=2
+        Number of clusters, 1 or 2.
+    beta : float, default=None
+        The bound β as a share of λ_max(Q̄) vol, below which there are solutions. None takes the paper's rule, 0.5 plus
+        up to 0.4 with the share of all pairs that are linked.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=10
+        Not used; there for uniformity.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+    embedding_ : ndarray of shape (u, 1)
+        The vector D^{-1/2}v.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily.baselines import CSP
     >>> X, y = make_moons(100, noise=0.05, random_state=0)

@@ -17,9 +17,30 @@ class SL(LinkClustering):
 
     W_ij is 1 for a must-link and 0 for a cannot-link. The leading eigenvectors of (W + d_max I − D)/d_max, as many as
     clusters, have their rows scaled to unit length and go through k-means. They are the smoothest eigenvectors of
-    D − W, which is how they are found. Parameters and attributes are those of
-    :class:`~homophily.baselines.base.LinkClustering`.
+    D − W, which is how they are found.
 
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=10
+        Starts of k-means; the result with the smallest normalised cut is taken.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+    embedding_ : ndarray of shape (u, n_clusters)
+        The scaled eigenvectors.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily.baselines import SL
     >>> X, y = make_moons(100, noise=0.05, random_state=0)

@@ -30,11 +30,39 @@ Floats = NDArray[np.float64]
 
 
 class IRRClassifier(GraphClassifier):
-    """Implicit relationship regularisation: the minimiser of Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F).
+    """Implicit relationship regularisation (IRR), the linear method that ERR starts from.
 
-    Parameters are those of :class:`ERRClassifier` that do not concern relationships; ``tol`` is the relative accuracy
-    of the linear solution, and ``callback(iteration, residual)`` is called as the solution proceeds.
+    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F).
 
+    Parameters
+    ----------
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
+        ``graph__n_neighbors`` and so on.
+    power : int, default=None
+        The power p of the Laplacian; None means 2.
+    lambda1 : float, default=1e-2
+        Weight λ1 of the smoothness of values.
+    class_prior : array-like or "estimate", default=None
+        Known class shares, see :class:`ERRClassifier`.
+    tol : float, default=1e-10
+        Relative accuracy of the linear solution.
+    normalized : bool, default=True
+        Use the normalised Laplacian.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    callback : callable, default=None
+        Called with the iteration and the residual as the solution proceeds; raise in it to cancel.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
+
+    Attributes
+    ----------
+    transduction_ : ndarray of shape (u,)
+        Classes of all points. The other attributes are those of :class:`ERRClassifier`.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import IRRClassifier
     >>> X, y = make_moons(500, noise=0.1, random_state=0)
@@ -92,58 +120,90 @@ class Start:
 
 
 class ERRClassifier(GraphClassifier):
-    """Explicit relationship regularisation over all pairs of points, in time linear in the points.
+    """Explicit relationship regularisation (ERR) over all pairs of points, in time linear in the points.
 
-    Minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with the relationships
-    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. As the rows
-    of the normalised L^p do not sum to 0, its R is a sum over edges of differences between two points' relationships,
-    and a push of each point out of the crowd, or into it. The push parts classes where the graph is thin, but in full
-    it also drives whole clusters apart (``repulsion``).
+    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with relationships
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. The rows of
+    the normalised L^p do not sum to 0. So the paper's R is a sum over edges of differences between the relationships of
+    two points, plus a push that separates classes where the graph is thin, but in full also drives clusters apart.
 
-    Two classes are one column of values with targets ±1; more are one column each with one-hot targets, or
-    (``multiclass="one-vs-rest"``) as many two-class problems, which is faster for many points.
+    Two classes are one column of values with targets ±1; more are one column per class with one-hot targets.
 
     Parameters
     ----------
-    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph()``. Its parameters can be set as
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
         ``graph__n_neighbors`` and so on.
-    power : p, the power of the Laplacian. None takes 2, which is usually the more accurate, and 1 for the sparse form,
-        which has no other. p = 1 costs about an eighth of the time and memory.
-    lambda1 : λ1, weight of the smoothness of values.
-    lambda2 : λ2, weight of the smoothness of relationships, in units of λ1: the paper's λ2 is ``lambda2 / u``
-        (``lambda2 / relationship_neighbors`` in the sparse form).
-    sigma_f : σ_f (not squared), the width of the relationship function. None takes 0.65 of the distance between the
-        targets of two classes: 1.3 for two classes, 0.92 for more.
-    repulsion : ρ, how much of the push counts. None takes 0.65, and 1 for the sparse form, which has no other. Without
-        ``normalized`` there is no push, and it changes nothing.
-    max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
-        the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
-        lowers the energy but is no better for the labels (much worse with the whole ``repulsion``).
-    class_prior : what is known of the class shares. An array: the decision gives the classes these shares.
-        "estimate": the same with the labels' own shares. None (the default): the labels' shares are weighed as the
-        small sample they are, against cutting where many scores lie
-        (:func:`homophily.supervision.class_shares.likely_offsets`).
-    relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
-        itself among them (sparse ERR, for power=1). None means all.
-    multiclass : "vector" or "one-vs-rest", for more than two classes.
-    engine : how the relationship energy is computed, see :mod:`homophily.relationship`.
-    normalized : use the normalised Laplacian.
-    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
-    callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``)
-        before the first step and after each. Before that, each iteration of the IRR start shows it a :class:`Start`
-        (a direct solution only one, at its end), whose ``iteration`` is 0 and whose ``energy`` None. Raise to cancel.
-        A GPU tells of several steps at a time, with the numbers of each and the arrays of the last.
-    n_jobs : threads; None means every core this process may use.
+    power : int, default=None
+        The power p of the Laplacian. None means 2, which is usually the more accurate, or 1 in the sparse form, which
+        allows no other. p = 1 costs about an eighth of the time and memory.
+    lambda1 : float, default=1e-2
+        Weight λ1 of the smoothness of values.
+    lambda2 : float, default=4e-3
+        Weight λ2 of the smoothness of relationships, in units of λ1: the paper's λ2 is ``lambda2 / u``, or
+        ``lambda2 / relationship_neighbors`` in the sparse form.
+    sigma_f : float, default=None
+        Width σ_f (not squared) of the relationship function. None means 0.65 times the distance between the targets of
+        two classes: 1.3 for two classes, 0.92 for more.
+    repulsion : float, default=None
+        The share ρ of the push that counts. None means 0.65, or 1 in the sparse form, which allows no other. Without
+        ``normalized`` there is no push.
+    max_iter : int, default=50
+        Largest number of steps of the optimiser; it warns if that is not enough.
+    tol : float, default=0.1
+        The optimiser stops when the gradient's norm has fallen to this share. It stops early on purpose: the first
+        steps sharpen the classes, later ones lower the energy but do not improve the labels.
+    class_prior : array-like or "estimate", default=None
+        Known class shares. With an array the decision gives the classes these shares; "estimate" takes the labels' own
+        shares. None weighs the labels' shares, as the small sample they are, against cutting where many scores lie.
+    relationship_neighbors : int, default=None
+        In the sparse form (for ``power=1``), the number of nearest points, itself included, whose relationships with a
+        point are regularised. None means all points.
+    multiclass : {"vector", "one-vs-rest"}, default="vector"
+        For more than two classes, solve for all columns together, or one two-class problem per class, which is faster
+        for many points.
+    engine : str, default="auto"
+        Method of computing the relationship energy, see :mod:`homophily.relationship`.
+    normalized : bool, default=True
+        Use the normalised Laplacian.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    callback : callable, default=None
+        Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
+        first step and after each; before that with a :class:`Start` for each iteration of IRR. Raise in it to cancel. A
+        GPU reports several steps at a time, with the numbers of each and the arrays of the last.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
     Attributes
     ----------
-    transduction_ : (u,) classes of all points. label_distributions_ : (u, C) their calibrated probabilities.
-    solution_ : (u, n) values F. offsets_ : (n,) what is added to scores before the decision.
-    classes_, class_prior_, graph_ : the classes, their assumed shares, the :class:`KNNGraph`.
-    reached_ : (u,) False for points in components without a label, which get the prior.
-    energy_, n_iter_, n_evaluations_ : of the optimiser. engine_, engine_error_ : the engine used and, for "nystrom",
-        its relative error in the relationship energy at the solution (a warning tells when it is large).
+    transduction_ : ndarray of shape (u,)
+        Classes of all points.
+    label_distributions_ : ndarray of shape (u, C)
+        Calibrated class probabilities of all points.
+    solution_ : ndarray of shape (u, n)
+        The values F.
+    offsets_ : ndarray of shape (n,)
+        Added to scores before the decision.
+    classes_ : ndarray of shape (C,)
+        The classes.
+    class_prior_ : ndarray of shape (C,)
+        The class shares assumed.
+    given_labels_ : Labels
+        The labels of ``fit``.
+    graph_ : KNNGraph
+        The fitted graph.
+    reached_ : ndarray of shape (u,)
+        False for points in components without a label, which get the prior.
+    energy_, n_iter_, n_evaluations_ : float, int, int
+        Energy of the solution, steps and evaluations of the optimiser.
+    engine_, engine_error_ : str, float or None
+        The engine used and, for "nystrom", its relative error at the solution.
+    resolved_params_ : dict
+        All parameters with the values in use.
 
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import ERRClassifier
     >>> X, y = make_moons(500, noise=0.1, random_state=0)

@@ -42,25 +42,39 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     """Clusters of points that are neighbours or linked together, and not linked apart.
 
     The map of an :class:`ERREmbedding`, in which T keeps only the direction of each point from the origin, is divided
-    by k-means; of ``n_init`` results the one with the smallest normalised cut of the graph is taken. Directions are
-    what tells clusters apart: the lengths tell how far a point is from the rest of the graph, and k-means would divide
-    a cluster by them.
+    by k-means; of ``n_init`` results the one with the smallest normalised cut of the graph is taken. Directions
+    separate clusters; lengths say how far a point is from the rest of the graph, and would divide a cluster.
 
     Parameters
     ----------
-    n_clusters : the number of clusters; None takes the number before the widest gap of the graph's eigenvalues.
-    n_components : coordinates of the map that is divided; None takes ``n_clusters``.
-    embedding : the unfitted :class:`ERREmbedding` to divide, whatever its ``n_components`` are. None means one with
-        ``lambda2=0.05``, ``sigma_f=0.9`` and ``link_penalty=LinkPenalty(edges=3.0)``: the directions of two clusters
-        are about √2 apart, and ``sigma_f`` is to see the one from the other.
-    n_init, random_state : starts of k-means, and the seed of their centres.
+    n_clusters : int, default=None
+        Number of clusters; None takes the number before the widest gap of the graph's eigenvalues.
+    n_components : int, default=None
+        Coordinates of the map that is divided; None means ``n_clusters``.
+    embedding : ERREmbedding, default=None
+        Unfitted map to divide; its ``n_components`` is not used. None means one with ``lambda2=0.05``, ``sigma_f=0.9``
+        and ``link_penalty=LinkPenalty(edges=3.0)``: the directions of two clusters are about √2 apart, and ``sigma_f``
+        must reach from one to the other.
+    n_init : int, default=10
+        Number of starts of k-means.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
 
     Attributes
     ----------
-    labels_ : (u,) cluster of each point, numbered by the first point of each. n_clusters_ : their number.
-    map_ : the fitted :class:`ERREmbedding`. embedding_, graph_, links_ : its map, graph and links.
-    divided_must_, joined_cannot_ : (·, 2) given must-links between clusters, and given cannot-links inside one.
+    labels_ : ndarray of shape (u,)
+        Cluster of each point, numbered by the first point of each.
+    n_clusters_ : int
+        Number of clusters.
+    map_ : ERREmbedding
+        The fitted map.
+    embedding_, graph_, links_ : ndarray, KNNGraph, Links
+        Coordinates, graph and links of ``map_``.
+    divided_must_, joined_cannot_ : ndarray of shape (m, 2)
+        Given must-links between clusters, and given cannot-links inside one.
 
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import ERRClustering
     >>> X, y = make_moons(200, noise=0.1, random_state=0)

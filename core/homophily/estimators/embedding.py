@@ -41,16 +41,26 @@ BLOCK = 16_384
 
 
 class LinkPenalty(CheckedEstimator):
-    """What links add to the energy of a map, and what follows from them.
+    """The part of a map's energy that comes from links.
 
     Parameters
     ----------
-    weight : λ3, weight of a link.
-    loss : "log", −log K_ij for must-links, or "squared", (1 − K_ij)². It is K_ij² for cannot-links.
-    closure : also obey the links that follow from the given ones: together with together is together, together with
-        apart is apart. "two-class": also apart with apart is together, which is right for two classes.
-    edges : γ, the weight of a link as an edge of the graph that the start T is the spectral map of, positive for
-        must-links and negative for cannot-links, in units of the mean degree.
+    weight : float, default=30.0
+        Weight λ3 of a link.
+    loss : {"log", "squared"}, default="log"
+        Energy of a must-link, −log K_ij or (1 − K_ij)². That of a cannot-link is K_ij².
+    closure : bool or "two-class", default=True
+        Also obey the links that follow from the given ones: together with together is together, together with apart is
+        apart. "two-class" adds that apart with apart is together, which is right for two classes.
+    edges : float, default=0.3
+        Weight γ of a link as an edge of the graph whose spectral map is the start T, positive for must-links and
+        negative for cannot-links, in units of the mean degree.
+
+    Examples
+    --------
+    >>> from homophily import ERREmbedding, LinkPenalty
+    >>> ERREmbedding(link_penalty=LinkPenalty(weight=10.0)).get_params()["link_penalty__weight"]
+    10.0
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -86,47 +96,78 @@ WIDTHS = falling_widths(0.2, 5.0)
 class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
     """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
 
-    Minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with the relationships
+    It minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with relationships
     K_ij = exp(−‖f_i − f_j‖²/σ_f²), R = tr(KᵀLK) − (1 − ρ) Σ_j (L 1)_j ‖k_j‖² and T the spectral map √u·[e₂, e₃, …] of
     the graph with the links in it, from which the search starts.
 
     Parameters
     ----------
-    n_components : n, the coordinates of the map.
-    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph(symmetrize="max")``.
-    data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
-        one; it is α that keeps the map together, however long it is optimised.
-    lambda2 : λ2, weight of the smoothness of relationships.
-    sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1. Several
-        widths, each smaller than the one before, are taken one after the other: the first see the whole map.
-    repulsion : ρ, see :class:`ERRClassifier`.
-    link_penalty : the :class:`LinkPenalty`, λ3 among it; None means ``LinkPenalty()``.
-    relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u² unless
+    n_components : int, default=2
+        Number n of coordinates of the map.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph(symmetrize="max")``. Its parameters can be set as
+        ``graph__n_neighbors`` and so on.
+    data_weight : float, default=1.0
+        Weight α of staying near T. R alone is least where all points are far apart; α keeps the map together.
+    lambda2 : float, default=0.5
+        Weight λ2 of the smoothness of relationships.
+    sigma_f : float or sequence of float, default=(1.0, 0.58, 0.34, 0.2)
+        Width σ_f (not squared) of the relationship function; the columns of T have mean square 1. Several falling
+        widths are used one after the other: the first see the whole map.
+    repulsion : float, default=0.65
+        The share ρ of the push that counts, see :class:`ERRClassifier`.
+    link_penalty : LinkPenalty, default=None
+        Weight λ3 and form of links in the energy; None means ``LinkPenalty()``.
+    relationship : {"gaussian", "cauchy"}, default="gaussian"
+        The relationship function. "cauchy" is K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time u² unless
         ``relationship_neighbors`` is given.
-    relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
-        itself among them (the sparse form). None means all.
-    max_iter, tol : the optimiser stops after so many steps with each width, or when the gradient's norm has fallen to
-        the share ``tol``. Points settle inside their clusters for much longer, which the map does not show: more steps
-        lower the energy a little and change neither errors nor links.
-    engine : how R is computed, see :mod:`homophily.relationship`.
-    normalized : use the normalised Laplacian.
-    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
-    callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and
-        the map ``x``) before the first step and after each. Raise to cancel.
-    n_jobs : threads; None means every core this process may use.
+    relationship_neighbors : int, default=None
+        In the sparse form, the number of nearest points, itself included, whose relationships with a point are
+        regularised. None means all points.
+    max_iter : int, default=60
+        Largest number of steps of the optimiser for each width.
+    tol : float, default=1e-2
+        The optimiser stops when the gradient's norm has fallen to this share. More steps lower the energy a little and
+        change neither errors nor links.
+    engine : str, default="auto"
+        Method of computing R, see :mod:`homophily.relationship`.
+    normalized : bool, default=True
+        Use the normalised Laplacian.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    callback : callable, default=None
+        Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and the map
+        ``x``) before the first step and after each. Raise in it to cancel.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Attributes
+    ----------
+    embedding_ : ndarray of shape (u, n)
+        The map F.
+    target_ : ndarray of shape (u, n)
+        The map T.
+    links_ : Links
+        The links given.
+    violated_must_, violated_cannot_ : ndarray of shape (m, 2)
+        Given must-links with K_ij < ½ on the map, and given cannot-links with K_ij ≥ ½.
+    energy_, n_iter_, n_evaluations_ : float, int, int
+        Energy with the last width, steps and evaluations with all widths.
+    sigma_f_, engine_ : float, str
+        The last width and the engine used.
+    graph_ : KNNGraph
+        The fitted graph.
+    resolved_params_ : dict
+        All parameters with the values in use.
+
+    Notes
+    -----
     The paper's form, with its unit-norm eigenvectors, its λ2 (divided by the number of links, as it ties them), λ3 and
     σ_f, is ``data_weight=1/u``, ``sigma_f=σ_f √u``, ``lambda2=λ2``, ``repulsion=1``, ``max_iter=50``, ``tol=0`` and
     ``link_penalty=LinkPenalty(weight=λ3, loss="squared", closure=False, edges=0)``; ``embedding_ / √u`` is its map.
 
-    Attributes
-    ----------
-    embedding_ : (u, n) the map F. target_ : (u, n) the map T.
-    links_ : the :class:`~homophily.supervision.links.Links` that were given. violated_must_, violated_cannot_ : (·, 2)
-        those of them that the map does not obey: must-links with K_ij < ½, cannot-links with K_ij ≥ ½.
-    energy_, n_iter_, n_evaluations_ : of the optimiser; the energy is that of the last width.
-    sigma_f_, graph_, engine_ : the last width, the :class:`KNNGraph`, the engine used.
-
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import ERREmbedding
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
@@ -204,12 +245,21 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
         Parameters
         ----------
-        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by the graph's ``metric``, distances or weights
-            (u, u).
-        y : (u,) classes of some points, where −1, NaN, None or "" means unlabelled: links between all labelled points.
-        must_link, cannot_link : pairs (i, j) of positions in X that belong together, or apart.
-        init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
-            wider first steps, and T is turned to fit it: what no link concerns stays where it was.
+        X : array-like or sparse matrix of shape (u, d), or KNNGraph
+            Points; a fitted graph; or, by the graph's ``metric``, distances or weights (u, u).
+        y : array-like of shape (u,), default=None
+            Classes of some points, where −1, NaN, None or "" means unlabelled: they are links between all labelled
+            points.
+        must_link, cannot_link : array-like of shape (m, 2), default=None
+            Pairs (i, j) of positions in X that belong together, or apart.
+        init : array-like of shape (u, n), default=None
+            Map to start from, such as the ``embedding_`` of a fit with fewer links. Only the last width is used then,
+            and T is rotated to fit the map: points that no link concerns stay where they were.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
         """
         self._check_together()
         # A fit that is cancelled half-way leaves an estimator that is not fitted.
@@ -333,7 +383,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
     @property
     def widths(self) -> tuple[float, ...]:
-        """σ_f of each part of the search, falling, each of ``max_iter`` steps at most; with ``init``, only the last."""
+        """The falling widths σ_f of the search, each for ``max_iter`` steps at most; with ``init``, only the last."""
         try:
             widths = tuple(float(width) for width in np.atleast_1d(np.asarray(self.sigma_f, dtype=np.float64)))
         except (TypeError, ValueError):

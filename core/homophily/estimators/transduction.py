@@ -106,11 +106,19 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
         Parameters
         ----------
-        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by the graph's ``metric``, distances or weights
-            (u, u).
-        y : (u,) classes, where −1, NaN, None or "" means unlabelled; or (u, C) class shares, rows of 0 unlabelled.
-        sample_weight : (u,) confidence in each label, 1 if not given.
-        init : (u, n) values to start from instead of zeros (IRR) or the IRR solution (ERR).
+        X : array-like or sparse matrix of shape (u, d), or KNNGraph
+            Points; a fitted graph; or, by the graph's ``metric``, distances or weights (u, u).
+        y : array-like of shape (u,) or (u, C)
+            Classes, where −1, NaN, None or "" means unlabelled; or class shares, where a row of 0 means unlabelled.
+        sample_weight : array-like of shape (u,), default=None
+            Confidence in each label; None means 1.
+        init : array-like of shape (u, n), default=None
+            Values to start from instead of zeros (IRR) or the IRR solution (ERR).
+
+        Returns
+        -------
+        Self
+            The fitted classifier.
         """
         self._check_together()
         # A fit that is cancelled half-way leaves an estimator that is not fitted.

@@ -45,46 +45,63 @@ class KNNGraph(CheckedEstimator):
 
     Parameters
     ----------
-    n_neighbors : k, the neighbours of each point, itself not counted. Cut to u - 1 (with a warning) for fewer points.
-    metric : "auto", which is "euclidean" for dense and "cosine" for sparse points; "euclidean"; "cosine" (a row of
-        zeros is at distance 1 from every row but other rows of zeros);
-        "precomputed": X is the square matrix of distances, where a sparse X leaves out pairs that are no neighbours
-        and a stored 0 is the distance 0; "affinity": X is the symmetric matrix of weights itself, diagonal ignored.
-    weights : how a distance d between i and j becomes a weight, with q = ``exponent`` and σ_i the distance of i to its
-        k-th neighbour:
+    n_neighbors : int, default=10
+        Number k of neighbours of each point, itself not counted; cut to u - 1, with a warning, for fewer points.
+    metric : {"auto", "euclidean", "cosine", "precomputed", "affinity"}, default="auto"
+        Distance between points. "auto" is "euclidean" for dense and "cosine" for sparse points. For "cosine", a row of
+        zeros is at distance 1 from all rows but other rows of zeros. "precomputed" takes X as the square matrix of
+        distances; a sparse X leaves out pairs that are no neighbours, and a stored 0 is the distance 0. "affinity"
+        takes X as the symmetric matrix of weights; its diagonal is ignored.
+    weights : {"local", "self-tuning", "global", "fixed"}, default="local"
+        Weight of an edge between i and j at distance d, with q = ``exponent`` and σ_i the distance of i to its k-th
+        neighbour:
 
         - "local": exp(-4 (d/(σ_x σ_i))^q), directed, then symmetrised;
         - "self-tuning": exp(-(d/(σ_x √(σ_i σ_j)))^q);
         - "global": exp(-(d/σ_x)^q / m), m the mean of d^q over all neighbour pairs;
         - "fixed": exp(-d^q / σ_x²).
 
-        Distance 0 always has weight 1. Where k copies of a point make σ_i = 0, the mean of the positive σ stands in
-        for it. No weight is smaller than exp(-600), so that every neighbour is linked.
-    sigma_x : σ_x, the width of the "fixed" weights, in the unit of the distances; of the others a factor of the widths
-        that they find, 1 if None.
-    exponent : q, 2 (the field's habit) or 1 (as the paper prints it).
-    symmetrize : "mean", (W + Wᵀ)/2, where a one-sided neighbour counts half; or "max".
-    space : the coordinates in which near points are looked for, of dense points: "input", as they come; "principal",
-        the principal directions of largest variance, which leaves out noise that is spread over many columns;
-        "whitened", principal directions scaled to variance 1 (Mahalanobis's distance), where what tells classes apart
-        varies little. The last needs several times more points than directions. Both begin at the mean of the points,
-        and the cosine is of angles seen from there.
-    n_directions : how many of the principal directions count, at most the columns; None means 50 of "principal" and
-        all of "whitened". Fewer leave out more noise.
-    backend : "numpy", or "cupy" to search among dense points on a GPU, all pairs of them; "auto": if there is one.
-    n_jobs : threads; None means every core this process may use.
+        Distance 0 always has weight 1. Where k copies of a point make σ_i = 0, the mean of the positive σ replaces it.
+        No weight is smaller than exp(-600), so that every neighbour is linked.
+    sigma_x : float, default=None
+        Width σ_x of "fixed" weights, in the unit of the distances; for the others a factor of the widths that they
+        find. None means 1.
+    exponent : {1, 2}, default=2
+        Exponent q of the weights; the paper prints 1, most of the field uses 2.
+    symmetrize : {"mean", "max"}, default="mean"
+        Rule for one-sided neighbours: "mean" is (W + Wᵀ)/2, where they count half.
+    space : {"input", "principal", "whitened"}, default="input"
+        Coordinates in which dense points are compared. "principal" keeps the principal directions of largest variance,
+        which leaves out noise that is spread over many columns. "whitened" scales them to variance 1 (Mahalanobis
+        distance), for classes that differ where points vary little; it needs several times more points than directions.
+        Both start at the mean of the points; the cosine is of angles seen from there.
+    n_directions : int, default=None
+        Number of principal directions, at most the columns; None means 50 for "principal" and all for "whitened".
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to search: "cupy" compares all pairs of dense points on a GPU, "auto" does so if there is one.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
     Attributes
     ----------
-    metric_ : the metric in use.
-    W : csr_array (u, u), the symmetric weights with a zero diagonal.
-    degrees, n_points, n_components, component_labels : of W.
-    distances_, indices_ : (u, k), each point's neighbours, nearest first; None for "affinity". A missing neighbour
-        (sparse precomputed distances) has distance inf and index 0.
-    index_ : the :class:`~homophily.graph.neighbors.NeighborIndex` of the points in ``space``; None for "precomputed"
-        and "affinity".
-    recall_ : share of the true neighbours found; 1 unless the data are large (see ``neighbors``).
+    metric_ : str
+        The metric in use.
+    W : csr_array of shape (u, u)
+        Symmetric weights with a zero diagonal.
+    degrees, n_points, n_components, component_labels : ndarray, int, int, ndarray
+        Row sums, size and connected components of W.
+    distances_, indices_ : ndarray of shape (u, k)
+        Neighbours of each point, nearest first; None for "affinity". A missing neighbour (sparse precomputed distances)
+        has distance inf and index 0.
+    index_ : NeighborIndex
+        Index of the points in ``space``; None for "precomputed" and "affinity".
+    recall_ : float
+        Share of the true neighbours found; 1 unless the data are large (see ``neighbors``).
+    resolved_params_ : dict
+        All parameters with the values in use.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> graph = KNNGraph(n_neighbors=1).fit(np.array([[0.0], [1.0], [9.0], [10.0]]))
     >>> graph.n_components, graph.laplacian().toarray()[0].round(12).tolist()

@@ -53,7 +53,27 @@ class Part(NamedTuple):
 
 
 def build_graph(parameters: Parameters, X: Any, n_jobs: int | None = None) -> KNNGraph:
-    """The graph of a group: ``build_graph(group.graph, X)``; a fitted graph is returned as it is."""
+    """Build the graph of a group: ``build_graph(group.graph, X)``.
+
+    Parameters
+    ----------
+    parameters : dict
+        Parameters of :class:`~homophily.KNNGraph`.
+    X : array-like, sparse matrix or KNNGraph
+        Points; a fitted graph is returned as it is.
+    n_jobs : int, default=None
+        Number of threads.
+
+    Returns
+    -------
+    KNNGraph
+        The fitted graph.
+
+    Examples
+    --------
+    >>> build_graph({"n_neighbors": 1}, [[0.0], [1.0], [3.0]]).n_points
+    3
+    """
     if isinstance(X, KNNGraph):
         return X
     graph: KNNGraph = KNNGraph(**{**parameters, "n_jobs": n_jobs}).fit(X)
@@ -130,14 +150,41 @@ def evaluate(
 
     Parameters
     ----------
-    group : what :meth:`Search.ask` gave.
-    X : points, or the graph of the group, as :func:`build_graph` makes it.
-    y : classes as for ``fit``, those of the validation points among them.
-    validation : positions of the points to judge by. No fit sees their classes. None holds out labels.
-    seed : of the folds; the same for all groups of a search.
-    warm_start : start along rising λ2, see above.
-    seconds : trials not begun within this time are left out, and count as pruned.
-    callback : called with each :class:`Trial` that is finished or left out; raise in it to cancel.
+    group : Group
+        One of the groups that :meth:`Search.ask` returned.
+    X : array-like, sparse matrix or KNNGraph
+        Points, or the graph of the group, as :func:`build_graph` makes it.
+    y : array-like
+        Classes as for ``fit``, those of the validation points included.
+    validation : array-like of int, default=None
+        Positions of the points to judge by, whose classes no fit sees. None holds out labels in turn.
+    sample_weight : array-like, default=None
+        Confidence in each label.
+    seed : int, default=0
+        Seed of the folds; the same for all groups of a search.
+    seconds : float, default=None
+        Trials that have not begun within this time are left out, and count as pruned.
+    n_jobs : int, default=None
+        Number of threads.
+    warm_start : bool, default=False
+        Start along rising λ2, see above.
+    callback : callable, default=None
+        Called with each :class:`Trial` that is finished or left out; raise in it to cancel.
+
+    Returns
+    -------
+    Outcome
+        A result for each trial.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from homophily.selection import Group, evaluate
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> y[20:] = -1
+    >>> outcome = evaluate(Group(0, "graph", "irr", {"n_neighbors": 8}, ({"lambda1": 0.1},)), X, y)
+    >>> bool(outcome.results[0].error < 0.2)
+    True
     """
     deadline = math.inf if seconds is None else time.perf_counter() + seconds
     labels = encode_labels(y, sample_weight)

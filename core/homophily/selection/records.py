@@ -12,6 +12,8 @@ Parameters = dict[str, Any]
 class Group(NamedTuple):
     """Trials that share a graph, and the solver's parameters of each.
 
+    Examples
+    --------
     >>> group = Group(0, "graph", "irr", {"n_neighbors": 10}, ({"lambda1": 0.01},))
     >>> Group.from_json(group.to_json()) == group
     True

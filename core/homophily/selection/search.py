@@ -43,18 +43,30 @@ class Search:
 
     Parameters
     ----------
-    n_points, n_classes : of the data.
-    method : "err", or "irr" for the first stage alone.
-    trials : how many in all, divided between the stages as :data:`STAGE_TRIALS` are, which None means. So with as many
-        trials of the graph, "err" begins with just what "irr" does.
-    seconds : no batch is begun when an outcome told has ended after so many; the first of two stages gets half of it.
-    seed : of the sampler.
-    vary : what to search, of ``ranges.STAGE_FIELDS`` and "power"; None means ``ranges.DEFAULT_FIELDS`` without the
-        fixed ones.
-    fixed : parameters of the classifier that all trials share.
-    graph : False when the graph is given: then nothing of it is searched.
-    n_features : columns of dense points, whose ``space`` and ``n_directions`` are searched, too; None for others.
+    n_points : int
+        Number of points.
+    n_classes : int
+        Number of classes.
+    method : {"err", "irr"}, default="err"
+        Method to tune; "irr" has only the first stage.
+    trials : int, default=None
+        Number of trials, divided between the stages as :data:`STAGE_TRIALS`, which None means. With equal trials of the
+        graph, "err" begins exactly as "irr" does.
+    seconds : float, default=None
+        No batch begins once an outcome has ended after this time; the first of two stages gets half of it.
+    seed : int, default=0
+        Seed of the sampler.
+    vary : sequence of str, default=None
+        Parameters to search, of :data:`~homophily.selection.ranges.SEARCHED`; None means those searched by default.
+    fixed : dict, default=None
+        Parameters of classifier and graph that all trials share.
+    graph : bool, default=True
+        Whether to search parameters of the graph; False when the graph is given.
+    n_features : int, default=None
+        Number of columns of dense points, for which ``space`` and ``n_directions`` are searched too.
 
+    Examples
+    --------
     >>> search = Search(n_points=500, n_classes=2, method="irr", trials=4)
     >>> [(group.graph["n_neighbors"], len(group.trials)) for group in search.ask()]
     [(6, 2), (6, 1), (6, 1)]

@@ -117,6 +117,11 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         validation : array-like of int, default=None
             Positions of the points to judge by; no fit, the final one included, sees their classes. None holds out
             labels in turn, and the final fit sees them all.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
         """
         self.__dict__.pop("best_estimator_", None)
         estimator: Classifier = ERRClassifier() if self.estimator is None else self.estimator
