@@ -32,15 +32,15 @@ def score(trial: Trial) -> float:
     return trial.error + LOSS_SHARE * trial.loss
 
 
-def rank(tried: list[Trial], dimensions: dict[str, Dimension], homes: list[Parameters]) -> list[Trial]:
+def rank(tried: list[Trial], dimensions: dict[str, Dimension], defaults: list[Parameters]) -> list[Trial]:
     """Trials that were not pruned from the best to the worst; pruned ones only tell of their neighbours.
 
-    All have an error; ``homes`` says for each where a search of its kind begins.
+    All have an error; ``defaults`` says for each where a search of its kind begins.
     """
     if not tried:
         return []
     places = _places([trial.parameters for trial in tried], dimensions)
-    away = ((places - _places(homes, dimensions)) ** 2).sum(axis=1)
+    away = ((places - _places(defaults, dimensions)) ** 2).sum(axis=1)
     variance = noise_variance(tried)
     values = smoothed(places, np.array([score(trial) for trial in tried]), variance) + PULL * variance**0.5 * away
     order = np.lexsort([[trial.number for trial in tried], away, values])

@@ -23,7 +23,7 @@ from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.transduction import GraphClassifier
 from homophily.exceptions import HomophilyWarning, ParameterError
 from homophily.graph.knn_graph import KNNGraph
-from homophily.selection.ranges import OF_THE_GRAPH
+from homophily.selection.ranges import OF_THE_GRAPH, SEARCHED
 from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
 from homophily.supervision.calibration import fit_calibration, label_folds
 from homophily.supervision.labels import Labels, encode_labels
@@ -37,7 +37,10 @@ ENOUGH_ANSWERS = 60
 #: From so many labels on one part of them is held out, instead of folds.
 MANY_LABELS = 2000
 HELD_OUT_SHARE = 0.25
+#: Lowest probability that enters the log-loss, so that one wrong answer of a confident fit does not decide.
 LEAST_CHANCE = 1e-3
+#: What a line of trials shares: all that is searched of the classifier but λ2.
+_LINE = tuple(name for name in SEARCHED if name not in OF_THE_GRAPH and name != "lambda2")
 #: A trial is stopped between folds when its error cannot end closer to the lowest one of its group than this.
 HOPELESS = 0.05
 
@@ -257,7 +260,7 @@ def run_group(
 
 def line_of(parameters: Parameters) -> tuple[float, ...]:
     """What trials have in common that differ in λ2 only."""
-    return tuple(float(parameters.get(name) or 0.0) for name in ("lambda1", "sigma_f", "power", "repulsion"))
+    return tuple(float(parameters.get(name) or 0.0) for name in _LINE)
 
 
 def _rises(line: list[Result]) -> bool:
@@ -329,17 +332,8 @@ class _Fits:
 
 def trial_of(group: Group, position: int, result: Result) -> Trial:
     """The row of a result in the table of trials."""
-    return Trial(
-        group.number + position,
-        group.stage,
-        group.method,
-        {**group.graph, **group.trials[position]},
-        result.error,
-        result.loss,
-        result.held_out,
-        result.seconds,
-        result.pruned,
-    )
+    parameters = {**group.graph, **group.trials[position]}
+    return Trial(group.number + position, group.stage, group.method, parameters, *result)
 
 
 def calibrated_loss(scores: Floats, classes: NDArray[Any], known: NDArray[Any]) -> Floats:

@@ -141,7 +141,7 @@ class Search:
                 return plain
             return self._best(trial.parameters, trial)
         base = self._bases(stage)[0]
-        return self._best({**base, **self._absolute(self.ranges.home(stage), base)}, None)
+        return self._best({**base, **self._absolute(self.ranges.defaults(stage), base)}, None)
 
     def _without_relationships(self, trial: Trial) -> Best | None:
         """IRR's best, as ERR with λ2 = 0, where it is clearly better than this trial.
@@ -156,7 +156,7 @@ class Search:
             doubtful = self.fixed.get("metric") == "cosine"
             if score(trial) > score(irr) + (-clearly if doubtful else clearly):
                 base = {"repulsion": REPULSION, **self.fixed, **irr.parameters}
-                return self._best({**base, **self.ranges.home("relationships"), "lambda2": 0.0}, irr)
+                return self._best({**base, **self.ranges.defaults("relationships"), "lambda2": 0.0}, irr)
         return None
 
     def _best(self, parameters: Parameters, trial: Trial | None) -> Best:
@@ -168,7 +168,7 @@ class Search:
 
     def _tried(self, stage: Stage, before: float = math.inf) -> list[Trial]:
         """Trials of a stage with a result; ``before`` a batch, so that it does not depend on its own outcomes."""
-        # A worker of before a field was thought of does not name it.
+        # Older workers do not name fields that were added since.
         searched = {*self.ranges.names("graph"), *self.ranges.names(stage)}
         return [
             trial
@@ -187,19 +187,19 @@ class Search:
         shares = [trial._replace(parameters=self._by_shares(trial.parameters)) for trial in tried.values()]
         if stage == "relationships" and "lambda2" in dimensions:
             # IRR is ERR with hardly any λ2. It is not chosen here, so it counts as pruned.
-            least = {**self.ranges.home(stage), "lambda2": dimensions["lambda2"].low}
+            least = {**self.ranges.defaults(stage), "lambda2": dimensions["lambda2"].low}
             shares += [
                 trial._replace(parameters={**least, **trial.parameters}, pruned=True) for trial in self._tried("graph")
             ]
-        homes = [
+        defaults = [
             {
                 name: value
                 for one in stages
-                for name, value in self.ranges.home(one, trial.parameters.get("space")).items()
+                for name, value in self.ranges.defaults(one, trial.parameters.get("space")).items()
             }
             for trial in shares
         ]
-        return [tried[trial.number] for trial in rank(shares, dimensions, homes)]
+        return [tried[trial.number] for trial in rank(shares, dimensions, defaults)]
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,9 @@ class Search:
         """
         if stage == "graph":
             return [self.fixed]
-        found = [trial.parameters for trial in self._ranked("graph", before)[:GRAPHS]] or [self.ranges.home("graph")]
+        found = [trial.parameters for trial in self._ranked("graph", before)[:GRAPHS]] or [
+            self.ranges.defaults("graph")
+        ]
         return [{"repulsion": REPULSION, **self.fixed, **parameters} for parameters in found]
 
     def _grouped(self, stage: Stage, proposals: list[Parameters], number: int) -> list[Group]:
