@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import InvalidParameterError, validate_parameter_constraints
@@ -24,6 +24,16 @@ class CheckedEstimator(BaseEstimator):
     """A scikit-learn estimator whose errors name the parameter that is wrong."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]
+    _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {}
+    """The estimators that None stands for, by parameter."""
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; those of a part as ``graph__n_neighbors``, also where the part is None."""
+        for part, default in self._parts.items():
+            if getattr(self, part) is None and any(name.startswith(f"{part}__") for name in parameters):
+                setattr(self, part, default())
+        super().set_params(**parameters)
+        return self
 
     @property
     def _owner(self) -> str:

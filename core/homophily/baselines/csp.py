@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, null_space
-from scipy.sparse import coo_array, csr_array, diags_array, eye_array
+from scipy.sparse import csr_array, diags_array, eye_array
 from scipy.sparse.linalg import LinearOperator, eigsh, splu
 from sklearn.utils._param_validation import Interval
 
@@ -16,7 +16,7 @@ from homophily.baselines.base import LinkClustering
 from homophily.estimators.partition import in_order_of_appearance
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import null_vectors, spectral_vectors
-from homophily.supervision.links import Links
+from homophily.supervision.links import Links, pair_matrix
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
@@ -112,9 +112,7 @@ class CSP(LinkClustering):
 
 def _link_matrix(links: Links, roots: Floats) -> csr_array:
     """D^{-1/2} Q D^{-1/2}."""
-    i, j = links.pairs.T
-    signs = np.where(links.targets > 0, 1.0, -1.0)
-    Q = coo_array((np.tile(signs, 2), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(len(roots), len(roots)))
+    Q = pair_matrix(links.pairs, np.where(links.targets > 0, 1.0, -1.0), len(roots))
     scale = diags_array(1.0 / roots)
     return csr_array(scale @ Q @ scale)
 

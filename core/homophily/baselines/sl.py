@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
 from homophily.baselines.base import LinkClustering
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
-from homophily.supervision.links import Links
+from homophily.supervision.links import Links, pair_matrix
 
 
 class SL(LinkClustering):
@@ -59,14 +59,7 @@ class SL(LinkClustering):
 
 def linked_weights(W: csr_array, links: Links) -> csr_array:
     """W with 1 for must-links and without the edges of cannot-links."""
-    u = W.shape[0]
-
-    def pattern(pairs: NDArray[np.int64]) -> csr_array:
-        i, j = pairs.T
-        both = np.concatenate([i, j]), np.concatenate([j, i])
-        return csr_array(coo_array((np.ones(2 * len(pairs)), both), shape=(u, u)))
-
-    must, cannot = pattern(links.must), pattern(links.cannot)
+    must, cannot = (pair_matrix(pairs, np.ones(len(pairs)), W.shape[0]) for pairs in (links.must, links.cannot))
     changed = csr_array(must + cannot)
     changed.data[:] = 1.0
     linked = csr_array(W - W.multiply(changed) + must)

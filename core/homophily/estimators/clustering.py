@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -90,6 +91,7 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
     }
+    _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {"embedding": default_embedding}
 
     def __init__(
         self,
@@ -104,13 +106,6 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         self.embedding = embedding
         self.n_init = n_init
         self.random_state = random_state
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Set parameters; those of the map as ``embedding__lambda2``, of its graph as ``embedding__graph__metric``."""
-        if self.embedding is None and any(name.startswith("embedding__") for name in parameters):
-            self.embedding = default_embedding()
-        super().set_params(**parameters)
-        return self
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from homophily.device.backend import Backend
 from homophily.device.operations import CpuOperations
 from homophily.estimators.graph_estimator import GraphEstimator
-from homophily.exceptions import ContradictingLinksError, ParameterError
+from homophily.exceptions import ContradictingLinksError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
@@ -30,7 +30,7 @@ from homophily.relationship.masked import SparseEngine
 from homophily.solve.map_energy import violated_links
 from homophily.solve.map_points import Surroundings, place_points
 from homophily.solve.nonlinear_cg import State
-from homophily.supervision.links import Links, check_links, close_links, links_from_labels
+from homophily.supervision.links import Links, check_links, close_links, links_from_labels, pair_matrix
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
@@ -194,7 +194,10 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "callback": [callable, None],
         "n_jobs": [Integral, None],
     }
-    _default_graph: ClassVar[dict[str, Any]] = {"symmetrize": "max"}
+    _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {
+        "graph": lambda: KNNGraph(symmetrize="max"),
+        "link_penalty": LinkPenalty,
+    }
 
     def __init__(
         self,
@@ -231,13 +234,6 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.backend = backend
         self.callback = callback
         self.n_jobs = n_jobs
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Set parameters; those of the graph and of links by their name after two underscores."""
-        if self.link_penalty is None and any(name.startswith("link_penalty__") for name in parameters):
-            self.link_penalty = LinkPenalty()
-        super().set_params(**parameters)
-        return self
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
@@ -283,7 +279,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         if n >= u:
             raise self._wrong("n_components", f"smaller than the number of points, n_samples={u}")
         self.links_ = self._read_links(y, must_link, cannot_link, u)
-        start = None if init is None else self._read_init(init, (u, n))
+        start = None if init is None else self._check_init(init, (u, n))
         self.target_ = self._target(graph, self.links_, n)
         if start is None:
             start = self.target_
@@ -370,16 +366,6 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             owner=f"{self._owner}.fit",
             stacklevel=6,
         )
-
-    def _read_init(self, init: Any, shape: tuple[int, int]) -> Floats:
-        values = np.array(init, dtype=np.float64, order="C")
-        if values.shape != shape or not np.isfinite(values).all():
-            raise ParameterError(
-                f"The 'init' parameter of {self._owner}.fit must be a finite array of shape {shape}. "
-                f"Got one of shape {values.shape} instead.",
-                "init",
-            )
-        return values
 
     @property
     def widths(self) -> tuple[float, ...]:
@@ -490,14 +476,12 @@ def linked_coordinates(
         return spectral_coordinates(graph, n, normalized=normalized, backend=backend, n_jobs=n_jobs)[1]
     u = graph.n_points
     weight = strength * graph.degrees.mean()
-    i, j = links.pairs.T
-    signs = weight * np.where(links.targets > 0, 1.0, -1.0)
-    edges = coo_array((np.concatenate([signs, signs]), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(u, u))
-    W = csr_array(graph.W + csr_array(edges))
+    edges = pair_matrix(links.pairs, weight * np.where(links.targets > 0, 1.0, -1.0), u)
+    W = csr_array(graph.W + edges)
     parts, _ = connected_components(W, directed=False)
     if parts > 1:
         # Only without negative weights is it known what tells components apart.
-        positive = csr_array(graph.W + csr_array(edges).maximum(0.0))
+        positive = csr_array(graph.W + edges.maximum(0.0))
         return spectral_coordinates(positive, n, backend=backend, n_jobs=n_jobs)[1]
     degrees = np.asarray(abs(W).sum(axis=1))
     if normalized:

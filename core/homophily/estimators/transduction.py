@@ -129,7 +129,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             self.class_prior_ = estimate_prior(labels)
         else:
             self.class_prior_ = check_prior(self.class_prior, len(labels.classes), type(self).__name__)
-        start = None if init is None else self._read_init(init, labels)
+        start = None if init is None else self._check_init(init, labels.targets.shape)
         self.graph_ = self._graph(X)
         check_consistent_length(self.graph_.W, labels.targets)
         self.classes_ = labels.classes
@@ -260,17 +260,6 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
         return (None,)
-
-    def _read_init(self, init: Any, labels: Labels) -> Floats:
-        values = np.array(init, dtype=np.float64)
-        shape = labels.targets.shape
-        if values.shape not in (shape, shape[:1] if shape[1] == 1 else shape) or not np.isfinite(values).all():
-            raise ParameterError(
-                f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
-                f"Got one of shape {values.shape} instead.",
-                "init",
-            )
-        return values.reshape(shape)
 
     def _reach(self, labels: Labels) -> NDArray[np.bool_]:
         """Which points are connected to a label; a warning counts the components that are not."""

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -292,22 +293,18 @@ class Starts:
             return self._found[key]
 
 
+@dataclass
 class _Fits:
     """The fits of a group, which start from the IRR solutions of their graph, or from one another."""
 
-    def __init__(
-        self,
-        method: Method,
-        graph: KNNGraph,
-        y: ArrayLike,
-        parts: list[Part],
-        n_jobs: int | None,
-        warm_start: bool,
-        starts: Starts,
-    ) -> None:
-        self.method, self.graph, self.y, self.parts, self.n_jobs = method, graph, y, parts, n_jobs
-        self.warm_start, self.starts = warm_start, starts
-        self._lines: dict[Any, Floats] = {}
+    method: Method
+    graph: KNNGraph
+    y: ArrayLike
+    parts: list[Part]
+    n_jobs: int | None
+    warm_start: bool
+    starts: Starts
+    lines: dict[Any, Floats] = field(default_factory=dict)
 
     def __call__(self, parameters: Parameters, number: int) -> GraphClassifier:
         """A fit on the labels that a part shows."""
@@ -319,10 +316,10 @@ class _Fits:
         start = self.starts(key, lambda: self._fit(irr, number, None).solution_)
         # Trials of a group come in lines of rising λ2.
         line = number, line_of(parameters)
-        start = self._lines.get(line, start)
+        start = self.lines.get(line, start)
         found = self._fit(ERRClassifier(**own, n_jobs=self.n_jobs), number, start)
         if self.warm_start:
-            self._lines[line] = found.solution_
+            self.lines[line] = found.solution_
         return found
 
     def _fit(self, model: GraphClassifier, number: int, start: Floats | None) -> GraphClassifier:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from numbers import Integral
+from typing import Any
+
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
-from homophily.exceptions import ParameterError
+from homophily.parameters import check_parameters
 from homophily.selection.choice import noise_variance, rank, score
 from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.ranges import GRAPH_FIELDS, REPULSION, Ranges, rounded
@@ -28,6 +32,11 @@ GRAPHS = 3
 FIRST_BATCH = 24
 #: Trials of a batch that follows the designed first one.
 BATCH = 8
+
+_CONSTRAINTS: dict[str, list[Any]] = {
+    "method": [StrOptions({"irr", "err"})],
+    "trials": [Interval(Integral, 1, None, closed="left")],
+}
 
 
 def default_trials(method: Method) -> int:
@@ -86,15 +95,8 @@ class Search:
         graph: bool = True,
         n_features: int | None = None,
     ) -> None:
-        if method not in ("irr", "err"):
-            raise ParameterError(
-                f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.", "method"
-            )
         trials = default_trials(method) if trials is None else trials
-        if trials < 1:
-            raise ParameterError(
-                f"The 'trials' parameter of Search must be an int of at least 1. Got {trials!r} instead.", "trials"
-            )
+        check_parameters({"method": method, "trials": trials}, _CONSTRAINTS, "Search")
         self.method, self.budget, self.seconds, self.seed, self.graph = method, trials, seconds, seed, graph
         self.ranges = Ranges(n_points, n_classes, method, vary, fixed or {}, graph, n_features)
         self.fixed = self.ranges.fixed

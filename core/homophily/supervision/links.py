@@ -135,6 +135,13 @@ def _class_positions(y: ArrayLike) -> NDArray[np.int64]:
     return np.where(shares.any(axis=1), shares.argmax(axis=1) if shares.shape[1] else -1, -1).astype(np.int64)
 
 
+def pair_matrix(pairs: Pairs, values: NDArray[np.float64], points: int) -> csr_array:
+    """Symmetric matrix with a value at (i, j) and (j, i) of each pair."""
+    i, j = pairs.T
+    both = np.concatenate([i, j]), np.concatenate([j, i])
+    return csr_array(coo_array((np.tile(values, 2), both), shape=(points, points)))
+
+
 def draw_links(y: ArrayLike, n_must: int, n_cannot: int, random_state: Any = None) -> Links:
     """Different pairs of labelled points at random: ``n_must`` of one class and ``n_cannot`` of two.
 
