@@ -1,4 +1,4 @@
-"""What all estimators here do about their parameters: check them, and say which one is wrong."""
+"""Parameters of estimators: checks, and errors that name the parameter."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ class CheckedEstimator(BaseEstimator):
                 setattr(self, name, getattr(other, name))
 
     def _wrong(self, parameter: str, must: str) -> ParameterError:
-        """The error of a parameter that is right by itself, but not beside others."""
+        """The error of a parameter that does not go with the others."""
         sentence = f"The {parameter!r} parameter of {self._owner} must be {must}."
         return ParameterError(f"{sentence} Got {getattr(self, parameter)!r} instead.", parameter)

@@ -215,7 +215,7 @@ def test_a_search_refuses_what_it_cannot_do(arguments, message):
 
 
 def test_a_search_without_outcomes_has_no_best():
-    with pytest.raises(ValueError, match="once outcomes were told"):
+    with pytest.raises(ValueError, match="without outcomes has no best"):
         _ = Search(100, 2).best
 
 

@@ -17,7 +17,9 @@ from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 
+#: Pairs at a time, so that their products take some tens of megabytes.
 BLOCK = 16_384
+#: A bound for ill-conditioned problems; others end by the tolerance.
 MAX_ITER = 20_000
 
 

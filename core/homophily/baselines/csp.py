@@ -1,4 +1,4 @@
-"""Flexible constrained spectral clustering: two clusters that obey links at least so far."""
+"""Flexible constrained spectral clustering: two clusters that obey links to a given degree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 
+#: Up to this number of points, all eigenvectors of a dense problem take seconds.
 DENSE_POINTS = 2_000
+#: Solutions compared in a sparse problem: those of the smallest λ, which cut least.
 CANDIDATES = 8
 
 
@@ -30,7 +32,7 @@ class CSP(LinkClustering):
 
     With Q_ij = 1 for a must-link and −1 for a cannot-link, and both matrices normalised by degrees, the solutions of
     L̄v = λ(Q̄ − (β/vol) I)v with λ > 0 obey the links by β at least. The one that cuts least (vᵀL̄v at ‖v‖ = 1) is taken,
-    and the sign of D^{-1/2}v tells the clusters. Without links, or if no vector obeys them so far, it is the smoothest
+    and the clusters are the signs of D^{-1/2}v. Without links, or if no vector obeys them so far, it is the smoothest
     eigenvector of L̄.
 
     Parameters

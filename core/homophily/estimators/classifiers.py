@@ -109,10 +109,10 @@ class IRRClassifier(GraphClassifier):
 
 @dataclass(frozen=True)
 class Start:
-    """What ERR's callback sees while the IRR start is computed: a :class:`State` before there is an energy."""
+    """The state that ERR's callback gets while the IRR start is computed: there is no energy yet."""
 
     residual: float
-    """How far the IRR solution still is from its end, as :class:`~homophily.solve.irr.IRRSolution` states it."""
+    """The residual of the IRR solution, as in :class:`~homophily.solve.irr.IRRSolution`."""
     iteration: int = 0
     energy: None = None
     gradient_norm: None = None
@@ -226,9 +226,10 @@ class ERRClassifier(GraphClassifier):
         "engine": [StrOptions(set(ENGINE_NAMES))],
     }
 
+    # Both were chosen on the six sets of `python -m benchmarks defaults`, with 50 labels each.
     SIGMA_F = 0.65
     REPULSION = 0.65
-    #: False leaves the nonlinear conjugate gradients without their preconditioner, as the paper has them.
+    #: False turns the preconditioner of the nonlinear conjugate gradients off, as in the paper.
     preconditioned: ClassVar[bool] = True
 
     def __init__(
@@ -296,12 +297,12 @@ class ERRClassifier(GraphClassifier):
     @property
     def _repulsion(self) -> float:
         if self.relationship_neighbors is not None or not self.normalized:
-            # The sparse form has no other; and rows that sum to 0 do not push.
+            # The sparse form allows no other; and rows that sum to 0 do not push.
             return 1.0
         return self.REPULSION if self.repulsion is None else float(self.repulsion)
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
-        """What the diagonal of L^p loses to the repulsion that does not count."""
+        """Diagonal (ρ − 1)·L^p·1 added to L^p."""
         if self._repulsion == 1.0:
             return None
         return (self._repulsion - 1.0) * row_sums(laplacian, power, self.n_jobs)
@@ -347,7 +348,7 @@ class ERRClassifier(GraphClassifier):
         )
 
     def _engine(self, problem: Problem, F: Floats) -> tuple[str, Any, float]:
-        """Name, engine, and the relationships of a point (which λ2 is divided by)."""
+        """Name, engine, and the number of relationships of a point, which λ2 is divided by."""
         sigma_f = self._sigma_f(F.shape[1])
         if self.relationship_neighbors is not None:
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
@@ -414,7 +415,7 @@ class ERRClassifier(GraphClassifier):
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         if self.relationship_neighbors is not None or self.lambda2 == 0.0:
-            # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
+            # The sparse form has no Gauss sums to keep: the closed form of IRR answers.
             return (None,)
         problem = self._problem(self.given_labels_)
         left_out = self._left_out(problem.laplacian, 1)

@@ -19,7 +19,7 @@ from homophily.graph.spectral import spectral_vectors
 from homophily.parameters import CheckedEstimator
 from homophily.supervision.links import Links
 
-# As many eigenvalues are looked at when the number of clusters is not given.
+#: Largest number of clusters suggested: each costs an eigenvector.
 MOST_SUGGESTED = 20
 
 

@@ -35,8 +35,9 @@ from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 
-# One width of the relationship function is at most this factor from the next.
+#: Largest factor between one width and the next; small, because each starts from the map of the one before.
 STEP_OF_WIDTHS = 2.0
+#: New points placed at a time, so that their edges take some megabytes.
 BLOCK = 16_384
 
 
@@ -84,12 +85,12 @@ class LinkPenalty(CheckedEstimator):
 
 
 def falling_widths(last: float, continuation: float) -> tuple[float, ...]:
-    """σ_f of each part of a search that begins ``continuation`` times wider than it ends."""
+    """The widths σ_f of a search that begins ``continuation`` times wider than it ends."""
     steps = int(np.ceil(np.log(continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
     return tuple(float(width) for width in last * np.geomspace(continuation, 1.0, steps + 1))
 
 
-#: The widths of maps by default.
+#: Default widths, chosen on the link sets of `python -m benchmarks embedding`.
 WIDTHS = falling_widths(0.2, 5.0)
 
 
@@ -258,7 +259,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             The fitted estimator.
         """
         self._check_together()
-        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        # A cancelled fit leaves an estimator that is not fitted.
         self.__dict__.pop("embedding_", None)
         with self._backend().job():
             graph = self._graph(self._points(X))
@@ -266,7 +267,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         return self
 
     def _check_together(self) -> None:
-        """Refuse parameters that are right one by one but not together."""
+        """Refuse parameters that do not go together."""
         self._penalty._validate_params()
         if self.relationship_neighbors is not None and self.backend == "cupy":
             raise self._wrong(
@@ -292,7 +293,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
         violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
-        # What is made when first asked for: the surroundings that new points are placed in.
+        # Computed on demand: the surroundings that new points are placed in.
         self._lazy: dict[str, Any] = {}
         self.embedding_ = state.x
 
@@ -349,7 +350,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         )
 
     def _left_out(self, laplacian: csr_array) -> Floats:
-        """What the diagonal of L loses to the repulsion that does not count."""
+        """Diagonal (ρ − 1)·L·1 added to L."""
         return (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
 
     def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:
@@ -361,7 +362,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             must_link,
             cannot_link,
             points,
-            beside=labelled,
+            more=labelled,
             two_classes=self._penalty.closure == "two-class",
             owner=f"{self._owner}.fit",
             stacklevel=6,
@@ -392,7 +393,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         return own | {f"{part}__{name}": value for part, values in nested.items() for name, value in values.items()}
 
     def _obeyed_links(self, points: int) -> Links:
-        """The links in the energy. From links that contradict each other, which was told, nothing is concluded."""
+        """The links in the energy. Nothing is concluded from links that contradict each other; a warning said so."""
         closure = self._penalty.closure
         if closure is False:
             return self.links_
@@ -480,7 +481,7 @@ def linked_coordinates(
     W = csr_array(graph.W + edges)
     parts, _ = connected_components(W, directed=False)
     if parts > 1:
-        # Only without negative weights is it known what tells components apart.
+        # Which vectors separate components is known only without negative weights.
         positive = csr_array(graph.W + edges.maximum(0.0))
         return spectral_coordinates(positive, n, backend=backend, n_jobs=n_jobs)[1]
     degrees = np.asarray(abs(W).sum(axis=1))

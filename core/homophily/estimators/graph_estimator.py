@@ -16,7 +16,7 @@ from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import CheckedEstimator
 
-#: What does not change a graph: where and by how many threads it is made.
+#: Parameters that do not change the graph.
 _COMPUTING = ("backend", "n_jobs")
 
 

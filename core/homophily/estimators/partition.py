@@ -1,4 +1,4 @@
-"""Clusters from coordinates, and what tells a good division of a graph from a bad one."""
+"""Clusters from coordinates, and the quality of a division of a graph."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from homophily.solve.new_points import Columns, extend
 
 Floats = NDArray[np.float64]
 
+#: New points at a time, so that their edges take some megabytes.
 BLOCK = 16_384
 
 

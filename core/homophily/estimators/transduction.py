@@ -1,6 +1,6 @@
-"""What every transductive classifier here does around its energy: graph, labels, decision, probabilities, new points.
+"""What transductive classifiers share: graph, labels, decision, probabilities, new points.
 
-The energies themselves, and how they are minimised, are in :mod:`homophily.estimators.classifiers`.
+The energies, and how they are minimised, are in :mod:`homophily.estimators.classifiers`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ from homophily.supervision.labels import Labels, decide_index, encode_labels, kn
 
 Floats = NDArray[np.float64]
 
+#: The usual number; a calibration costs one fit for each.
 CALIBRATION_FOLDS = 5
+#: New points at a time, so that their edges take some megabytes.
 BLOCK = 16_384
-CACHED_POINTS = 100_000  # as many values as a core's own cache holds
+#: The values of this number of points fill a core's own cache (1 MB).
+CACHED_POINTS = 100_000
 #: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
 _FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
 POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -68,7 +71,7 @@ def _part(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
 
 @dataclass(frozen=True)
 class Answer:
-    """F on the rows of a problem, with what is told about how it was found."""
+    """F on the rows of a problem, and how it was found."""
 
     F: Floats
     energy: float
@@ -121,7 +124,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             The fitted classifier.
         """
         self._check_together()
-        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        # A cancelled fit leaves an estimator that is not fitted.
         self.__dict__.pop("transduction_", None)
         X = self._points(X)
         labels = encode_labels(y, sample_weight)
@@ -141,7 +144,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
         self.given_labels_ = labels
-        # What is made when first asked for: the calibration, the mean degree, the terms and columns for new points.
+        # Computed on demand: the calibration, the mean degree, the terms and columns for new points.
         self._lazy: dict[str, Any] = {}
         scores = self._scores(self.solution_, self.graph_.degrees)
         if self.class_prior is None:
@@ -161,7 +164,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     @property
     def decision_scores_(self) -> Floats:
-        """What :meth:`decision_function` answers for the points of ``fit``."""
+        """The :meth:`decision_function` of the points of ``fit``."""
         check_is_fitted(self)
         return self._decision(self._scores(self.solution_, self.graph_.degrees), self.reached_)
 
@@ -182,10 +185,10 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return self._probabilities(*self._extend(self._new_points(X)))
 
     def answer(self, X: Any, *, probabilities: bool = False, validated: bool = False) -> Answers:
-        """What :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` say, at the cost of one of them.
+        """The answers of :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` at the cost of one.
 
-        An X that is ``validated`` is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or
-        two, looking at that takes as long as the answer.
+        A ``validated`` X is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or two,
+        validation takes as long as the answer.
         """
         scores, reached = self._extend(X if validated else self._new_points(X))
         return Answers(
@@ -202,7 +205,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     @property
     def calibration_(self) -> Calibration:
-        """From scores to probabilities, fitted when first asked for."""
+        """The map from scores to probabilities, fitted on demand."""
         check_is_fitted(self)
         if "calibration" not in self._lazy:
             with self._backend().job():
@@ -237,12 +240,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _check_together(self) -> None:
-        """Refuse parameters that are right one by one but not together."""
+        """Refuse parameters that do not go together."""
 
     def _solve(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         """Minimise where the backend computes."""
         with self._backend().job() as backend:
-            # Nothing here keeps what is on the device: it is given back at the end of the job.
+            # Nothing on the device outlives the job.
             return self._minimise(
                 replace(problem, operations=backend.operations(problem.laplacian, self.n_jobs)), init, callback
             )
@@ -258,7 +261,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return problem.operations.solve_irr(problem.confidence, problem.targets, self.lambda1, **how)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
-        """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
+        """The relationship term of a new point's energy: one for all columns of F together, or one for each."""
         return (None,)
 
     def _reach(self, labels: Labels) -> NDArray[np.bool_]:
@@ -314,7 +317,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             part = replace(problem, confidence=confidence[problem.rows])
             values = np.zeros_like(self.solution_)
             with warnings.catch_warnings():
-                # What there is to warn of, the fit itself has said.
+                # The fit itself has warned.
                 warnings.simplefilter("ignore", HomophilyWarning)
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 values[problem.rows] = self._solve(part, None, None).F
@@ -447,7 +450,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         if "_lazy" in state:
-            # The columns are those of the solution once more.
+            # The columns are copies of the solution's.
             state["_lazy"] = {name: made for name, made in state["_lazy"].items() if name != "columns"}
         return state
 

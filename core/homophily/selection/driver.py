@@ -1,4 +1,4 @@
-"""A whole search on one machine: ask, evaluate in parallel, tell."""
+"""A search on one machine: ask, evaluate in parallel, tell."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from homophily.selection.search import Search
 from homophily.supervision.labels import encode_labels
 from homophily.threads import thread_count
 
-#: With more points than this a single fit keeps all threads busy, and groups run one after another.
+#: With more points a single fit keeps all threads of a usual machine busy, and groups run one after another.
 PARALLEL_POINTS = 20_000
 
 
 class Found(NamedTuple):
-    """A finished search with what the final fit needs."""
+    """A finished search, with the inputs of the final fit."""
 
     search: Search
     best: Best
     graph: KNNGraph
-    """The best parameters' graph."""
+    """The graph of the best parameters."""
     confidence: NDArray[np.float64]
-    """Of the labels that the final fit may see."""
+    """Confidence of the labels that the final fit may see."""
 
 
 def find(
@@ -54,7 +54,7 @@ def find(
     callback: Callable[[Trial], object] | None = None,
     **fixed: Any,
 ) -> Found:
-    """Search; the arguments are those of :class:`~homophily.TunedClassifier`, and ``fixed`` is not searched."""
+    """Search; arguments as in :class:`~homophily.TunedClassifier`; ``fixed`` parameters are not searched."""
     began = time.perf_counter()
     labels = encode_labels(y, sample_weight)
     parts = hold_out(labels, validation, seed)
@@ -87,15 +87,15 @@ def find(
         outcome = run_group(group, graphs.get(key, X), y, parts, deadline, inner, callback, warm_start, starts.get(key))
         return outcome._replace(ended=time.perf_counter() - began)
 
-    # Threads of BLAS beside those of the groups would wait for one another: a search takes three times as long then.
+    # BLAS threads and group threads would wait for each other: measured, a search takes three times as long.
     one_thread = threadpool_limits(1) if workers > 1 else nullcontext()
     with warnings.catch_warnings(), one_thread, joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
-        # Around all threads at once: the filters are the process's, not a thread's.
+        # Around all threads: warning filters belong to the process, not to a thread. The final fit warns.
         warnings.simplefilter("ignore", HomophilyWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         while groups := search.ask():
             wanted = {_key(group.graph): group.graph for group in groups}
-            # Graphs of large data are large: those of a batch are kept for the next, no others.
+            # Graphs of large data are large: only those of the batch before are kept.
             graphs = {key: graph for key, graph in graphs.items() if key in wanted}
             starts = {key: starts.get(key) or Starts() for key in wanted}
             for key, parameters in wanted.items():
@@ -108,7 +108,7 @@ def find(
 
 
 def dense_columns(X: Any) -> int | None:
-    """The columns of dense points, which :class:`Search` is told of; None for graphs and sparse points."""
+    """The ``n_features`` of :class:`Search`: columns of dense points, None for graphs and sparse points."""
     return None if isinstance(X, KNNGraph) or issparse(X) else int(np.shape(X)[1])
 
 

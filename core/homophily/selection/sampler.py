@@ -30,7 +30,7 @@ class Dimension:
         return math.log(float(value) / self.low) / math.log(self.step)
 
     def contains(self, value: Any) -> bool:
-        """Whether the sampler can be told of a trial with this value."""
+        """Whether the sampler accepts a trial with this value."""
         return value in self.choices if self.choices else self.low <= value <= self.high
 
 
