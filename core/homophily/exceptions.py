@@ -19,6 +19,12 @@ RuntimeError
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sklearn.exceptions import ConvergenceWarning
+
 
 class HomophilyWarning(UserWarning):
     """Base class of the package's warnings."""
@@ -82,3 +88,12 @@ class DeviceFallbackWarning(HomophilyWarning):
 
 class DeviceUnavailableError(RuntimeError):
     """A GPU was asked for, but CuPy, a driver or the GPU is missing."""
+
+
+@contextmanager
+def warned_already() -> Iterator[None]:
+    """Silence the warnings of repeated fits: a user gets each from one fit only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HomophilyWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

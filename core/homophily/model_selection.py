@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 from sklearn.pipeline import Pipeline
 
-from homophily.exceptions import ParameterError
+from homophily.exceptions import ParameterError, warned_already
 from homophily.supervision.calibration import label_folds
 from homophily.supervision.labels import encode_labels
 
@@ -97,7 +97,8 @@ class HeldOutLabels:
         for fold in range(self.n_folds):
             hidden = folds == fold
             if hidden.any():
-                answers[hidden] = _transduced(estimator, X, y, ~hidden)[hidden]
+                with warned_already():
+                    answers[hidden] = _transduced(estimator, X, y, ~hidden)[hidden]
         held_out = folds >= 0
         return float(self.metric(labels.classes[labels.class_index[held_out]], answers[held_out]))
 

@@ -325,18 +325,33 @@ class ERRClassifier(GraphClassifier):
         if F is None:
             show = None if callback is None else lambda _, residual: callback(Start(residual))
             F = self._irr(problem, 1e-10, None, show).solution
-        if not self._one_vs_rest:
-            return self._descend(problem, F, self._engine(problem, F), init is not None, callback)
-        engine = self._engine(problem, F.reshape(-1, 1))
-        answers = [
-            self._descend(
-                replace(problem, targets=problem.targets[:, c : c + 1]),
-                F[:, c : c + 1],
-                engine,
-                init is not None,
-                callback,
+        engine = self._engine(problem, F.reshape(-1, 1) if self._one_vs_rest else F)
+        answer = self._descend_each(problem, F, engine, init is not None, callback)
+        # Here, where the fit of all columns has ended, and the level of the user's line is known.
+        if self.tol > 0.0 and not answer.converged:
+            warnings.warn(
+                f"Not converged after {self.max_iter} steps; pass max_iter={4 * max(1, self.max_iter)} or a larger tol "
+                f"than {self.tol:g} to ERRClassifier.",
+                ConvergenceWarning,
+                stacklevel=5,
             )
-            for c in range(F.shape[1])
+        warn_of_error(answer.engine_error, stacklevel=6)
+        return answer
+
+    def _descend_each(
+        self,
+        problem: Problem,
+        F: Floats,
+        engine: tuple[str, Any, float],
+        warm: bool,
+        callback: Callable[..., object] | None,
+    ) -> Answer:
+        """Descend for all columns together, or for one class after the other."""
+        if not self._one_vs_rest:
+            return self._descend(problem, F, engine, warm, callback)
+        answers = [
+            self._descend(replace(problem, targets=targets), values, engine, warm, callback)
+            for targets, values in zip(np.hsplit(problem.targets, F.shape[1]), np.hsplit(F, F.shape[1]), strict=True)
         ]
         return Answer(
             np.hstack([answer.F for answer in answers]),
@@ -345,6 +360,7 @@ class ERRClassifier(GraphClassifier):
             sum(answer.n_evaluations for answer in answers),
             answers[0].engine,
             max((answer.engine_error for answer in answers if answer.engine_error is not None), default=None),
+            all(answer.converged for answer in answers),
         )
 
     def _engine(self, problem: Problem, F: Floats) -> tuple[str, Any, float]:
@@ -402,16 +418,8 @@ class ERRClassifier(GraphClassifier):
                 "'tiles', or a larger sigma_f.",
                 "engine",
             )
-        if self.tol > 0.0 and not state.finished:
-            warnings.warn(
-                f"Not converged after {self.max_iter} steps; pass max_iter={4 * max(1, self.max_iter)} or a larger tol "
-                f"than {self.tol:g} to ERRClassifier.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
         error = relationships.error(state.x) if name == "nystrom" else None
-        warn_of_error(error, stacklevel=7)
-        return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
+        return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error, state.finished)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         if self.relationship_neighbors is not None or self.lambda2 == 0.0:

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from sklearn.base import ClassifierMixin, _fit_context, clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from homophily.device.operations import CpuOperations, Operations
 from homophily.estimators.graph_estimator import GraphEstimator
-from homophily.exceptions import HomophilyWarning, ParameterError, UnlabelledComponentsWarning
+from homophily.exceptions import ParameterError, UnlabelledComponentsWarning, warned_already
 from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
@@ -79,6 +78,7 @@ class Answer:
     n_evaluations: int
     engine: str | None = None
     engine_error: float | None = None
+    converged: bool = True
 
 
 class Answers(NamedTuple):
@@ -316,10 +316,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             confidence[held_out] = 0.0
             part = replace(problem, confidence=confidence[problem.rows])
             values = np.zeros_like(self.solution_)
-            with warnings.catch_warnings():
-                # The fit itself has warned.
-                warnings.simplefilter("ignore", HomophilyWarning)
-                warnings.simplefilter("ignore", ConvergenceWarning)
+            with warned_already():
                 values[problem.rows] = self._solve(part, None, None).F
             scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
         used = folds >= 0

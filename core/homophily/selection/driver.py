@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -12,10 +11,9 @@ import joblib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from homophily.exceptions import HomophilyWarning
+from homophily.exceptions import warned_already
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
@@ -89,10 +87,8 @@ def find(
 
     # BLAS threads and group threads would wait for each other: measured, a search takes three times as long.
     one_thread = threadpool_limits(1) if workers > 1 else nullcontext()
-    with warnings.catch_warnings(), one_thread, joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
-        # Around all threads: warning filters belong to the process, not to a thread. The final fit warns.
-        warnings.simplefilter("ignore", HomophilyWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # Around all threads: warning filters belong to the process, not to a thread.
+    with warned_already(), one_thread, joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
         while groups := search.ask():
             wanted = {_key(group.graph): group.graph for group in groups}
             # Graphs of large data are large: only those of the batch before are kept.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -17,12 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.transduction import GraphClassifier
-from homophily.exceptions import HomophilyWarning, ParameterError
+from homophily.exceptions import ParameterError, warned_already
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.ranges import OF_THE_GRAPH, SEARCHED
 from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
@@ -194,10 +192,7 @@ def evaluate(
     """
     deadline = math.inf if seconds is None else time.perf_counter() + seconds
     labels = encode_labels(y, sample_weight)
-    with warnings.catch_warnings():
-        # The final fit warns once; a hundred trials need not.
-        warnings.simplefilter("ignore", HomophilyWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warned_already():
         return run_group(group, X, y, hold_out(labels, validation, seed), deadline, n_jobs, callback, warm_start)
 
 
