@@ -325,9 +325,22 @@ class ERRClassifier(GraphClassifier):
         if F is None:
             show = None if callback is None else lambda _, residual: callback(Start(residual))
             F = self._irr(problem, 1e-10, None, show).solution
-        engine = self._engine(problem, F.reshape(-1, 1) if self._one_vs_rest else F)
-        answer = self._descend_each(problem, F, engine, init is not None, callback)
-        # Here, where the fit of all columns has ended, and the level of the user's line is known.
+        parts = F.shape[1] if self._one_vs_rest else 1
+        engine = self._engine(problem, F.reshape(-1, F.shape[1] // parts))
+        answers = [
+            self._descend(replace(problem, targets=targets), values, engine, init is not None, callback)
+            for targets, values in zip(np.hsplit(problem.targets, parts), np.hsplit(F, parts), strict=True)
+        ]
+        answer = Answer(
+            np.hstack([answer.F for answer in answers]),
+            sum(answer.energy for answer in answers),
+            max(answer.n_iter for answer in answers),
+            sum(answer.n_evaluations for answer in answers),
+            answers[0].engine,
+            max((answer.engine_error for answer in answers if answer.engine_error is not None), default=None),
+            all(answer.converged for answer in answers),
+        )
+        # Once per fit, not once per class.
         if self.tol > 0.0 and not answer.converged:
             warnings.warn(
                 f"Not converged after {self.max_iter} steps; pass max_iter={4 * max(1, self.max_iter)} or a larger tol "
@@ -337,31 +350,6 @@ class ERRClassifier(GraphClassifier):
             )
         warn_of_error(answer.engine_error, stacklevel=6)
         return answer
-
-    def _descend_each(
-        self,
-        problem: Problem,
-        F: Floats,
-        engine: tuple[str, Any, float],
-        warm: bool,
-        callback: Callable[..., object] | None,
-    ) -> Answer:
-        """Descend for all columns together, or for one class after the other."""
-        if not self._one_vs_rest:
-            return self._descend(problem, F, engine, warm, callback)
-        answers = [
-            self._descend(replace(problem, targets=targets), values, engine, warm, callback)
-            for targets, values in zip(np.hsplit(problem.targets, F.shape[1]), np.hsplit(F, F.shape[1]), strict=True)
-        ]
-        return Answer(
-            np.hstack([answer.F for answer in answers]),
-            sum(answer.energy for answer in answers),
-            max(answer.n_iter for answer in answers),
-            sum(answer.n_evaluations for answer in answers),
-            answers[0].engine,
-            max((answer.engine_error for answer in answers if answer.engine_error is not None), default=None),
-            all(answer.converged for answer in answers),
-        )
 
     def _engine(self, problem: Problem, F: Floats) -> tuple[str, Any, float]:
         """Name, engine, and the number of relationships of a point, which λ2 is divided by."""
