@@ -10,10 +10,11 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.datasets import make_moons
 
+from homophily.selection import ranges
 from homophily_service._pb import model_pb2
 from homophily_service.client import Client, InvalidArgument, JobCancelled, Model
 from homophily_service.names import JobName
-from homophily_service.parameters import set_parameters
+from homophily_service.parameters import SEARCHED, set_parameters
 
 from .serving import PATIENCE, Service, running
 
@@ -167,6 +168,10 @@ def test_a_search_finds_how_many_directions_count(client: Client, moons: tuple[A
     assert len({trial.graph.n_directions for trial in search.trials}) > 1
     found = search.trials[search.best].graph.n_directions
     assert model.graph_parameters == {"space": "principal", "n_directions": found}
+
+
+def test_the_service_searches_what_the_core_does() -> None:
+    assert set(SEARCHED) == set(ranges.SEARCHED)
 
 
 def test_a_trial_along_all_directions_gives_no_number_of_them() -> None:
