@@ -343,7 +343,7 @@ class ERRClassifier(GraphClassifier):
         # Once per fit, not once per class.
         if self.tol > 0.0 and not answer.converged:
             warnings.warn(
-                f"ERR has not converged after {self.max_iter} steps, so labels may still change; "
+                f"Not converged after {self.max_iter} steps, so labels may still change; "
                 f"pass max_iter={4 * max(1, self.max_iter)} to continue.",
                 ConvergenceWarning,
                 stacklevel=5,
