@@ -86,6 +86,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/check_docstrings.py
 	$(BIN)/hadolint deploy/docker/Dockerfile
 	$(BIN)/python deploy/kubernetes/check.py
 

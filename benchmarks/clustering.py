@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.embedding import tell
-from benchmarks.link_sets import LARGE, PAPER_CLUSTERS, SMALL, Problem, draw, problem
+from benchmarks.link_sets import LARGE, PAPER_CLUSTERS, SMALL, Problem, dominant_label_error, draw, problem
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClustering
 from homophily.baselines import CCSR, COSC, CSP, SL, Original
 from homophily.estimators.embedding import linked_coordinates
-from homophily.estimators.partition import dominant_label_error, kmeans_by_cut
+from homophily.estimators.partition import kmeans_by_cut
 
 BARS = {"iris": 0.0, "wine": 0.5, "bcw": 1.0, "diabetes": 3.0, "usps": 7.0, "pendigits": 5.0}
 

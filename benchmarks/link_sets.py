@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.metrics.cluster import contingency_matrix
+from sklearn.utils import check_consistent_length
 
 from benchmarks.data import Classes, DataSet, Floats, read
 from benchmarks.tables.paper import TABLE2, TABLE3, by_set
@@ -60,6 +62,17 @@ def draw(y: Classes, count: int, seed: int, *, each: bool = False) -> Links:
     """``count`` links, half of them must-links; or ``count`` of each kind."""
     one = count if each else count // 2
     return draw_links(y, one, one, random_state=seed)
+
+
+def dominant_label_error(labels: ArrayLike, truth: ArrayLike) -> float:
+    """The share of points whose true class is not the most frequent one of their cluster.
+
+    >>> dominant_label_error([0, 0, 0, 1], ["a", "a", "b", "b"])
+    0.25
+    """
+    check_consistent_length(labels, truth)
+    counts = contingency_matrix(truth, labels)
+    return float(1.0 - counts.max(axis=0).sum() / counts.sum())
 
 
 def one_nn_error(F: Floats, y: Classes) -> float:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clustering import error, make_clustering
-from benchmarks.link_sets import LARGE, SMALL, draw
+from benchmarks.link_sets import LARGE, SMALL, dominant_label_error, draw
 from benchmarks.measure import cpu_timed
 from benchmarks.tables import links
 from benchmarks.tables.cells import Cell, Records, Result
 from benchmarks.tables.peers import PeerError, cluster, cluster_peers
 from benchmarks.tables.run import FAILED, Options
 from homophily.baselines import CCSR, COSC, CSP, SL, Original
-from homophily.estimators.partition import dominant_label_error
 
 TABLE = "table2"
 SYSTEMS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Label and map data of which only a little is labelled, by explicit relationship regularisation (ERR).
+"""Label a whole dataset from a handful of labels, and map it, by explicit relationship regularisation (ERR).
 
 >>> from sklearn.datasets import make_moons
 >>> from homophily import ERRClassifier

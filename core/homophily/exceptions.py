@@ -1,4 +1,4 @@
-"""The warnings of the core, and its errors beside Python's own ValueError and TypeError.
+"""The warnings of the core, and its errors besides Python's own ValueError and TypeError.
 
 UserWarning
 └── HomophilyWarning
@@ -10,8 +10,8 @@ UserWarning
     └── DeviceFallbackWarning     backend="auto" found no GPU to use
 
 ValueError
-├── ParameterError     a parameter that is wrong by itself, or beside another
-└── ContradictingLinksError     links that cannot all be obeyed, where what follows from them is asked for
+├── ParameterError     a parameter that is wrong, or does not go with another
+└── ContradictingLinksError     links that cannot all be obeyed, where conclusions from them are needed
 
 RuntimeError
 └── DeviceUnavailableError     backend="cupy" without CuPy, a driver or a GPU
@@ -19,13 +19,19 @@ RuntimeError
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sklearn.exceptions import ConvergenceWarning
+
 
 class HomophilyWarning(UserWarning):
-    """Whatever this package warns about."""
+    """Base class of the package's warnings."""
 
 
 class NeighborsWarning(HomophilyWarning):
-    """The neighbour lists are not quite what was asked for."""
+    """Neighbours are missing: fewer exist than were asked for, or the search misses some."""
 
 
 class UnlabelledComponentsWarning(HomophilyWarning):
@@ -33,11 +39,11 @@ class UnlabelledComponentsWarning(HomophilyWarning):
 
 
 class ApproximationWarning(HomophilyWarning):
-    """The relationship energy is approximated, and not well."""
+    """The approximation of the relationship energy is poor."""
 
 
 class DisconnectedGraphWarning(HomophilyWarning):
-    """The graph has several connected components, which a map can only set apart."""
+    """The graph has several connected components, which a map can only place apart."""
 
 
 class ContradictingLinksWarning(HomophilyWarning):
@@ -45,12 +51,12 @@ class ContradictingLinksWarning(HomophilyWarning):
 
 
 class ParameterError(ValueError):
-    """A parameter has a value that it must not have.
+    """A parameter has a wrong value.
 
     Parameters
     ----------
     message : str
-        What is wrong, what is expected, and what to do.
+        Explanation: what is wrong, what is expected, and what to do.
     parameter : str
         The parameter's name, as in the signature.
 
@@ -73,12 +79,21 @@ class ParameterError(ValueError):
 
 
 class ContradictingLinksError(ValueError):
-    """Everything follows from links that contradict each other, so nothing is concluded from them."""
+    """Links contradict each other, so that nothing can be concluded from them."""
 
 
 class DeviceFallbackWarning(HomophilyWarning):
-    """The CPU computes because no GPU can; told once in a process."""
+    """The CPU computes because no GPU can; warned of once per process."""
 
 
 class DeviceUnavailableError(RuntimeError):
-    """A GPU was asked for, and something that it needs is missing."""
+    """A GPU was asked for, but CuPy, a driver or the GPU is missing."""
+
+
+@contextmanager
+def warned_already() -> Iterator[None]:
+    """Silence the warnings of repeated fits: a user gets each from one fit only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HomophilyWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

@@ -16,8 +16,11 @@ from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 from sklearn.pipeline import Pipeline
 
+from homophily.exceptions import ParameterError, warned_already
 from homophily.supervision.calibration import label_folds
 from homophily.supervision.labels import encode_labels
+
+__all__ = ["AllPoints", "HeldOutLabels"]
 
 
 class AllPoints:
@@ -31,7 +34,13 @@ class AllPoints:
     """
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:  # noqa: ARG002
-        """Yield the positions of all points twice."""
+        """Split into all points and all points.
+
+        Yields
+        ------
+        train, test : ndarray of int
+            The positions of all points, twice.
+        """
         everything = np.arange(X.shape[0] if hasattr(X, "shape") else len(X))
         yield everything, everything
 
@@ -80,14 +89,16 @@ class HeldOutLabels:
         folds = np.full(len(labels.class_index), -1)
         folds[labelled] = label_folds(labels.class_index[labelled], self.n_folds, self.random_state)
         if not (folds >= 0).any():
-            raise ValueError(
-                "No label can be held out: y must hold at least two labels of one class, and one of each other class."
+            raise ParameterError(
+                "No label can be held out: y must hold at least two labels of one class, and one of each other class.",
+                "y",
             )
         answers = labels.classes[labels.class_index]
         for fold in range(self.n_folds):
             hidden = folds == fold
             if hidden.any():
-                answers[hidden] = _transduced(estimator, X, y, ~hidden)[hidden]
+                with warned_already():
+                    answers[hidden] = _transduced(estimator, X, y, ~hidden)[hidden]
         held_out = folds >= 0
         return float(self.metric(labels.classes[labels.class_index[held_out]], answers[held_out]))
 

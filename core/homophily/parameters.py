@@ -1,9 +1,9 @@
-"""What all estimators here do about their parameters: check them, and say which one is wrong."""
+"""Parameters of estimators: checks, and errors that name the parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import InvalidParameterError, validate_parameter_constraints
@@ -24,6 +24,16 @@ class CheckedEstimator(BaseEstimator):
     """A scikit-learn estimator whose errors name the parameter that is wrong."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]
+    _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {}
+    """The estimators that None stands for, by parameter."""
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; those of a part as ``graph__n_neighbors``, also where the part is None."""
+        for part, default in self._parts.items():
+            if getattr(self, part) is None and any(name.startswith(f"{part}__") for name in parameters):
+                setattr(self, part, default())
+        super().set_params(**parameters)
+        return self
 
     @property
     def _owner(self) -> str:
@@ -33,7 +43,14 @@ class CheckedEstimator(BaseEstimator):
     def _validate_params(self) -> None:
         check_parameters(self.get_params(deep=False), self._parameter_constraints, self._owner)
 
+    def _take_features(self, other: Any) -> None:
+        """Take scikit-learn's attributes about the columns of ``fit`` from another estimator."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+            if hasattr(other, name):
+                setattr(self, name, getattr(other, name))
+
     def _wrong(self, parameter: str, must: str) -> ParameterError:
-        """The error of a parameter that is right by itself, but not beside others."""
+        """The error of a parameter that does not go with the others."""
         sentence = f"The {parameter!r} parameter of {self._owner} must be {must}."
         return ParameterError(f"{sentence} Got {getattr(self, parameter)!r} instead.", parameter)

@@ -11,12 +11,13 @@ from sklearn.datasets import make_blobs, make_moons
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import homophily.baselines.csp as csp_module
+from benchmarks.link_sets import dominant_label_error
 from homophily import KNNGraph
 from homophily.baselines import CCSR, COSC, CSP, SL, Original
 from homophily.baselines.ccsr import fit_metric
 from homophily.baselines.csp import _dense_solutions, _link_matrix
 from homophily.baselines.sl import linked_weights
-from homophily.estimators.partition import dominant_label_error, normalized_cut
+from homophily.estimators.partition import normalized_cut
 from homophily.exceptions import ContradictingLinksWarning
 from homophily.graph.spectral import null_vectors
 from homophily.supervision.links import Links, draw_links

@@ -9,9 +9,9 @@ import pytest
 from sklearn.datasets import load_iris, make_blobs, make_moons
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from benchmarks.link_sets import dominant_label_error
 from homophily import ContradictingLinksWarning, DisconnectedGraphWarning, ERRClustering, KNNGraph
 from homophily.estimators.clustering import default_embedding
-from homophily.estimators.partition import dominant_label_error
 from homophily.supervision.links import draw_links
 
 

@@ -14,17 +14,19 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency, parametrize_with_checks
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError, TunedClassifier
 
 ESTIMATORS = [IRRClassifier, ERRClassifier]
+CHECKED = [estimator(graph=KNNGraph(n_neighbors=3)) for estimator in ESTIMATORS]
+TUNED = [TunedClassifier(estimator, trials=2, vary=["lambda1"], n_jobs=1) for estimator in CHECKED]
 
 _A_NODE_EACH = "a repeated or left-out point is a node more or less in the graph; a weight is confidence in its label"
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": _A_NODE_EACH,
     "check_sample_weight_equivalence_on_sparse_data": _A_NODE_EACH,
-    "check_classifiers_classes": "it uses -1 as a class; here, as in sklearn.semi_supervised, -1 is «unlabelled»",
+    "check_classifiers_classes": "it uses -1 as a class; here, as in sklearn.semi_supervised, -1 means 'unlabelled'",
 }
 
 
@@ -32,11 +34,14 @@ def expected_failures(_estimator):
     return EXPECTED_FAILURES
 
 
-@parametrize_with_checks(
-    [estimator(graph=KNNGraph(n_neighbors=3)) for estimator in ESTIMATORS], expected_failed_checks=expected_failures
-)
+@parametrize_with_checks([*CHECKED, *TUNED], expected_failed_checks=expected_failures)
 def test_scikit_learn_conventions_hold(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("estimator", [*CHECKED, *TUNED], ids=repr)
+def test_the_names_of_columns_are_checked(estimator):
+    check_dataframe_column_names_consistency(type(estimator).__name__, estimator)
 
 
 def moons(u=150, labels=10):

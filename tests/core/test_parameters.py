@@ -99,7 +99,10 @@ def test_parameters_beside_others_and_inside_of_others_are_named_too(estimator, 
 
 @pytest.mark.parametrize("estimator", [IRRClassifier, ERRClassifier])
 def test_arguments_of_a_fit_are_named_too(estimator):
-    for argument, value in (("init", np.zeros(59)), ("y", np.full((60, 2), -1.0))):
+    labels = (np.full((60, 2), -1.0), np.full(60, -1), np.zeros(60), np.linspace(0.0, 1.0, 60), np.full(60, np.inf))
+    weights = (np.ones(59), np.full(60, -1.0), np.full(60, np.nan))
+    wrong = [("init", np.zeros(59)), *(("y", y) for y in labels), *(("sample_weight", each) for each in weights)]
+    for argument, value in wrong:
         with pytest.raises(ParameterError) as told:
             estimator().fit(**{"X": X, "y": Y, argument: value})
         assert told.value.parameter == argument

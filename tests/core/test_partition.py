@@ -7,9 +7,9 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.datasets import make_blobs
 
+from benchmarks.link_sets import dominant_label_error
 from homophily import KNNGraph
 from homophily.estimators.partition import (
-    dominant_label_error,
     in_order_of_appearance,
     kmeans_by_cut,
     normalized_cut,

@@ -215,15 +215,15 @@ def test_a_search_refuses_what_it_cannot_do(arguments, message):
 
 
 def test_a_search_without_outcomes_has_no_best():
-    with pytest.raises(ValueError, match="once outcomes were told"):
+    with pytest.raises(ValueError, match="without outcomes has no best"):
         _ = Search(100, 2).best
 
 
 def test_more_classes_have_narrower_relationships_to_begin_with():
-    widths = [Search(1000, classes).ranges.home("relationships")["sigma_f"] for classes in (2, 3)]
+    widths = [Search(1000, classes).ranges.defaults("relationships")["sigma_f"] for classes in (2, 3)]
     assert_allclose(widths, [1.3, 0.919])
     apart = Search(1000, 3, fixed={"multiclass": "one-vs-rest"})
-    assert apart.ranges.home("relationships")["sigma_f"] == 1.3
+    assert apart.ranges.defaults("relationships")["sigma_f"] == 1.3
 
 
 def test_a_stage_ends_when_its_time_is_over_by_the_clock():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_moons
 from sklearn.exceptions import NotFittedError
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning, storage
 from homophily.graph import neighbors
 from homophily.solve import new_points
 from homophily.storage import (
@@ -252,7 +254,7 @@ def test_a_restored_classifier_is_the_classifier(kind, calibrated, tmp_path):
     assert given == expected
     assert ("calibration" in again._lazy) == calibrated
     for part in ("targets", "confidence", "class_index", "counts", "classes"):
-        assert_same(getattr(again._labels, part), getattr(classifier._labels, part))
+        assert_same(getattr(again.given_labels_, part), getattr(classifier.given_labels_, part))
     assert_same(again.predict(new), classifier.predict(new))
     assert_same(again.decision_function(new), classifier.decision_function(new))
     assert_same(again.predict_proba(new), classifier.predict_proba(new))
@@ -339,7 +341,7 @@ def test_class_shares_are_kept_but_are_no_labels_of_points(tmp_path):
     shares[0] = [0.5, 0.3, 0.2]
     classifier = IRRClassifier().fit(X, shares)
     again = restored(classifier, tmp_path)
-    assert_same(again._labels.targets, classifier._labels.targets)
+    assert_same(again.given_labels_.targets, classifier.given_labels_.targets)
     with pytest.raises(ValueError, match="class shares"):
         labels_of(again)
 
@@ -411,6 +413,13 @@ np.save(folder / "answers.npy", classifier.predict_proba(np.load(folder / "new.n
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program, str(tmp_path)], check=True, timeout=120)
     assert_same(np.load(tmp_path / "answers.npy"), classifier.predict_proba(new))
+
+
+def test_storage_touches_no_private_attribute():
+    """Each stored class owns its format; this module only adds the version."""
+    tree = ast.parse(Path(storage.__file__).read_text(encoding="utf-8"))
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert {name for name in names if name.startswith("_")} == {"__name__"}
 
 
 # -- what is no state --------------------------------------------------------------------------------------------------
@@ -522,7 +531,7 @@ def test_a_graph_whose_document_does_not_fit_is_refused(entry, message):
         ({"estimator": "Pickle"}, "estimator"),
         ({"n_points": 121}, "graph of 121 points"),
         ({"n_links": 5}, "5 links"),
-        ({"classes": {"dtype": "int64", "values": [0, 1]}}, "class_prior"),
+        ({"classes": {"dtype": "int64", "values": [0, 1]}}, "label_counts"),
         ({"classes": {"dtype": "int64", "values": ["a", "b", "c"]}}, "classes"),
         ({"classes": {"dtype": "int64", "values": [2, 1, 0]}}, "in order"),
         ({"classes": {"dtype": "object", "values": [0, 1, 2]}}, "dtype"),

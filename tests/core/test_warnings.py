@@ -7,8 +7,10 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 
 from homophily import ApproximationWarning, ERRClassifier
+from homophily.model_selection import AllPoints, HeldOutLabels
 
 
 @pytest.fixture
@@ -20,14 +22,27 @@ def clouds():
     return X, y, few
 
 
-def test_a_fit_warns_once_however_often_its_calibration_repeats_it(clouds):
+@pytest.mark.parametrize("multiclass", ["vector", "one-vs-rest"])
+def test_a_fit_warns_once_however_often_its_calibration_repeats_it(clouds, multiclass):
     X, _, few = clouds
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        model = ERRClassifier(max_iter=1, tol=1e-9).fit(X, few)
+        model = ERRClassifier(max_iter=1, tol=1e-9, multiclass=multiclass).fit(X, few)
         assert model.label_distributions_.shape == (240, 4)
     assert [one.category for one in seen] == [ConvergenceWarning]
     assert "pass max_iter=4" in str(seen[0].message)
+    assert seen[0].filename == __file__
+
+
+def test_a_grid_search_warns_once_for_each_fit_and_not_for_each_fold(clouds):
+    X, _, few = clouds
+    search = GridSearchCV(
+        ERRClassifier(max_iter=1, tol=1e-9), {"lambda1": [0.1]}, cv=AllPoints(), scoring=HeldOutLabels(), refit=False
+    )
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        search.fit(X, few)
+    assert [one.category for one in seen] == [ConvergenceWarning]
 
 
 def test_the_remedy_for_a_poor_approximation_exists_and_helps(clouds):

@@ -10,9 +10,11 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.datasets import make_moons
 
+from homophily.selection import ranges
 from homophily_client import Client, InvalidArgument, JobCancelled, Model
 from homophily_client._pb import model_pb2
 from homophily_client.names import JobName
+from homophily_service.contract.parameters import SEARCHED
 from homophily_service.contract.values import set_parameters
 
 from .serving import PATIENCE, Service, running
@@ -171,6 +173,10 @@ def test_a_search_finds_how_many_directions_count(client: Client, moons: tuple[A
     assert len({trial.graph.n_directions for trial in search.trials}) > 1
     found = search.trials[search.best].graph.n_directions
     assert model.graph_parameters == {"space": "principal", "n_directions": found}
+
+
+def test_the_service_searches_what_the_core_does() -> None:
+    assert set(SEARCHED) == set(ranges.SEARCHED)
 
 
 def test_a_trial_along_all_directions_gives_no_number_of_them() -> None:

@@ -1,4 +1,4 @@
-"""The systems that explicit relationship regularisation is compared with, written from their papers' formulas.
+"""The systems that the paper compares ERR with, written from their papers' formulas.
 
 All are used alike: ``SL(n_clusters=3).fit(X, must_link=[(0, 1)], cannot_link=[(0, 2)]).labels_``, where X may be points
 or a fitted :class:`~homophily.KNNGraph`.

@@ -20,20 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class LinkClustering(ClusterMixin, GraphEstimator):
-    """Clusters of the points of a graph, with links.
-
-    Parameters
-    ----------
-    n_clusters : the number of clusters.
-    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph()``. n_jobs : threads.
-    n_init : starts of k-means, of whose results the one with the smallest normalised cut is taken.
-    random_state : seed of the starts.
-
-    Attributes
-    ----------
-    labels_ : (u,) clusters, numbered by their first point. embedding_ : (u, n) what was clustered, where there is such.
-    graph_ : the :class:`KNNGraph`. links_ : the :class:`~homophily.supervision.links.Links`.
-    """
+    """Clusters of the points of a graph, with links; the subclasses document the parameters."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "graph": [KNNGraph, None],

@@ -17,7 +17,9 @@ from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 
+#: Pairs at a time, so that their products take some tens of megabytes.
 BLOCK = 16_384
+#: A bound for ill-conditioned problems; others end by the tolerance.
 MAX_ITER = 20_000
 
 
@@ -30,9 +32,30 @@ class CCSR(LinkClustering):
 
     Parameters
     ----------
-    n_vectors : m, the eigenvectors used, the constant one among them (cut to the number of points).
-    others : see :class:`~homophily.baselines.base.LinkClustering`, also for the attributes; and metric_ : M.
+    n_clusters : int, default=2
+        Number of clusters.
+    n_vectors : int, default=15
+        Number m of eigenvectors, the constant one included; cut to the number of points.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=10
+        Starts of k-means; the result with the smallest normalised cut is taken.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+    embedding_ : ndarray of shape (u, m)
+        F M^{1/2}.
+    metric_ : ndarray of shape (m, m)
+        The matrix M.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily.baselines import CCSR
     >>> X, y = make_moons(100, noise=0.05, random_state=0)

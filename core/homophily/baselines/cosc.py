@@ -17,13 +17,13 @@ from homophily.baselines.ratio_dca import CutProblem, Division
 from homophily.estimators.partition import in_order_of_appearance
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import smallest_eigenpairs, spectral_vectors
-from homophily.supervision.links import Links, find_contradiction, find_groups
+from homophily.supervision.links import Links, find_contradiction, find_groups, pair_matrix
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 Members = NDArray[np.int64]
 
-# γ in mean degrees. To obey all links: from «a violated link costs a tenth of a point's edges» on, threefold each time.
+# γ in mean degrees. To obey all links: from "a violated link costs a tenth of a point's edges" on, threefold each time.
 PENALTIES = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0])
 # While more divisions follow; 0.03 to 0.1 did alike on Iris and Wine, 0.3 cut through classes.
 EARLY_PENALTY = 0.05
@@ -41,11 +41,27 @@ class COSC(LinkClustering):
 
     Parameters
     ----------
-    gamma : a fixed γ in mean degrees, instead of the above.
-    n_init : starts of each division: the smoothest eigenvector, the same with cannot-links as negative weights, and
-        random ones after these two.
-    others : see :class:`~homophily.baselines.base.LinkClustering`. There is no ``embedding_``.
+    n_clusters : int, default=2
+        Number of clusters.
+    gamma : float, default=None
+        A fixed penalty γ in mean degrees, instead of the above.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=3
+        Starts of each division: the smoothest eigenvector, the same with cannot-links as negative weights, then
+        random ones.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily.baselines import COSC
     >>> X, y = make_moons(100, noise=0.05, random_state=0)
@@ -179,9 +195,7 @@ def _merge(graph: KNNGraph, links: Links) -> _Merged:
     u = graph.n_points
     ties = coo_array((np.ones(len(links.must)), tuple(links.must.T)), shape=(u, u))
     _, groups = connected_components(ties, directed=False)
-    i, j = links.cannot.T
-    both = np.concatenate([i, j]), np.concatenate([j, i])
-    cannot = csr_array(coo_array((np.ones(2 * len(i)), both), shape=(u, u)))
+    cannot = pair_matrix(links.cannot, np.ones(len(links.cannot)), u)
     return _Merged(np.arange(u), graph.W, graph.degrees, cannot).contract(groups.astype(np.int64))
 
 

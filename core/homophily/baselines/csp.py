@@ -1,4 +1,4 @@
-"""Flexible constrained spectral clustering: two clusters that obey links at least so far."""
+"""Flexible constrained spectral clustering: two clusters that obey links to a given degree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, null_space
-from scipy.sparse import coo_array, csr_array, diags_array, eye_array
+from scipy.sparse import csr_array, diags_array, eye_array
 from scipy.sparse.linalg import LinearOperator, eigsh, splu
 from sklearn.utils._param_validation import Interval
 
@@ -16,12 +16,14 @@ from homophily.baselines.base import LinkClustering
 from homophily.estimators.partition import in_order_of_appearance
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import null_vectors, spectral_vectors
-from homophily.supervision.links import Links
+from homophily.supervision.links import Links, pair_matrix
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 
+#: Up to this number of points, all eigenvectors of a dense problem take seconds.
 DENSE_POINTS = 2_000
+#: Solutions compared in a sparse problem: those of the smallest λ, which cut least.
 CANDIDATES = 8
 
 
@@ -30,16 +32,34 @@ class CSP(LinkClustering):
 
     With Q_ij = 1 for a must-link and −1 for a cannot-link, and both matrices normalised by degrees, the solutions of
     L̄v = λ(Q̄ − (β/vol) I)v with λ > 0 obey the links by β at least. The one that cuts least (vᵀL̄v at ‖v‖ = 1) is taken,
-    and the sign of D^{-1/2}v tells the clusters. Without links, or if no vector obeys them so far, it is the smoothest
+    and the clusters are the signs of D^{-1/2}v. Without links, or if no vector obeys them so far, it is the smoothest
     eigenvector of L̄.
 
     Parameters
     ----------
-    beta : β as a share of λ_max(Q̄) vol, below which there are solutions. None takes the paper's rule, 0.5 and up to 0.4
-        more with the share of all pairs that are linked.
-    n_clusters : 2. others : see :class:`~homophily.baselines.base.LinkClustering`, also for the attributes;
-        ``embedding_`` is D^{-1/2}v in one column.
+    n_clusters : int, default=2
+        Number of clusters, 1 or 2.
+    beta : float, default=None
+        The bound β as a share of λ_max(Q̄) vol, below which there are solutions. None takes the paper's rule, 0.5 plus
+        up to 0.4 with the share of all pairs that are linked.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=10
+        Not used; there for uniformity.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+    embedding_ : ndarray of shape (u, 1)
+        The vector D^{-1/2}v.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily.baselines import CSP
     >>> X, y = make_moons(100, noise=0.05, random_state=0)
@@ -94,9 +114,7 @@ class CSP(LinkClustering):
 
 def _link_matrix(links: Links, roots: Floats) -> csr_array:
     """D^{-1/2} Q D^{-1/2}."""
-    i, j = links.pairs.T
-    signs = np.where(links.targets > 0, 1.0, -1.0)
-    Q = coo_array((np.tile(signs, 2), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(len(roots), len(roots)))
+    Q = pair_matrix(links.pairs, np.where(links.targets > 0, 1.0, -1.0), len(roots))
     scale = diags_array(1.0 / roots)
     return csr_array(scale @ Q @ scale)
 

@@ -12,11 +12,33 @@ from homophily.supervision.links import Links
 
 
 class Original(LinkClustering):
-    """k-means on the smoothest eigenvectors of the normalised Laplacian, the constant one left out; links are ignored.
+    """Spectral clustering, which ignores links.
 
-    As many eigenvectors as clusters less one (two for two clusters), times √u. Parameters and attributes are those of
-    :class:`~homophily.baselines.base.LinkClustering`.
+    It is k-means on the smoothest eigenvectors of the normalised Laplacian times √u, without the constant one: as many
+    as clusters less one, but two for two clusters.
 
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=10
+        Starts of k-means; the result with the smallest normalised cut is taken.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+    embedding_ : ndarray of shape (u, n)
+        The eigenvectors.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_blobs
     >>> from homophily.baselines import Original
     >>> X, y = make_blobs(90, centers=3, cluster_std=2.0, random_state=5)

@@ -27,6 +27,7 @@ from scipy.sparse import csr_array, triu
 
 Floats = NDArray[np.float64]
 
+# Bounds: outer steps end when the ratio no longer falls, and inner ones need not be exact for it to fall.
 OUTER_STEPS = 40
 INNER_STEPS = 400
 CHECK_EVERY = 25

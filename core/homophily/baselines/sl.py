@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
 from homophily.baselines.base import LinkClustering
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
-from homophily.supervision.links import Links
+from homophily.supervision.links import Links, pair_matrix
 
 
 class SL(LinkClustering):
@@ -17,9 +17,30 @@ class SL(LinkClustering):
 
     W_ij is 1 for a must-link and 0 for a cannot-link. The leading eigenvectors of (W + d_max I − D)/d_max, as many as
     clusters, have their rows scaled to unit length and go through k-means. They are the smoothest eigenvectors of
-    D − W, which is how they are found. Parameters and attributes are those of
-    :class:`~homophily.baselines.base.LinkClustering`.
+    D − W, which is how they are found.
 
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``.
+    n_init : int, default=10
+        Starts of k-means; the result with the smallest normalised cut is taken.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (u,)
+        Clusters, numbered by their first point.
+    embedding_ : ndarray of shape (u, n_clusters)
+        The scaled eigenvectors.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily.baselines import SL
     >>> X, y = make_moons(100, noise=0.05, random_state=0)
@@ -38,14 +59,7 @@ class SL(LinkClustering):
 
 def linked_weights(W: csr_array, links: Links) -> csr_array:
     """W with 1 for must-links and without the edges of cannot-links."""
-    u = W.shape[0]
-
-    def pattern(pairs: NDArray[np.int64]) -> csr_array:
-        i, j = pairs.T
-        both = np.concatenate([i, j]), np.concatenate([j, i])
-        return csr_array(coo_array((np.ones(2 * len(pairs)), both), shape=(u, u)))
-
-    must, cannot = pattern(links.must), pattern(links.cannot)
+    must, cannot = (pair_matrix(pairs, np.ones(len(pairs)), W.shape[0]) for pairs in (links.must, links.cannot))
     changed = csr_array(must + cannot)
     changed.data[:] = 1.0
     linked = csr_array(W - W.multiply(changed) + must)

@@ -30,11 +30,39 @@ Floats = NDArray[np.float64]
 
 
 class IRRClassifier(GraphClassifier):
-    """Implicit relationship regularisation: the minimiser of Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F).
+    """Implicit relationship regularisation (IRR), the linear method that ERR starts from.
 
-    Parameters are those of :class:`ERRClassifier` that do not concern relationships; ``tol`` is the relative accuracy
-    of the linear solution, and ``callback(iteration, residual)`` is called as the solution proceeds.
+    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F).
 
+    Parameters
+    ----------
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
+        ``graph__n_neighbors`` and so on.
+    power : int, default=None
+        The power p of the Laplacian; None means 2.
+    lambda1 : float, default=1e-2
+        Weight λ1 of the smoothness of values.
+    class_prior : array-like or "estimate", default=None
+        Known class shares, see :class:`ERRClassifier`.
+    tol : float, default=1e-10
+        Relative accuracy of the linear solution.
+    normalized : bool, default=True
+        Use the normalised Laplacian.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    callback : callable, default=None
+        Called with the iteration and the residual as the solution proceeds; raise in it to cancel.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
+
+    Attributes
+    ----------
+    transduction_ : ndarray of shape (u,)
+        Classes of all points. The other attributes are those of :class:`ERRClassifier`.
+
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import IRRClassifier
     >>> X, y = make_moons(500, noise=0.1, random_state=0)
@@ -81,10 +109,10 @@ class IRRClassifier(GraphClassifier):
 
 @dataclass(frozen=True)
 class Start:
-    """What ERR's callback sees while the IRR start is computed: a :class:`State` before there is an energy."""
+    """The state that ERR's callback gets while the IRR start is computed: there is no energy yet."""
 
     residual: float
-    """How far the IRR solution still is from its end, as :class:`~homophily.solve.irr.IRRSolution` states it."""
+    """The residual of the IRR solution, as in :class:`~homophily.solve.irr.IRRSolution`."""
     iteration: int = 0
     energy: None = None
     gradient_norm: None = None
@@ -92,58 +120,90 @@ class Start:
 
 
 class ERRClassifier(GraphClassifier):
-    """Explicit relationship regularisation over all pairs of points, in time linear in the points.
+    """Explicit relationship regularisation (ERR) over all pairs of points, in time linear in the points.
 
-    Minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with the relationships
-    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. As the rows
-    of the normalised L^p do not sum to 0, its R is a sum over edges of differences between two points' relationships,
-    and a push of each point out of the crowd, or into it. The push parts classes where the graph is thin, but in full
-    it also drives whole clusters apart (``repulsion``).
+    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with relationships
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. The rows of
+    the normalised L^p do not sum to 0. So the paper's R is a sum over edges of differences between the relationships of
+    two points, plus a push that separates classes where the graph is thin, but in full also drives clusters apart.
 
-    Two classes are one column of values with targets ±1; more are one column each with one-hot targets, or
-    (``multiclass="one-vs-rest"``) as many two-class problems, which is faster for many points.
+    Two classes are one column of values with targets ±1; more are one column per class with one-hot targets.
 
     Parameters
     ----------
-    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph()``. Its parameters can be set as
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
         ``graph__n_neighbors`` and so on.
-    power : p, the power of the Laplacian. None takes 2, which is usually the more accurate, and 1 for the sparse form,
-        which has no other. p = 1 costs about an eighth of the time and memory.
-    lambda1 : λ1, weight of the smoothness of values.
-    lambda2 : λ2, weight of the smoothness of relationships, in units of λ1: the paper's λ2 is ``lambda2 / u``
-        (``lambda2 / relationship_neighbors`` in the sparse form).
-    sigma_f : σ_f (not squared), the width of the relationship function. None takes 0.65 of the distance between the
-        targets of two classes: 1.3 for two classes, 0.92 for more.
-    repulsion : ρ, how much of the push counts. None takes 0.65, and 1 for the sparse form, which has no other. Without
-        ``normalized`` there is no push, and it changes nothing.
-    max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
-        the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
-        lowers the energy but is no better for the labels (much worse with the whole ``repulsion``).
-    class_prior : what is known of the class shares. An array: the decision gives the classes these shares.
-        "estimate": the same with the labels' own shares. None (the default): the labels' shares are weighed as the
-        small sample they are, against cutting where many scores lie
-        (:func:`homophily.supervision.class_shares.likely_offsets`).
-    relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
-        itself among them (sparse ERR, for power=1). None means all.
-    multiclass : "vector" or "one-vs-rest", for more than two classes.
-    engine : how the relationship energy is computed, see :mod:`homophily.relationship`.
-    normalized : use the normalised Laplacian.
-    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
-    callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``)
-        before the first step and after each. Before that, each iteration of the IRR start shows it a :class:`Start`
-        (a direct solution only one, at its end), whose ``iteration`` is 0 and whose ``energy`` None. Raise to cancel.
-        A GPU tells of several steps at a time, with the numbers of each and the arrays of the last.
-    n_jobs : threads; None means every core this process may use.
+    power : int, default=None
+        The power p of the Laplacian. None means 2, which is usually the more accurate, or 1 in the sparse form, which
+        allows no other. p = 1 costs about an eighth of the time and memory.
+    lambda1 : float, default=1e-2
+        Weight λ1 of the smoothness of values.
+    lambda2 : float, default=4e-3
+        Weight λ2 of the smoothness of relationships, in units of λ1: the paper's λ2 is ``lambda2 / u``, or
+        ``lambda2 / relationship_neighbors`` in the sparse form.
+    sigma_f : float, default=None
+        Width σ_f (not squared) of the relationship function. None means 0.65 times the distance between the targets of
+        two classes: 1.3 for two classes, 0.92 for more.
+    repulsion : float, default=None
+        The share ρ of the push that counts. None means 0.65, or 1 in the sparse form, which allows no other. Without
+        ``normalized`` there is no push.
+    max_iter : int, default=50
+        Largest number of steps of the optimiser; it warns if that is not enough.
+    tol : float, default=0.1
+        The optimiser stops when the gradient's norm has fallen to this share. It stops early on purpose: the first
+        steps sharpen the classes, later ones lower the energy but do not improve the labels.
+    class_prior : array-like or "estimate", default=None
+        Known class shares. With an array the decision gives the classes these shares; "estimate" takes the labels' own
+        shares. None weighs the labels' shares, as the small sample they are, against cutting where many scores lie.
+    relationship_neighbors : int, default=None
+        In the sparse form (for ``power=1``), the number of nearest points, itself included, whose relationships with a
+        point are regularised. None means all points.
+    multiclass : {"vector", "one-vs-rest"}, default="vector"
+        For more than two classes, solve for all columns together, or one two-class problem per class, which is faster
+        for many points.
+    engine : str, default="auto"
+        Method of computing the relationship energy, see :mod:`homophily.relationship`.
+    normalized : bool, default=True
+        Use the normalised Laplacian.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    callback : callable, default=None
+        Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
+        first step and after each; before that with a :class:`Start` for each iteration of IRR. Raise in it to cancel. A
+        GPU reports several steps at a time, with the numbers of each and the arrays of the last.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
     Attributes
     ----------
-    transduction_ : (u,) classes of all points. label_distributions_ : (u, C) their calibrated probabilities.
-    solution_ : (u, n) values F. offsets_ : (n,) what is added to scores before the decision.
-    classes_, class_prior_, graph_ : the classes, their assumed shares, the :class:`KNNGraph`.
-    reached_ : (u,) False for points in components without a label, which get the prior.
-    energy_, n_iter_, n_evaluations_ : of the optimiser. engine_, engine_error_ : the engine used and, for "nystrom",
-        its relative error in the relationship energy at the solution (a warning tells when it is large).
+    transduction_ : ndarray of shape (u,)
+        Classes of all points.
+    label_distributions_ : ndarray of shape (u, C)
+        Calibrated class probabilities of all points.
+    solution_ : ndarray of shape (u, n)
+        The values F.
+    offsets_ : ndarray of shape (n,)
+        Added to scores before the decision.
+    classes_ : ndarray of shape (C,)
+        The classes.
+    class_prior_ : ndarray of shape (C,)
+        The class shares assumed.
+    given_labels_ : Labels
+        The labels of ``fit``.
+    graph_ : KNNGraph
+        The fitted graph.
+    reached_ : ndarray of shape (u,)
+        False for points in components without a label, which get the prior.
+    energy_, n_iter_, n_evaluations_ : float, int, int
+        Energy of the solution, steps and evaluations of the optimiser.
+    engine_, engine_error_ : str, float or None
+        The engine used and, for "nystrom", its relative error at the solution.
+    resolved_params_ : dict
+        All parameters with the values in use.
 
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import ERRClassifier
     >>> X, y = make_moons(500, noise=0.1, random_state=0)
@@ -166,9 +226,10 @@ class ERRClassifier(GraphClassifier):
         "engine": [StrOptions(set(ENGINE_NAMES))],
     }
 
+    # Both were chosen on the six sets of `python -m benchmarks defaults`, with 50 labels each.
     SIGMA_F = 0.65
     REPULSION = 0.65
-    #: False leaves the nonlinear conjugate gradients without their preconditioner, as the paper has them.
+    #: False turns the preconditioner of the nonlinear conjugate gradients off, as in the paper.
     preconditioned: ClassVar[bool] = True
 
     def __init__(
@@ -217,15 +278,17 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None and self.repulsion not in (None, 1):
             raise self._wrong("repulsion", "None or 1 when relationship_neighbors is given")
 
+    def resolve_params(self, n_classes: int) -> dict[str, Any]:
+        """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
+        columns = 1 if n_classes == 2 or self.multiclass == "one-vs-rest" else n_classes
+        own = {"sigma_f": self._sigma_f(columns), "repulsion": self._repulsion}
+        return super().resolve_params(n_classes) | own
+
     @property
     def resolved_params_(self) -> dict[str, Any]:
         """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
         resolved = super().resolved_params_
-        resolved["sigma_f"] = self._sigma_f(1 if self._one_vs_rest else self.solution_.shape[1])
-        resolved["repulsion"] = self._repulsion
-        if self.engine_ in ENGINE_NAMES:
-            resolved["engine"] = self.engine_
-        return resolved
+        return resolved | {"engine": self.engine_} if self.engine_ in ENGINE_NAMES else resolved
 
     @property
     def _power(self) -> int:
@@ -234,12 +297,12 @@ class ERRClassifier(GraphClassifier):
     @property
     def _repulsion(self) -> float:
         if self.relationship_neighbors is not None or not self.normalized:
-            # The sparse form has no other; and rows that sum to 0 do not push.
+            # The sparse form allows no other; and rows that sum to 0 do not push.
             return 1.0
         return self.REPULSION if self.repulsion is None else float(self.repulsion)
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
-        """What the diagonal of L^p loses to the repulsion that does not count."""
+        """Diagonal (ρ − 1)·L^p·1 added to L^p."""
         if self._repulsion == 1.0:
             return None
         return (self._repulsion - 1.0) * row_sums(laplacian, power, self.n_jobs)
@@ -262,30 +325,34 @@ class ERRClassifier(GraphClassifier):
         if F is None:
             show = None if callback is None else lambda _, residual: callback(Start(residual))
             F = self._irr(problem, 1e-10, None, show).solution
-        if not self._one_vs_rest:
-            return self._descend(problem, F, self._engine(problem, F), init is not None, callback)
-        engine = self._engine(problem, F.reshape(-1, 1))
+        parts = F.shape[1] if self._one_vs_rest else 1
+        engine = self._engine(problem, F.reshape(-1, F.shape[1] // parts))
         answers = [
-            self._descend(
-                replace(problem, targets=problem.targets[:, c : c + 1]),
-                F[:, c : c + 1],
-                engine,
-                init is not None,
-                callback,
-            )
-            for c in range(F.shape[1])
+            self._descend(replace(problem, targets=targets), values, engine, init is not None, callback)
+            for targets, values in zip(np.hsplit(problem.targets, parts), np.hsplit(F, parts), strict=True)
         ]
-        return Answer(
+        answer = Answer(
             np.hstack([answer.F for answer in answers]),
             sum(answer.energy for answer in answers),
             max(answer.n_iter for answer in answers),
             sum(answer.n_evaluations for answer in answers),
             answers[0].engine,
             max((answer.engine_error for answer in answers if answer.engine_error is not None), default=None),
+            all(answer.converged for answer in answers),
         )
+        # Once per fit, not once per class.
+        if self.tol > 0.0 and not answer.converged:
+            warnings.warn(
+                f"Not converged after {self.max_iter} steps, so labels may still change; "
+                f"pass max_iter={4 * max(1, self.max_iter)} to continue.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+        warn_of_error(answer.engine_error, stacklevel=6)
+        return answer
 
     def _engine(self, problem: Problem, F: Floats) -> tuple[str, Any, float]:
-        """Name, engine, and the relationships of a point (which λ2 is divided by)."""
+        """Name, engine, and the number of relationships of a point, which λ2 is divided by."""
         sigma_f = self._sigma_f(F.shape[1])
         if self.relationship_neighbors is not None:
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
@@ -339,22 +406,14 @@ class ERRClassifier(GraphClassifier):
                 "'tiles', or a larger sigma_f.",
                 "engine",
             )
-        if self.tol > 0.0 and not state.finished:
-            warnings.warn(
-                f"Not converged after {self.max_iter} steps; pass max_iter={4 * max(1, self.max_iter)} or a larger tol "
-                f"than {self.tol:g} to ERRClassifier.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
         error = relationships.error(state.x) if name == "nystrom" else None
-        warn_of_error(error, stacklevel=7)
-        return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error)
+        return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error, state.finished)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         if self.relationship_neighbors is not None or self.lambda2 == 0.0:
-            # The masked sums of the sparse form have no Gauss sum to keep: IRR's closed form answers.
+            # The sparse form has no Gauss sums to keep: the closed form of IRR answers.
             return (None,)
-        problem = self._problem(self._labels)
+        problem = self._problem(self.given_labels_)
         left_out = self._left_out(problem.laplacian, 1)
         G = problem.laplacian if left_out is None else csr_array(problem.laplacian + diags_array(left_out))
         known = self.solution_[problem.rows]

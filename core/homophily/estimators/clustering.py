@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -18,7 +19,7 @@ from homophily.graph.spectral import spectral_vectors
 from homophily.parameters import CheckedEstimator
 from homophily.supervision.links import Links
 
-# As many eigenvalues are looked at when the number of clusters is not given.
+#: Largest number of clusters suggested: each costs an eigenvector.
 MOST_SUGGESTED = 20
 
 
@@ -42,25 +43,39 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     """Clusters of points that are neighbours or linked together, and not linked apart.
 
     The map of an :class:`ERREmbedding`, in which T keeps only the direction of each point from the origin, is divided
-    by k-means; of ``n_init`` results the one with the smallest normalised cut of the graph is taken. Directions are
-    what tells clusters apart: the lengths tell how far a point is from the rest of the graph, and k-means would divide
-    a cluster by them.
+    by k-means; of ``n_init`` results the one with the smallest normalised cut of the graph is taken. Directions
+    separate clusters; lengths say how far a point is from the rest of the graph, and would divide a cluster.
 
     Parameters
     ----------
-    n_clusters : the number of clusters; None takes the number before the widest gap of the graph's eigenvalues.
-    n_components : coordinates of the map that is divided; None takes ``n_clusters``.
-    embedding : the unfitted :class:`ERREmbedding` to divide, whatever its ``n_components`` are. None means one with
-        ``lambda2=0.05``, ``sigma_f=0.9`` and ``link_penalty=LinkPenalty(edges=3.0)``: the directions of two clusters
-        are about √2 apart, and ``sigma_f`` is to see the one from the other.
-    n_init, random_state : starts of k-means, and the seed of their centres.
+    n_clusters : int, default=None
+        Number of clusters; None takes the number before the widest gap of the graph's eigenvalues.
+    n_components : int, default=None
+        Coordinates of the map that is divided; None means ``n_clusters``.
+    embedding : ERREmbedding, default=None
+        Unfitted map to divide; its ``n_components`` is not used. None means one with ``lambda2=0.05``, ``sigma_f=0.9``
+        and ``link_penalty=LinkPenalty(edges=3.0)``: the directions of two clusters are about √2 apart, and ``sigma_f``
+        must reach from one to the other.
+    n_init : int, default=10
+        Number of starts of k-means.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the starts.
 
     Attributes
     ----------
-    labels_ : (u,) cluster of each point, numbered by the first point of each. n_clusters_ : their number.
-    map_ : the fitted :class:`ERREmbedding`. embedding_, graph_, links_ : its map, graph and links.
-    divided_must_, joined_cannot_ : (·, 2) given must-links between clusters, and given cannot-links inside one.
+    labels_ : ndarray of shape (u,)
+        Cluster of each point, numbered by the first point of each.
+    n_clusters_ : int
+        Number of clusters.
+    map_ : ERREmbedding
+        The fitted map.
+    embedding_, graph_, links_ : ndarray, KNNGraph, Links
+        Coordinates, graph and links of ``map_``.
+    divided_must_, joined_cannot_ : ndarray of shape (m, 2)
+        Given must-links between clusters, and given cannot-links inside one.
 
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import ERRClustering
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
@@ -76,6 +91,7 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
     }
+    _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {"embedding": default_embedding}
 
     def __init__(
         self,
@@ -90,13 +106,6 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         self.embedding = embedding
         self.n_init = n_init
         self.random_state = random_state
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Set parameters; those of the map as ``embedding__lambda2``, of its graph as ``embedding__graph__metric``."""
-        if self.embedding is None and any(name.startswith("embedding__") for name in parameters):
-            self.embedding = default_embedding()
-        super().set_params(**parameters)
-        return self
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
@@ -113,10 +122,7 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 raise self._wrong("n_clusters", f"smaller than the number of points, n_samples={graph.n_points}")
             mapped.n_components = self.n_clusters_ if self.n_components is None else self.n_components
             mapped._map(graph, y, must_link, cannot_link, init)
-        for name in ("n_features_in_", "feature_names_in_"):
-            self.__dict__.pop(name, None)
-            if hasattr(mapped, name):
-                setattr(self, name, getattr(mapped, name))
+        self._take_features(mapped)
         self.map_, self.embedding_, self.graph_, self.links_ = mapped, mapped.embedding_, graph, mapped.links_
         self.labels_ = kmeans_by_cut(
             self.embedding_, self.n_clusters_, graph.W, n_init=self.n_init, random_state=self.random_state

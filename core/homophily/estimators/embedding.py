@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from homophily.device.backend import Backend
 from homophily.device.operations import CpuOperations
 from homophily.estimators.graph_estimator import GraphEstimator
-from homophily.exceptions import ContradictingLinksError, ParameterError
+from homophily.exceptions import ContradictingLinksError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
@@ -30,27 +30,38 @@ from homophily.relationship.masked import SparseEngine
 from homophily.solve.map_energy import violated_links
 from homophily.solve.map_points import Surroundings, place_points
 from homophily.solve.nonlinear_cg import State
-from homophily.supervision.links import Links, check_links, close_links, links_from_labels
+from homophily.supervision.links import Links, check_links, close_links, links_from_labels, pair_matrix
 from homophily.threads import single_threaded_blas
 
 Floats = NDArray[np.float64]
 
-# One width of the relationship function is at most this factor from the next.
+#: Largest factor between one width and the next; small, because each starts from the map of the one before.
 STEP_OF_WIDTHS = 2.0
+#: New points placed at a time, so that their edges take some megabytes.
 BLOCK = 16_384
 
 
 class LinkPenalty(CheckedEstimator):
-    """What links add to the energy of a map, and what follows from them.
+    """The part of a map's energy that comes from links.
 
     Parameters
     ----------
-    weight : λ3, weight of a link.
-    loss : "log", −log K_ij for must-links, or "squared", (1 − K_ij)². It is K_ij² for cannot-links.
-    closure : also obey the links that follow from the given ones: together with together is together, together with
-        apart is apart. "two-class": also apart with apart is together, which is right for two classes.
-    edges : γ, the weight of a link as an edge of the graph that the start T is the spectral map of, positive for
-        must-links and negative for cannot-links, in units of the mean degree.
+    weight : float, default=30.0
+        Weight λ3 of a link.
+    loss : {"log", "squared"}, default="log"
+        Energy of a must-link, −log K_ij or (1 − K_ij)². That of a cannot-link is K_ij².
+    closure : bool or "two-class", default=True
+        Also obey the links that follow from the given ones: together with together is together, together with apart is
+        apart. "two-class" adds that apart with apart is together, which is right for two classes.
+    edges : float, default=0.3
+        Weight γ of a link as an edge of the graph whose spectral map is the start T, positive for must-links and
+        negative for cannot-links, in units of the mean degree.
+
+    Examples
+    --------
+    >>> from homophily import ERREmbedding, LinkPenalty
+    >>> ERREmbedding(link_penalty=LinkPenalty(weight=10.0)).get_params()["link_penalty__weight"]
+    10.0
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -74,59 +85,90 @@ class LinkPenalty(CheckedEstimator):
 
 
 def falling_widths(last: float, continuation: float) -> tuple[float, ...]:
-    """σ_f of each part of a search that begins ``continuation`` times wider than it ends."""
+    """The widths σ_f of a search that begins ``continuation`` times wider than it ends."""
     steps = int(np.ceil(np.log(continuation) / np.log(STEP_OF_WIDTHS) - 1e-9))
     return tuple(float(width) for width in last * np.geomspace(continuation, 1.0, steps + 1))
 
 
-#: The widths of maps by default.
+#: Default widths, chosen on the link sets of `python -m benchmarks embedding`.
 WIDTHS = falling_widths(0.2, 5.0)
 
 
 class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
     """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
 
-    Minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with the relationships
+    It minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with relationships
     K_ij = exp(−‖f_i − f_j‖²/σ_f²), R = tr(KᵀLK) − (1 − ρ) Σ_j (L 1)_j ‖k_j‖² and T the spectral map √u·[e₂, e₃, …] of
     the graph with the links in it, from which the search starts.
 
     Parameters
     ----------
-    n_components : n, the coordinates of the map.
-    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph(symmetrize="max")``.
-    data_weight : α, how much the map should stay near T. R alone is least where every point is far from every other
-        one; it is α that keeps the map together, however long it is optimised.
-    lambda2 : λ2, weight of the smoothness of relationships.
-    sigma_f : σ_f (not squared), the width of the relationship function; the columns of T have mean square 1. Several
-        widths, each smaller than the one before, are taken one after the other: the first see the whole map.
-    repulsion : ρ, see :class:`ERRClassifier`.
-    link_penalty : the :class:`LinkPenalty`, λ3 among it; None means ``LinkPenalty()``.
-    relationship : "gaussian" as above, or "cauchy", K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time as u² unless
+    n_components : int, default=2
+        Number n of coordinates of the map.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph(symmetrize="max")``. Its parameters can be set as
+        ``graph__n_neighbors`` and so on.
+    data_weight : float, default=1.0
+        Weight α of staying near T. R alone is least where all points are far apart; α keeps the map together.
+    lambda2 : float, default=0.5
+        Weight λ2 of the smoothness of relationships.
+    sigma_f : float or sequence of float, default=(1.0, 0.58, 0.34, 0.2)
+        Width σ_f (not squared) of the relationship function; the columns of T have mean square 1. Several falling
+        widths are used one after the other: the first see the whole map.
+    repulsion : float, default=0.65
+        The share ρ of the push that counts, see :class:`ERRClassifier`.
+    link_penalty : LinkPenalty, default=None
+        Weight λ3 and form of links in the energy; None means ``LinkPenalty()``.
+    relationship : {"gaussian", "cauchy"}, default="gaussian"
+        The relationship function. "cauchy" is K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), which takes time u² unless
         ``relationship_neighbors`` is given.
-    relationship_neighbors : |N_K|, regularise only the relationships of each point with that many nearest points,
-        itself among them (the sparse form). None means all.
-    max_iter, tol : the optimiser stops after so many steps with each width, or when the gradient's norm has fallen to
-        the share ``tol``. Points settle inside their clusters for much longer, which the map does not show: more steps
-        lower the energy a little and change neither errors nor links.
-    engine : how R is computed, see :mod:`homophily.relationship`.
-    normalized : use the normalised Laplacian.
-    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
-    callback : called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and
-        the map ``x``) before the first step and after each. Raise to cancel.
-    n_jobs : threads; None means every core this process may use.
+    relationship_neighbors : int, default=None
+        In the sparse form, the number of nearest points, itself included, whose relationships with a point are
+        regularised. None means all points.
+    max_iter : int, default=60
+        Largest number of steps of the optimiser for each width.
+    tol : float, default=1e-2
+        The optimiser stops when the gradient's norm has fallen to this share. More steps lower the energy a little and
+        change neither errors nor links.
+    engine : str, default="auto"
+        Method of computing R, see :mod:`homophily.relationship`.
+    normalized : bool, default=True
+        Use the normalised Laplacian.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    callback : callable, default=None
+        Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and the map
+        ``x``) before the first step and after each. Raise in it to cancel.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Attributes
+    ----------
+    embedding_ : ndarray of shape (u, n)
+        The map F.
+    target_ : ndarray of shape (u, n)
+        The map T.
+    links_ : Links
+        The links given.
+    violated_must_, violated_cannot_ : ndarray of shape (m, 2)
+        Given must-links with K_ij < ½ on the map, and given cannot-links with K_ij ≥ ½.
+    energy_, n_iter_, n_evaluations_ : float, int, int
+        Energy with the last width, steps and evaluations with all widths.
+    sigma_f_, engine_ : float, str
+        The last width and the engine used.
+    graph_ : KNNGraph
+        The fitted graph.
+    resolved_params_ : dict
+        All parameters with the values in use.
+
+    Notes
+    -----
     The paper's form, with its unit-norm eigenvectors, its λ2 (divided by the number of links, as it ties them), λ3 and
     σ_f, is ``data_weight=1/u``, ``sigma_f=σ_f √u``, ``lambda2=λ2``, ``repulsion=1``, ``max_iter=50``, ``tol=0`` and
     ``link_penalty=LinkPenalty(weight=λ3, loss="squared", closure=False, edges=0)``; ``embedding_ / √u`` is its map.
 
-    Attributes
-    ----------
-    embedding_ : (u, n) the map F. target_ : (u, n) the map T.
-    links_ : the :class:`~homophily.supervision.links.Links` that were given. violated_must_, violated_cannot_ : (·, 2)
-        those of them that the map does not obey: must-links with K_ij < ½, cannot-links with K_ij ≥ ½.
-    energy_, n_iter_, n_evaluations_ : of the optimiser; the energy is that of the last width.
-    sigma_f_, graph_, engine_ : the last width, the :class:`KNNGraph`, the engine used.
-
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import ERREmbedding
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
@@ -153,7 +195,10 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "callback": [callable, None],
         "n_jobs": [Integral, None],
     }
-    _default_graph: ClassVar[dict[str, Any]] = {"symmetrize": "max"}
+    _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {
+        "graph": lambda: KNNGraph(symmetrize="max"),
+        "link_penalty": LinkPenalty,
+    }
 
     def __init__(
         self,
@@ -191,28 +236,30 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.callback = callback
         self.n_jobs = n_jobs
 
-    def set_params(self, **parameters: Any) -> Self:
-        """Set parameters; those of the graph and of links by their name after two underscores."""
-        if self.link_penalty is None and any(name.startswith("link_penalty__") for name in parameters):
-            self.link_penalty = LinkPenalty()
-        super().set_params(**parameters)
-        return self
-
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
         """Map the rows of X.
 
         Parameters
         ----------
-        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by the graph's ``metric``, distances or weights
-            (u, u).
-        y : (u,) classes of some points, where −1, NaN, None or "" means unlabelled: links between all labelled points.
-        must_link, cannot_link : pairs (i, j) of positions in X that belong together, or apart.
-        init : (u, n) map to start from, such as the ``embedding_`` of a fit with fewer links. The search then has no
-            wider first steps, and T is turned to fit it: what no link concerns stays where it was.
+        X : array-like or sparse matrix of shape (u, d), or KNNGraph
+            Points; a fitted graph; or, by the graph's ``metric``, distances or weights (u, u).
+        y : array-like of shape (u,), default=None
+            Classes of some points, where −1, NaN, None or "" means unlabelled: they are links between all labelled
+            points.
+        must_link, cannot_link : array-like of shape (m, 2), default=None
+            Pairs (i, j) of positions in X that belong together, or apart.
+        init : array-like of shape (u, n), default=None
+            Map to start from, such as the ``embedding_`` of a fit with fewer links. Only the last width is used then,
+            and T is rotated to fit the map: points that no link concerns stay where they were.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
         """
         self._check_together()
-        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        # A cancelled fit leaves an estimator that is not fitted.
         self.__dict__.pop("embedding_", None)
         with self._backend().job():
             graph = self._graph(self._points(X))
@@ -220,7 +267,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         return self
 
     def _check_together(self) -> None:
-        """Refuse parameters that are right one by one but not together."""
+        """Refuse parameters that do not go together."""
         self._penalty._validate_params()
         if self.relationship_neighbors is not None and self.backend == "cupy":
             raise self._wrong(
@@ -233,7 +280,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         if n >= u:
             raise self._wrong("n_components", f"smaller than the number of points, n_samples={u}")
         self.links_ = self._read_links(y, must_link, cannot_link, u)
-        start = None if init is None else self._read_init(init, (u, n))
+        start = None if init is None else self._check_init(init, (u, n))
         self.target_ = self._target(graph, self.links_, n)
         if start is None:
             start = self.target_
@@ -246,7 +293,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
         violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
-        # What is made when first asked for: the surroundings that new points are placed in.
+        # Computed on demand: the surroundings that new points are placed in.
         self._lazy: dict[str, Any] = {}
         self.embedding_ = state.x
 
@@ -303,7 +350,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         )
 
     def _left_out(self, laplacian: csr_array) -> Floats:
-        """What the diagonal of L loses to the repulsion that does not count."""
+        """Diagonal (ρ − 1)·L·1 added to L."""
         return (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
 
     def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:
@@ -315,25 +362,15 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             must_link,
             cannot_link,
             points,
-            beside=labelled,
+            more=labelled,
             two_classes=self._penalty.closure == "two-class",
             owner=f"{self._owner}.fit",
             stacklevel=6,
         )
 
-    def _read_init(self, init: Any, shape: tuple[int, int]) -> Floats:
-        values = np.array(init, dtype=np.float64, order="C")
-        if values.shape != shape or not np.isfinite(values).all():
-            raise ParameterError(
-                f"The 'init' parameter of {self._owner}.fit must be a finite array of shape {shape}. "
-                f"Got one of shape {values.shape} instead.",
-                "init",
-            )
-        return values
-
     @property
     def widths(self) -> tuple[float, ...]:
-        """σ_f of each part of the search, falling, each of ``max_iter`` steps at most; with ``init``, only the last."""
+        """The falling widths σ_f of the search, each for ``max_iter`` steps at most; with ``init``, only the last."""
         try:
             widths = tuple(float(width) for width in np.atleast_1d(np.asarray(self.sigma_f, dtype=np.float64)))
         except (TypeError, ValueError):
@@ -356,7 +393,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         return own | {f"{part}__{name}": value for part, values in nested.items() for name, value in values.items()}
 
     def _obeyed_links(self, points: int) -> Links:
-        """The links in the energy. From links that contradict each other, which was told, nothing is concluded."""
+        """The links in the energy. Nothing is concluded from links that contradict each other; a warning said so."""
         closure = self._penalty.closure
         if closure is False:
             return self.links_
@@ -440,14 +477,12 @@ def linked_coordinates(
         return spectral_coordinates(graph, n, normalized=normalized, backend=backend, n_jobs=n_jobs)[1]
     u = graph.n_points
     weight = strength * graph.degrees.mean()
-    i, j = links.pairs.T
-    signs = weight * np.where(links.targets > 0, 1.0, -1.0)
-    edges = coo_array((np.concatenate([signs, signs]), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(u, u))
-    W = csr_array(graph.W + csr_array(edges))
+    edges = pair_matrix(links.pairs, weight * np.where(links.targets > 0, 1.0, -1.0), u)
+    W = csr_array(graph.W + edges)
     parts, _ = connected_components(W, directed=False)
     if parts > 1:
-        # Only without negative weights is it known what tells components apart.
-        positive = csr_array(graph.W + csr_array(edges).maximum(0.0))
+        # Which vectors separate components is known only without negative weights.
+        positive = csr_array(graph.W + edges.maximum(0.0))
         return spectral_coordinates(positive, n, backend=backend, n_jobs=n_jobs)[1]
     degrees = np.asarray(abs(W).sum(axis=1))
     if normalized:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -14,7 +16,7 @@ from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import CheckedEstimator
 
-#: What does not change a graph: where and by how many threads it is made.
+#: Parameters that do not change the graph.
 _COMPUTING = ("backend", "n_jobs")
 
 
@@ -24,15 +26,7 @@ class GraphEstimator(CheckedEstimator):
     graph: KNNGraph | None
     n_jobs: int | None
 
-    _default_graph: ClassVar[dict[str, Any]] = {}
-    """Parameters of the graph that None stands for."""
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Set parameters; those of the graph as ``graph__n_neighbors``, also where ``graph`` is None."""
-        if self.graph is None and any(name.startswith("graph__") for name in parameters):
-            self.graph = KNNGraph(**self._default_graph)
-        super().set_params(**parameters)
-        return self
+    _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {"graph": KNNGraph}
 
     def _points(self, X: Any) -> Any:
         """Validate X. A fitted graph is returned as it is. Raises DeviceUnavailableError without the GPU asked for."""
@@ -40,10 +34,7 @@ class GraphEstimator(CheckedEstimator):
         if isinstance(X, KNNGraph):
             check_is_fitted(X)
             self._check_same(X)
-            for name in ("n_features_in_", "feature_names_in_"):
-                self.__dict__.pop(name, None)
-                if hasattr(X, name):
-                    setattr(self, name, getattr(X, name))
+            self._take_features(X)
             return X
         return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
 
@@ -69,11 +60,23 @@ class GraphEstimator(CheckedEstimator):
             return X
         if self.graph is None:
             backend: BackendName = getattr(self, "backend", "numpy")
-            graph = KNNGraph(**self._default_graph, backend=backend, n_jobs=self.n_jobs)
+            graph: KNNGraph = self._parts["graph"]().set_params(backend=backend, n_jobs=self.n_jobs)
         else:
             graph = clone(self.graph)
         graph.fit(X)
         return graph
+
+    def _check_init(self, init: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+        """Values to start from; a single column may be given with one dimension."""
+        values = np.array(init, dtype=np.float64, order="C")
+        columns = values[:, None] if values.ndim == shape[1] == 1 else values
+        if columns.shape != shape or not np.isfinite(columns).all():
+            raise ParameterError(
+                f"The 'init' parameter of {self._owner}.fit must be a finite array of shape {shape}. "
+                f"Got one of shape {values.shape} instead.",
+                "init",
+            )
+        return columns
 
     def _backend(self) -> Backend:
         """Where to compute; estimators without the parameter know the CPU only."""

@@ -1,4 +1,4 @@
-"""Clusters from coordinates, and what tells a good division of a graph from a bad one."""
+"""Clusters from coordinates, and the quality of a division of a graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
-from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import check_consistent_length, check_random_state
 
 from homophily.exceptions import ParameterError
 from homophily.supervision.labels import class_array
@@ -79,17 +79,3 @@ def suggest_n_clusters(eigenvalues: ArrayLike, least: int = 2) -> int:
             "eigenvalues",
         )
     return least + int(np.argmax(np.diff(values)[least - 1 :]))
-
-
-def dominant_label_error(labels: ArrayLike, truth: ArrayLike) -> float:
-    """The share of points whose true class is not the most frequent one of their cluster.
-
-    >>> dominant_label_error([0, 0, 0, 1], ["a", "a", "b", "b"])
-    0.25
-    """
-    check_consistent_length(labels, truth)
-    _, cluster = np.unique(column_or_1d(class_array(labels)), return_inverse=True)
-    _, true = np.unique(column_or_1d(class_array(truth)), return_inverse=True)
-    counts = np.zeros((cluster.max() + 1, true.max() + 1), dtype=np.int64)
-    np.add.at(counts, (cluster, true), 1)
-    return float(1.0 - counts.max(axis=1).sum() / counts.sum())

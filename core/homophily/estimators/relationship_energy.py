@@ -38,18 +38,36 @@ def relationship_energy(
     backend: BackendName = "numpy",
     n_jobs: int | None = None,
 ) -> tuple[float, NDArray[np.float64]]:
-    """tr(KᵀGK) over all u² relationships K_ij = exp(−‖f_i − f_j‖²/σ_f²), and its gradient with F's shape.
+    """Relationship energy tr(KᵀGK) over all u² relationships K_ij = exp(−‖f_i − f_j‖²/σ_f²), and its gradient.
 
     Parameters
     ----------
-    F : (u,) or (u, n) values.
-    G : (u, u) symmetric matrix, sparse or dense: a Laplacian or a power of it.
-    sigma_f : σ_f > 0, not squared.
-    engine : which of the engines of :mod:`homophily.relationship`; "auto" picks by u and n.
-    relationship : "gaussian", or "cauchy" for K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²) by the "dense" and "tiles" engines.
-    tolerance : relative error asked of the "cells" and "nufft" engines.
-    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
+    F : array-like of shape (u,) or (u, n)
+        Values.
+    G : array-like or sparse matrix of shape (u, u)
+        Symmetric matrix: a Laplacian or a power of it.
+    sigma_f : float
+        Width σ_f > 0, not squared.
+    engine : str, default="auto"
+        One of the engines of :mod:`homophily.relationship`; "auto" picks by u and n.
+    relationship : {"gaussian", "cauchy"}, default="gaussian"
+        The relationship function; "cauchy" is K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), for the "dense" and "tiles" engines.
+    tolerance : float, default=1e-9
+        Relative error that the "cells" and "nufft" engines aim for.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
+    Returns
+    -------
+    energy : float
+        The energy.
+    gradient : ndarray of the shape of F
+        Its gradient.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from homophily import KNNGraph, relationship_energy
     >>> X = np.linspace(0, 1, 20)[:, None]

@@ -19,29 +19,43 @@ from homophily.solve.new_points import Columns, extend
 
 Floats = NDArray[np.float64]
 
+#: New points at a time, so that their edges take some megabytes.
 BLOCK = 16_384
 
 
 class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
     """The map T = √u·[e₂, e₃, …] of the smoothest eigenvectors of a neighbour graph's Laplacian.
 
+    In a graph of several components the first coordinates separate these (with a warning); see
+    :func:`~homophily.graph.spectral.spectral_vectors`.
+
     Parameters
     ----------
-    n_components : coordinates of the map.
-    graph : the unfitted :class:`KNNGraph` to make of points; None means ``KNNGraph()``.
-    normalized : use the normalised Laplacian.
-    tol : accuracy of the eigenvectors, see :func:`~homophily.graph.spectral.smallest_eigenpairs`.
-    backend : "numpy", or "cupy" for a GPU; "auto": if there is one.
-    n_jobs : threads; None means every core this process may use. The result does not depend on it.
+    n_components : int, default=2
+        Number of coordinates of the map.
+    graph : KNNGraph, default=None
+        Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
+        ``graph__n_neighbors`` and so on.
+    normalized : bool, default=True
+        Use the normalised Laplacian.
+    tol : float, default=1e-6
+        Accuracy of the eigenvectors, see :func:`~homophily.graph.spectral.smallest_eigenpairs`.
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use. The result does not depend on it.
 
     Attributes
     ----------
-    embedding_ : (u, n_components), each column with mean square 1. eigenvalues_ : (n_components + 1,), the first is 0.
-    graph_ : the :class:`KNNGraph`.
+    embedding_ : ndarray of shape (u, n_components)
+        The map; each column has mean square 1.
+    eigenvalues_ : ndarray of shape (n_components + 1,)
+        The smallest eigenvalues; the first is 0.
+    graph_ : KNNGraph
+        The fitted graph.
 
-    In a graph of several components the first coordinates tell these apart (with a warning); see
-    :func:`~homophily.graph.spectral.spectral_vectors`.
-
+    Examples
+    --------
     >>> from sklearn.datasets import make_moons
     >>> from homophily import KNNGraph, SpectralEmbedding
     >>> X, y = make_moons(300, noise=0.05, random_state=0)

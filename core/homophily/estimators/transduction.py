@@ -1,6 +1,6 @@
-"""What every transductive classifier here does around its energy: graph, labels, decision, probabilities, new points.
+"""What transductive classifiers share: graph, labels, decision, probabilities, new points.
 
-The energies themselves, and how they are minimised, are in :mod:`homophily.estimators.classifiers`.
+The energies, and how they are minimised, are in :mod:`homophily.estimators.classifiers`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,34 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
-from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.base import ClassifierMixin, _fit_context, clone
 from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from homophily.device.operations import CpuOperations, Operations
 from homophily.estimators.graph_estimator import GraphEstimator
-from homophily.exceptions import HomophilyWarning, ParameterError, UnlabelledComponentsWarning
+from homophily.exceptions import ParameterError, UnlabelledComponentsWarning, warned_already
 from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.neighbors import read_only
 from homophily.solve.irr import IRRSolution
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
+from homophily.state import State, StateReader, feature_entries, plain
 from homophily.supervision.calibration import Calibration, fit_calibration, label_folds
 from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
 from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
 
 Floats = NDArray[np.float64]
 
+#: The usual number; a calibration costs one fit for each.
 CALIBRATION_FOLDS = 5
+#: New points at a time, so that their edges take some megabytes.
 BLOCK = 16_384
-CACHED_POINTS = 100_000  # as many values as a core's own cache holds
+#: The values of this number of points fill a core's own cache (1 MB).
+CACHED_POINTS = 100_000
+#: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
+_FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
 POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
@@ -65,7 +70,7 @@ def _part(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
 
 @dataclass(frozen=True)
 class Answer:
-    """F on the rows of a problem, with what is told about how it was found."""
+    """F on the rows of a problem, and how it was found."""
 
     F: Floats
     energy: float
@@ -73,6 +78,7 @@ class Answer:
     n_evaluations: int
     engine: str | None = None
     engine_error: float | None = None
+    converged: bool = True
 
 
 class Answers(NamedTuple):
@@ -103,14 +109,22 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
         Parameters
         ----------
-        X : points (u, d), dense or CSR; a fitted :class:`KNNGraph`; or, by the graph's ``metric``, distances or weights
-            (u, u).
-        y : (u,) classes, where −1, NaN, None or "" means unlabelled; or (u, C) class shares, rows of 0 unlabelled.
-        sample_weight : (u,) confidence in each label, 1 if not given.
-        init : (u, n) values to start from instead of zeros (IRR) or the IRR solution (ERR).
+        X : array-like or sparse matrix of shape (u, d), or KNNGraph
+            Points; a fitted graph; or, by the graph's ``metric``, distances or weights (u, u).
+        y : array-like of shape (u,) or (u, C)
+            Classes, where −1, NaN, None or "" means unlabelled; or class shares, where a row of 0 means unlabelled.
+        sample_weight : array-like of shape (u,), default=None
+            Confidence in each label; None means 1.
+        init : array-like of shape (u, n), default=None
+            Values to start from instead of zeros (IRR) or the IRR solution (ERR).
+
+        Returns
+        -------
+        Self
+            The fitted classifier.
         """
         self._check_together()
-        # A fit that is cancelled half-way leaves an estimator that is not fitted.
+        # A cancelled fit leaves an estimator that is not fitted.
         self.__dict__.pop("transduction_", None)
         X = self._points(X)
         labels = encode_labels(y, sample_weight)
@@ -118,7 +132,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             self.class_prior_ = estimate_prior(labels)
         else:
             self.class_prior_ = check_prior(self.class_prior, len(labels.classes), type(self).__name__)
-        start = None if init is None else self._read_init(init, labels)
+        start = None if init is None else self._check_init(init, labels.targets.shape)
         self.graph_ = self._graph(X)
         check_consistent_length(self.graph_.W, labels.targets)
         self.classes_ = labels.classes
@@ -129,8 +143,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.solution_[problem.rows] = answer.F
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
-        self._labels = labels
-        # What is made when first asked for: the calibration, the mean degree, the terms and columns for new points.
+        self.given_labels_ = labels
+        # Computed on demand: the calibration, the mean degree, the terms and columns for new points.
         self._lazy: dict[str, Any] = {}
         scores = self._scores(self.solution_, self.graph_.degrees)
         if self.class_prior is None:
@@ -150,7 +164,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     @property
     def decision_scores_(self) -> Floats:
-        """What :meth:`decision_function` answers for the points of ``fit``."""
+        """The :meth:`decision_function` of the points of ``fit``."""
         check_is_fitted(self)
         return self._decision(self._scores(self.solution_, self.graph_.degrees), self.reached_)
 
@@ -171,10 +185,10 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return self._probabilities(*self._extend(self._new_points(X)))
 
     def answer(self, X: Any, *, probabilities: bool = False, validated: bool = False) -> Answers:
-        """What :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` say, at the cost of one of them.
+        """The answers of :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` at the cost of one.
 
-        An X that is ``validated`` is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or
-        two, looking at that takes as long as the answer.
+        A ``validated`` X is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or two,
+        validation takes as long as the answer.
         """
         scores, reached = self._extend(X if validated else self._new_points(X))
         return Answers(
@@ -191,7 +205,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     @property
     def calibration_(self) -> Calibration:
-        """From scores to probabilities, fitted when first asked for."""
+        """The map from scores to probabilities, fitted on demand."""
         check_is_fitted(self)
         if "calibration" not in self._lazy:
             with self._backend().job():
@@ -207,13 +221,17 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
         return float(accuracy_score(classes[labelled], self.predict(X)[labelled], sample_weight=weights))
 
+    def resolve_params(self, n_classes: int) -> dict[str, Any]:  # noqa: ARG002
+        """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
+        own = {name: value for name, value in self.get_params(deep=False).items() if name not in ("graph", "callback")}
+        return own | {"power": self._power}
+
     @property
     def resolved_params_(self) -> dict[str, Any]:
         """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
         check_is_fitted(self)
-        own = {name: value for name, value in self.get_params(deep=False).items() if name not in ("graph", "callback")}
-        own["power"] = self._power
-        return own | {f"graph__{name}": value for name, value in self.graph_.resolved_params_.items()}
+        graph = {f"graph__{name}": value for name, value in self.graph_.resolved_params_.items()}
+        return self.resolve_params(len(self.classes_)) | graph
 
     @property
     def _power(self) -> int:
@@ -222,12 +240,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _check_together(self) -> None:
-        """Refuse parameters that are right one by one but not together."""
+        """Refuse parameters that do not go together."""
 
     def _solve(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         """Minimise where the backend computes."""
         with self._backend().job() as backend:
-            # Nothing here keeps what is on the device: it is given back at the end of the job.
+            # Nothing on the device outlives the job.
             return self._minimise(
                 replace(problem, operations=backend.operations(problem.laplacian, self.n_jobs)), init, callback
             )
@@ -243,19 +261,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return problem.operations.solve_irr(problem.confidence, problem.targets, self.lambda1, **how)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
-        """What relationships add to a new point's energy; one for all columns of F together, or one for each."""
+        """The relationship term of a new point's energy: one for all columns of F together, or one for each."""
         return (None,)
-
-    def _read_init(self, init: Any, labels: Labels) -> Floats:
-        values = np.array(init, dtype=np.float64)
-        shape = labels.targets.shape
-        if values.shape not in (shape, shape[:1] if shape[1] == 1 else shape) or not np.isfinite(values).all():
-            raise ParameterError(
-                f"The 'init' parameter of {type(self).__name__}.fit must be a finite array of shape {shape}. "
-                f"Got one of shape {values.shape} instead.",
-                "init",
-            )
-        return values.reshape(shape)
 
     def _reach(self, labels: Labels) -> NDArray[np.bool_]:
         """Which points are connected to a label; a warning counts the components that are not."""
@@ -296,7 +303,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     def _calibrate(self) -> Calibration:
         """Fit the slope on scores of labelled points that a repeated fit did not see."""
-        labels, reached = self._labels, self.reached_
+        labels, reached = self.given_labels_, self.reached_
         candidates = np.flatnonzero((labels.confidence > 0) & reached)
         folds = label_folds(labels.class_index[candidates], CALIBRATION_FOLDS)
         problem = self._problem(labels)
@@ -309,10 +316,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             confidence[held_out] = 0.0
             part = replace(problem, confidence=confidence[problem.rows])
             values = np.zeros_like(self.solution_)
-            with warnings.catch_warnings():
-                # What there is to warn of, the fit itself has said.
-                warnings.simplefilter("ignore", HomophilyWarning)
-                warnings.simplefilter("ignore", ConvergenceWarning)
+            with warned_already():
                 values[problem.rows] = self._solve(part, None, None).F
             scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
         used = folds >= 0
@@ -363,12 +367,16 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         )
         return self._scores(values, degrees), reached
 
+    def _terms(self) -> tuple[RelationshipTerm | None, ...]:
+        if "terms" not in self._lazy:
+            self._lazy["terms"] = self._new_point_terms()
+        terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
+        return terms
+
     def _columns(self) -> tuple[Columns, ...]:
         """The columns of the solution that are extended together, each with its term."""
         if "columns" not in self._lazy:
-            if "terms" not in self._lazy:
-                self._lazy["terms"] = self._new_point_terms()
-            terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
+            terms = self._terms()
             parts = np.split(self.solution_, len(terms), axis=1)
             self._lazy["columns"] = tuple(
                 Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True)
@@ -376,10 +384,70 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         columns: tuple[Columns, ...] = self._lazy["columns"]
         return columns
 
+    # -- storing -------------------------------------------------------------------------------------------------
+
+    def to_arrays(self) -> State:
+        """The fitted classifier as arrays, without its graph; see :func:`homophily.storage.classifier_state`."""
+        labels, terms = self.given_labels_.to_arrays(), RelationshipTerm.to_arrays(self._terms())
+        calibration: Calibration | None = self._lazy.get("calibration")
+        arrays = {
+            "solution": self.solution_,
+            "offsets": self.offsets_,
+            "class_prior": self.class_prior_,
+            "reached": self.reached_,
+            "decided": np.searchsorted(self.classes_, self.transduction_).astype(np.int32),
+        }
+        parameters = self.get_params(deep=False)
+        del parameters["callback"], parameters["graph"]
+        document = {
+            "parameters": plain(parameters),
+            "n_points": self.graph_.n_points,
+            "n_links": int(self.graph_.W.nnz),
+            "energy": float(self.energy_),
+            "n_iter": int(self.n_iter_),
+            "n_evaluations": int(self.n_evaluations_),
+            "engine": self.engine_,
+            "engine_error": None if self.engine_error_ is None else float(self.engine_error_),
+            "calibration_slope": None if calibration is None else float(calibration.slope),
+            **feature_entries(self),
+        }
+        return State(arrays | labels.arrays | terms.arrays, document | labels.document | terms.document)
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader, graph: KNNGraph) -> Self:
+        """The classifier on ``graph`` whose :meth:`to_arrays` is stored."""
+        classifier = cls(**stored.parameters(cls, _FORMER_PARAMETERS), graph=clone(graph))
+        classifier._validate_params()
+        u, links = stored.integer("n_points", 1), stored.integer("n_links", 0)
+        if (u, links) != (graph.n_points, graph.W.nnz):
+            raise ValueError(
+                f"The state is of a classifier on a graph of {u} points and {links} links. "
+                f"Got a graph of {graph.n_points} points and {graph.W.nnz} links instead."
+            )
+        stored.features(classifier)
+        labels = Labels.from_arrays(stored, u)
+        classes, n = labels.classes, labels.targets.shape[1]
+        classifier.graph_, classifier.given_labels_, classifier.classes_ = graph, labels, classes
+        classifier.class_prior_ = stored.copy("class_prior", classes.shape)
+        classifier.offsets_ = stored.copy("offsets", (n,))
+        classifier.solution_ = stored.array("solution", (u, n))
+        classifier.reached_ = stored.array("reached", (u,), ("bool",))
+        classifier.energy_ = stored.number("energy")
+        classifier.n_iter_ = stored.integer("n_iter", 0)
+        classifier.n_evaluations_ = stored.integer("n_evaluations", 0)
+        classifier.engine_ = stored.value("engine", str, type(None))
+        classifier.engine_error_ = stored.value("engine_error", float, int, type(None))
+        classifier._lazy = {"terms": RelationshipTerm.from_arrays(stored, n)}
+        slope = stored.value("calibration_slope", float, int, type(None))
+        if slope is not None:
+            classifier._lazy["calibration"] = Calibration(float(slope), classifier.offsets_)
+        classifier.transduction_ = classes[stored.positions("decided", (u,), len(classes), ("int32",))]
+        return classifier
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         if "_lazy" in state:
-            # The columns are those of the solution once more.
+            # The columns are copies of the solution's.
             state["_lazy"] = {name: made for name, made in state["_lazy"].items() if name != "columns"}
         return state
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from homophily.exceptions import ParameterError
+from homophily.state import State, StateReader
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Floats = NDArray[np.float64]
@@ -60,6 +61,15 @@ class Space(NamedTuple):
         # The largest first; where all points are one, a single direction stands for none.
         kept[-1] = True
         return cls(origin, np.ascontiguousarray(directions[:, kept][:, ::-1]))
+
+    def to_arrays(self) -> State:
+        """The space as arrays."""
+        return State({f"space_{name}": array for name, array in self._asdict().items()}, {})
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader, columns: int) -> Self:
+        """The stored space, of points with ``columns`` columns."""
+        return cls(stored.array("space_origin", (columns,)), stored.array("space_directions", (columns, None)))
 
     def __call__(self, X: Any, n_jobs: int | None = None) -> NDArray[Any]:
         """Points in these coordinates, each row by itself: copies of a point stay copies, however many are asked."""

@@ -20,10 +20,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, find_device
 from homophily.graph.coordinates import Space, SpaceName
-from homophily.graph.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
+from homophily.graph.neighbors import (
+    DenseIndex,
+    Distances,
+    Indices,
+    NeighborIndex,
+    SparseIndex,
+    available_neighbors,
+    neighbor_index,
+)
 from homophily.parameters import CheckedEstimator
+from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
 
-# exp(-600) ≈ 1e-261: small enough to mean «hardly linked», large enough to divide by. Without a floor a far neighbour's
+# exp(-600) ≈ 1e-261: small enough to mean "hardly linked", large enough to divide by. Without a floor a far neighbour's
 # weight would underflow to 0 and its edge vanish.
 _LARGEST_EXPONENT = 600.0
 _BLOCK_ENTRIES = 4_000_000
@@ -36,46 +45,63 @@ class KNNGraph(CheckedEstimator):
 
     Parameters
     ----------
-    n_neighbors : k, the neighbours of each point, itself not counted. Cut to u - 1 (with a warning) for fewer points.
-    metric : "auto", which is "euclidean" for dense and "cosine" for sparse points; "euclidean"; "cosine" (a row of
-        zeros is at distance 1 from every row but other rows of zeros);
-        "precomputed": X is the square matrix of distances, where a sparse X leaves out pairs that are no neighbours
-        and a stored 0 is the distance 0; "affinity": X is the symmetric matrix of weights itself, diagonal ignored.
-    weights : how a distance d between i and j becomes a weight, with q = ``exponent`` and σ_i the distance of i to its
-        k-th neighbour:
+    n_neighbors : int, default=10
+        Number k of neighbours of each point, itself not counted; cut to u - 1, with a warning, for fewer points.
+    metric : {"auto", "euclidean", "cosine", "precomputed", "affinity"}, default="auto"
+        Distance between points. "auto" is "euclidean" for dense and "cosine" for sparse points. For "cosine", a row of
+        zeros is at distance 1 from all rows but other rows of zeros. "precomputed" takes X as the square matrix of
+        distances; a sparse X leaves out pairs that are no neighbours, and a stored 0 is the distance 0. "affinity"
+        takes X as the symmetric matrix of weights; its diagonal is ignored.
+    weights : {"local", "self-tuning", "global", "fixed"}, default="local"
+        Weight of an edge between i and j at distance d, with q = ``exponent`` and σ_i the distance of i to its k-th
+        neighbour:
 
         - "local": exp(-4 (d/(σ_x σ_i))^q), directed, then symmetrised;
         - "self-tuning": exp(-(d/(σ_x √(σ_i σ_j)))^q);
         - "global": exp(-(d/σ_x)^q / m), m the mean of d^q over all neighbour pairs;
         - "fixed": exp(-d^q / σ_x²).
 
-        Distance 0 always has weight 1. Where k copies of a point make σ_i = 0, the mean of the positive σ stands in
-        for it. No weight is smaller than exp(-600), so that every neighbour is linked.
-    sigma_x : σ_x, the width of the "fixed" weights, in the unit of the distances; of the others a factor of the widths
-        that they find, 1 if None.
-    exponent : q, 2 (the field's habit) or 1 (as the paper prints it).
-    symmetrize : "mean", (W + Wᵀ)/2, where a one-sided neighbour counts half; or "max".
-    space : the coordinates in which near points are looked for, of dense points: "input", as they come; "principal",
-        the principal directions of largest variance, which leaves out noise that is spread over many columns;
-        "whitened", principal directions scaled to variance 1 (Mahalanobis's distance), where what tells classes apart
-        varies little. The last needs several times more points than directions. Both begin at the mean of the points,
-        and the cosine is of angles seen from there.
-    n_directions : how many of the principal directions count, at most the columns; None means 50 of "principal" and
-        all of "whitened". Fewer leave out more noise.
-    backend : "numpy", or "cupy" to search among dense points on a GPU, all pairs of them; "auto": if there is one.
-    n_jobs : threads; None means every core this process may use.
+        Distance 0 always has weight 1. Where k copies of a point make σ_i = 0, the mean of the positive σ replaces it.
+        No weight is smaller than exp(-600), so that every neighbour is linked.
+    sigma_x : float, default=None
+        Width σ_x of "fixed" weights, in the unit of the distances; for the others a factor of the widths that they
+        find. None means 1.
+    exponent : {1, 2}, default=2
+        Exponent q of the weights; the paper prints 1, most of the field uses 2.
+    symmetrize : {"mean", "max"}, default="mean"
+        Rule for one-sided neighbours: "mean" is (W + Wᵀ)/2, where they count half.
+    space : {"input", "principal", "whitened"}, default="input"
+        Coordinates in which dense points are compared. "principal" keeps the principal directions of largest variance,
+        which leaves out noise that is spread over many columns. "whitened" scales them to variance 1 (Mahalanobis
+        distance), for classes that differ where points vary little; it needs several times more points than directions.
+        Both start at the mean of the points; the cosine is of angles seen from there.
+    n_directions : int, default=None
+        Number of principal directions, at most the columns; None means 50 for "principal" and all for "whitened".
+    backend : {"numpy", "cupy", "auto"}, default="numpy"
+        Where to search: "cupy" compares all pairs of dense points on a GPU, "auto" does so if there is one.
+    n_jobs : int, default=None
+        Number of threads; None means every core this process may use.
 
     Attributes
     ----------
-    metric_ : the metric in use.
-    W : csr_array (u, u), the symmetric weights with a zero diagonal.
-    degrees, n_points, n_components, component_labels : of W.
-    distances_, indices_ : (u, k), each point's neighbours, nearest first; None for "affinity". A missing neighbour
-        (sparse precomputed distances) has distance inf and index 0.
-    index_ : the :class:`~homophily.graph.neighbors.NeighborIndex` of the points in ``space``; None for "precomputed"
-        and "affinity".
-    recall_ : share of the true neighbours found; 1 unless the data are large (see ``neighbors``).
+    metric_ : str
+        The metric in use.
+    W : csr_array of shape (u, u)
+        Symmetric weights with a zero diagonal.
+    degrees, n_points, n_components, component_labels : ndarray, int, int, ndarray
+        Row sums, size and connected components of W.
+    distances_, indices_ : ndarray of shape (u, k)
+        Neighbours of each point, nearest first; None for "affinity". A missing neighbour (sparse precomputed distances)
+        has distance inf and index 0.
+    index_ : NeighborIndex
+        Index of the points in ``space``; None for "precomputed" and "affinity".
+    recall_ : float
+        Share of the true neighbours found; 1 unless the data are large (see ``neighbors``).
+    resolved_params_ : dict
+        All parameters with the values in use.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> graph = KNNGraph(n_neighbors=1).fit(np.array([[0.0], [1.0], [9.0], [10.0]]))
     >>> graph.n_components, graph.laplacian().toarray()[0].round(12).tolist()
@@ -259,6 +285,73 @@ class KNNGraph(CheckedEstimator):
         self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
         return self._neighborhoods[size]
 
+    def to_arrays(self) -> State:
+        """The fitted graph as arrays, with what new points need; see :mod:`homophily.storage`."""
+        arrays = csr_arrays("weights", self.W) | {"degrees": self.degrees, "components": self.component_labels}
+        search = State({}, {"kind": "none"})
+        rule = None
+        if self.distances_ is not None and self.indices_ is not None:
+            arrays |= {"distances": self.distances_, "neighbors": self.indices_, "reach": self._reach}
+            rule = plain(vars(self._rule))
+        if self._space is not None:
+            arrays |= self._space.to_arrays().arrays
+        if self.index_ is not None:
+            search = self.index_.to_arrays()
+        elif isinstance(self._listed, np.ndarray):
+            search = State({"listed": self._listed}, {"kind": "listed"})
+        elif self._listed is not None:
+            search = State(csr_arrays("listed", self._listed), {"kind": "listed-sparse"})
+        document = {
+            "parameters": plain(self.resolved_params_),
+            "n_points": self.n_points,
+            "n_components": self.n_components,
+            "recall": float(self.recall_),
+            "search": search.document,
+            "rule": rule,
+            **feature_entries(self),
+        }
+        return State(arrays | search.arrays, document)
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader) -> Self:
+        """The graph whose :meth:`to_arrays` is stored."""
+        graph = cls(**stored.parameters(cls))
+        graph._validate_params()
+        graph.metric_ = stored.section("parameters").choice("metric", "euclidean", "cosine", "precomputed", "affinity")
+        u = stored.integer("n_points", 1)
+        graph._n_components = stored.integer("n_components", 1, u)
+        stored.features(graph)
+        graph.recall_ = stored.number("recall")
+        graph._degrees = stored.array("degrees", (u,))
+        graph._component_labels = stored.positions("components", (u,), graph._n_components, ("int32",))
+        graph._W = stored.csr("weights", (u, u))
+        graph.distances_ = graph.indices_ = graph.index_ = graph._listed = None
+        graph._laplacians, graph._neighborhoods, graph._space = {}, {}, None
+        if stored.document.get("rule") is not None:
+            graph.distances_ = stored.array("distances", (u, None))
+            graph._n_found = graph.distances_.shape[1]
+            graph.indices_ = stored.positions("neighbors", graph.distances_.shape, u, ("int32",))
+            graph._reach = stored.array("reach", (u,))
+            graph._rule = _WeightRule.from_arrays(stored.section("rule"))
+        expected = {"affinity": ["none"], "precomputed": ["listed", "listed-sparse"]}
+        search = stored.section("search")
+        kind = search.choice("kind", *expected.get(graph.metric_, ["dense", "sparse"]))
+        if (graph.distances_ is None) != (kind == "none"):
+            raise ValueError(f"A graph's state with metric={graph.metric_!r} does not fit its rule of weights.")
+        if kind == "listed":
+            graph._listed = stored.array("listed", (u, u), FLOATS)
+        elif kind == "listed-sparse":
+            graph._listed = stored.csr("listed", (u, u), FLOATS, canonical=False)
+        elif kind != "none":
+            columns = int(graph.n_features_in_)
+            if graph.space != "input":
+                graph._space = Space.from_arrays(stored, columns)
+                columns = graph._space.directions.shape[1]
+            of_points = DenseIndex if kind == "dense" else SparseIndex
+            graph.index_ = of_points.from_arrays(search, u, columns, graph.metric_, graph.n_jobs)
+            graph.index_.recall = graph.recall_
+        return graph
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return state | {"_laplacians": {}, "_neighborhoods": {}} if "_laplacians" in state else state
@@ -331,6 +424,13 @@ class _WeightRule:
             )
             width *= factor
         return cls(kind, exponent, width, typical, factor)
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader) -> Self:
+        kind = stored.choice("kind", "local", "self-tuning", "global", "fixed")
+        # Older files lack `factor`.
+        factor = stored.number("factor") if "factor" in stored.document else 1.0
+        return cls(kind, stored.integer("exponent", 1), stored.number("width"), stored.number("typical"), factor)
 
     def __call__(
         self, distances: Distances, own: NDArray[np.float64], other: NDArray[np.float64]

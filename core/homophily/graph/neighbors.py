@@ -27,7 +27,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self, cast
 
 import faiss
 import numpy as np
@@ -39,6 +39,7 @@ from sparse_dot_topn import sp_matmul_topn
 
 from homophily.exceptions import NeighborsWarning
 from homophily.graph.computing import Device, NeighborSearch
+from homophily.state import FLOATS, State, StateReader, csr_arrays
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Metric = Literal["euclidean", "cosine"]
@@ -76,7 +77,10 @@ class NeighborIndex(ABC):
 
     recall: float = 1.0
     size: int
+    metric: Metric
     n_jobs: int | None
+    _scale: float
+    _built: Any
 
     def query(self, X: Any, k: int) -> tuple[Distances, Indices]:
         """Distances to and indices of the ``k`` stored points nearest to each row of ``X``; nearest first."""
@@ -91,6 +95,27 @@ class NeighborIndex(ABC):
     @abstractmethod
     def points(self) -> Any:
         """The stored points, in the form distances are computed from."""
+
+    @abstractmethod
+    def to_arrays(self) -> State:
+        """The index as arrays, without its search structure."""
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader, size: int, columns: int, metric: Metric, n_jobs: int | None) -> Self:
+        """The index of ``size`` points with ``columns`` columns whose :meth:`to_arrays` is stored."""
+        # Not by the constructor, which would prepare and measure the points again.
+        index = cls.__new__(cls)
+        index.size, index.metric, index.n_jobs, index._built = size, metric, n_jobs, None
+        index._scale = stored.number("scale")
+        if not 0 < index._scale < np.inf:
+            raise ValueError(f"The 'scale' of a graph's state must be positive and finite. Got {index._scale} instead.")
+        # For the cosine, a row of zeros has a direction of its own: one column more.
+        index._read(stored, columns + (metric == "cosine"))
+        return index
+
+    @abstractmethod
+    def _read(self, stored: StateReader, columns: int) -> None:
+        """Read the points."""
 
     @abstractmethod
     def _prepare(self, X: Any) -> Any:
@@ -203,6 +228,23 @@ class DenseIndex(NeighborIndex):
             links = faiss.serialize_index(self._structure, faiss.IO_FLAG_SKIP_STORAGE)
             return np.asarray(links, dtype=np.uint8)
         return self._links
+
+    def to_arrays(self) -> State:
+        """The index as arrays, without its search structure."""
+        arrays = {"points": self._points, "centre": self._centre}
+        if self.method == "hnsw":
+            arrays["links"] = self.links
+        document = {"kind": "dense", "method": self.method, "depth": int(self._depth), "scale": self._scale}
+        return State(arrays, document)
+
+    def _read(self, stored: StateReader, columns: int) -> None:
+        self._points = stored.array("points", (self.size, columns), FLOATS)
+        self._dtype = self._points.dtype.type
+        self._centre = stored.array("centre", (columns,))
+        self.method = cast(Method, stored.choice("method", "kd-tree", "exact", "hnsw"))
+        self._depth = stored.integer("depth", 1)
+        if self.method == "hnsw":
+            self._links = stored.array("links", (None,), ("uint8",))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": None}
@@ -326,6 +368,14 @@ class SparseIndex(NeighborIndex):
     @property
     def points(self) -> Any:  # noqa: D102
         return self._points
+
+    def to_arrays(self) -> State:
+        """The index as arrays, without its search structure."""
+        return State(csr_arrays("points", self._points), {"kind": "sparse", "scale": self._scale})
+
+    def _read(self, stored: StateReader, columns: int) -> None:
+        # The older matrix class, as in `_prepare`.
+        self._points = sparse.csr_matrix(stored.csr("points", (self.size, columns)))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": None}

@@ -1,10 +1,10 @@
 """From trials to a choice.
 
-Few held-out labels make the smallest error a matter of luck: of 50 answers, 15 % wrong is much like 20 %. But
-errors of neighbouring parameters are alike (the paper's surface is smooth), so the errors are smoothed before the
-smallest is taken: by the posterior mean of a Gaussian process with a length of one :attr:`Dimension.step`, and noise as
-large as so many answers have. With many held-out labels hardly anything is smoothed. What is smoothed is
-:func:`score`, and a little is added for the way from where the search begins, which is good on many sets.
+With few held-out labels the smallest error is a matter of luck: of 50 answers, 15 % wrong is much like 20 %. But
+neighbouring parameters have similar errors (the paper's surface is smooth). So the scores are smoothed before the
+smallest is taken: by the posterior mean of a Gaussian process with a length scale of one :attr:`Dimension.step` and the
+noise of that number of answers. With many held-out labels hardly anything is smoothed. A penalty grows with the
+distance from where the search begins, which is good on many sets.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from homophily.selection.sampler import Dimension
 
 Floats = NDArray[np.float64]
 
-# Chosen on draws of labels other than those that are reported.
+# All three were chosen on draws of labels other than those that are reported.
+#: Weight of the log-loss beside the error.
 LOSS_SHARE = 0.3
 #: Trials share their held-out points and so most of their luck; this share of the variance is their own.
 OWN_VARIANCE = 0.25
-#: What each squared step from there adds, in deviations of the noise.
+#: Penalty for each squared step from where the search begins, in standard deviations of the noise.
 PULL = 0.5
 
 
 def score(trial: Trial) -> float:
-    """The error and a share of the calibrated log-loss, which tells trials of like errors apart by their margins."""
+    """The error and a share of the calibrated log-loss, which separates trials of equal error by their margins."""
     assert trial.error is not None
     assert trial.loss is not None
     return trial.error + LOSS_SHARE * trial.loss
 
 
-def rank(tried: list[Trial], dimensions: dict[str, Dimension], homes: list[Parameters]) -> list[Trial]:
-    """Trials that were not pruned from the best to the worst; pruned ones only tell of their neighbours.
+def rank(tried: list[Trial], dimensions: dict[str, Dimension], defaults: list[Parameters]) -> list[Trial]:
+    """Trials that were not pruned, best first; pruned ones only inform about their neighbours.
 
-    All have an error; ``homes`` says for each where a search of its kind begins.
+    All have an error; ``defaults`` says for each where a search of its kind begins.
     """
     if not tried:
         return []
     places = _places([trial.parameters for trial in tried], dimensions)
-    away = ((places - _places(homes, dimensions)) ** 2).sum(axis=1)
+    away = ((places - _places(defaults, dimensions)) ** 2).sum(axis=1)
     variance = noise_variance(tried)
     values = smoothed(places, np.array([score(trial) for trial in tried]), variance) + PULL * variance**0.5 * away
     order = np.lexsort([[trial.number for trial in tried], away, values])
@@ -52,7 +53,7 @@ def _places(points: list[Parameters], dimensions: dict[str, Dimension]) -> Float
 
 
 def noise_variance(trials: list[Trial]) -> float:
-    """Of a trial's error: that of a share of so many answers, as far as trials do not have it in common."""
+    """Variance of a trial's error: the binomial one, as far as trials do not share it."""
     held_out = max(trial.held_out for trial in trials)
     mean = float(np.mean([trial.error for trial in trials if trial.error is not None]))
     wrong = min(max(mean, 1.0 / held_out), 0.5)
@@ -60,7 +61,7 @@ def noise_variance(trials: list[Trial]) -> float:
 
 
 def smoothed(places: Floats, values: Floats, noise: float) -> Floats:
-    """The posterior mean at the places themselves; what the noise does not explain is the process's own variance."""
+    """The posterior mean at the places; variance that the noise does not explain is that of the process."""
     mean = values.mean()
     own = max(values.var() - noise, noise / 4)
     kernel = own * np.exp(-0.5 * ((places[:, None] - places[None]) ** 2).sum(axis=2))

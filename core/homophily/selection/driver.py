@@ -1,9 +1,8 @@
-"""A whole search on one machine: ask, evaluate in parallel, tell."""
+"""A search on one machine: ask, evaluate in parallel, tell."""
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -12,10 +11,9 @@ import joblib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from homophily.exceptions import HomophilyWarning
+from homophily.exceptions import warned_already
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
@@ -23,19 +21,19 @@ from homophily.selection.search import Search
 from homophily.supervision.labels import encode_labels
 from homophily.threads import thread_count
 
-#: With more points than this a single fit keeps all threads busy, and groups run one after another.
+#: With more points a single fit keeps all threads of a usual machine busy, and groups run one after another.
 PARALLEL_POINTS = 20_000
 
 
 class Found(NamedTuple):
-    """A finished search with what the final fit needs."""
+    """A finished search, with the inputs of the final fit."""
 
     search: Search
     best: Best
     graph: KNNGraph
-    """The best parameters' graph."""
+    """The graph of the best parameters."""
     confidence: NDArray[np.float64]
-    """Of the labels that the final fit may see."""
+    """Confidence of the labels that the final fit may see."""
 
 
 def find(
@@ -54,7 +52,7 @@ def find(
     callback: Callable[[Trial], object] | None = None,
     **fixed: Any,
 ) -> Found:
-    """Search; the arguments are those of :class:`~homophily.TunedClassifier`, and ``fixed`` is not searched."""
+    """Search; arguments as in :class:`~homophily.TunedClassifier`; ``fixed`` parameters are not searched."""
     began = time.perf_counter()
     labels = encode_labels(y, sample_weight)
     parts = hold_out(labels, validation, seed)
@@ -87,15 +85,13 @@ def find(
         outcome = run_group(group, graphs.get(key, X), y, parts, deadline, inner, callback, warm_start, starts.get(key))
         return outcome._replace(ended=time.perf_counter() - began)
 
-    # Threads of BLAS beside those of the groups would wait for one another: a search takes three times as long then.
+    # BLAS threads and group threads would wait for each other: measured, a search takes three times as long.
     one_thread = threadpool_limits(1) if workers > 1 else nullcontext()
-    with warnings.catch_warnings(), one_thread, joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
-        # Around all threads at once: the filters are the process's, not a thread's.
-        warnings.simplefilter("ignore", HomophilyWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # Around all threads: warning filters belong to the process, not to a thread.
+    with warned_already(), one_thread, joblib.Parallel(n_jobs=workers, prefer="threads") as parallel:
         while groups := search.ask():
             wanted = {_key(group.graph): group.graph for group in groups}
-            # Graphs of large data are large: those of a batch are kept for the next, no others.
+            # Graphs of large data are large: only those of the batch before are kept.
             graphs = {key: graph for key, graph in graphs.items() if key in wanted}
             starts = {key: starts.get(key) or Starts() for key in wanted}
             for key, parameters in wanted.items():
@@ -108,7 +104,7 @@ def find(
 
 
 def dense_columns(X: Any) -> int | None:
-    """The columns of dense points, which :class:`Search` is told of; None for graphs and sparse points."""
+    """The ``n_features`` of :class:`Search`: columns of dense points, None for graphs and sparse points."""
     return None if isinstance(X, KNNGraph) or issparse(X) else int(np.shape(X)[1])
 
 

@@ -1,7 +1,7 @@
 """How good parameters are: fits on a part of the labels, judged on the labels that were held out.
 
-The held-out part is the validation points where they are given; else folds of the labels, repeated when labels are few;
-else, when there are many, one part of them.
+Validation points are held out where they are given. Otherwise folds of the labels are, repeated when labels are few; or
+a single part of them when there are many.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from __future__ import annotations
 import math
 import threading
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.transduction import GraphClassifier
-from homophily.exceptions import HomophilyWarning, ParameterError
+from homophily.exceptions import ParameterError, warned_already
 from homophily.graph.knn_graph import KNNGraph
-from homophily.selection.ranges import OF_THE_GRAPH
+from homophily.selection.ranges import OF_THE_GRAPH, SEARCHED
 from homophily.selection.records import Group, Method, Outcome, Parameters, Result, Trial
 from homophily.supervision.calibration import fit_calibration, label_folds
 from homophily.supervision.labels import Labels, encode_labels
@@ -31,14 +30,19 @@ from homophily.supervision.labels import Labels, encode_labels
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+#: The usual number; more folds cost as many fits.
 FOLDS = 5
-#: Folds are dealt anew until so many labels, counted each time, were held out.
+#: Folds are drawn again until about this number of labels was held out: 60 answers tell 10 % errors from 20 %.
 ENOUGH_ANSWERS = 60
-#: From so many labels on one part of them is held out, instead of folds.
+#: From this number of labels on, one part is held out instead of folds: 500 answers have a standard error below 2 %.
 MANY_LABELS = 2000
 HELD_OUT_SHARE = 0.25
+#: Lowest probability that enters the log-loss, so that one wrong answer of a confident fit does not decide.
 LEAST_CHANCE = 1e-3
-#: A trial is stopped between folds when its error cannot end closer to the lowest one of its group than this.
+#: What a line of trials shares: all that is searched of the classifier but λ2.
+_LINE = tuple(name for name in SEARCHED if name not in OF_THE_GRAPH and name != "lambda2")
+#: A trial is stopped between folds when its error will exceed the lowest of its group by more than this. The choice
+#: smooths errors, so that a trial a little worse may still matter.
 HOPELESS = 0.05
 
 
@@ -53,7 +57,27 @@ class Part(NamedTuple):
 
 
 def build_graph(parameters: Parameters, X: Any, n_jobs: int | None = None) -> KNNGraph:
-    """The graph of a group: ``build_graph(group.graph, X)``; a fitted graph is returned as it is."""
+    """Build the graph of a group: ``build_graph(group.graph, X)``.
+
+    Parameters
+    ----------
+    parameters : dict
+        Parameters of :class:`~homophily.KNNGraph`.
+    X : array-like, sparse matrix or KNNGraph
+        Points; a fitted graph is returned as it is.
+    n_jobs : int, default=None
+        Number of threads.
+
+    Returns
+    -------
+    KNNGraph
+        The fitted graph.
+
+    Examples
+    --------
+    >>> build_graph({"n_neighbors": 1}, [[0.0], [1.0], [3.0]]).n_points
+    3
+    """
     if isinstance(X, KNNGraph):
         return X
     graph: KNNGraph = KNNGraph(**{**parameters, "n_jobs": n_jobs}).fit(X)
@@ -61,7 +85,7 @@ def build_graph(parameters: Parameters, X: Any, n_jobs: int | None = None) -> KN
 
 
 def hold_out(labels: Labels, validation: ArrayLike | None = None, seed: int = 0) -> list[Part]:
-    """The parts that every trial of a search is fitted on; the same for the same labels and seed."""
+    """The parts that every trial of a search is fitted on; equal for equal labels and seed."""
     if validation is not None:
         return [_part(labels, _read_validation(validation, labels))]
     labelled = np.flatnonzero(labels.confidence > 0)
@@ -74,9 +98,10 @@ def hold_out(labels: Labels, validation: ArrayLike | None = None, seed: int = 0)
         folds = label_folds(classes, FOLDS, seed + repeat)
         parts += [_part(labels, labelled[folds == fold]) for fold in range(FOLDS) if (folds == fold).any()]
     if not parts:
-        raise ValueError(
+        raise ParameterError(
             "A search needs labels to judge by: at least two of one class, or validation points. "
-            f"Got {len(labelled)} labels of {len(labels.classes)} classes instead."
+            f"Got {len(labelled)} labels of {len(labels.classes)} classes instead.",
+            "y",
         )
     return parts
 
@@ -129,21 +154,45 @@ def evaluate(
 
     Parameters
     ----------
-    group : what :meth:`Search.ask` gave.
-    X : points, or the graph of the group, as :func:`build_graph` makes it.
-    y : classes as for ``fit``, those of the validation points among them.
-    validation : positions of the points to judge by. No fit sees their classes. None holds out labels.
-    seed : of the folds; the same for all groups of a search.
-    warm_start : start along rising λ2, see above.
-    seconds : trials not begun within this time are left out, and count as pruned.
-    callback : called with each :class:`Trial` that is finished or left out; raise in it to cancel.
+    group : Group
+        One of the groups that :meth:`Search.ask` returned.
+    X : array-like, sparse matrix or KNNGraph
+        Points, or the graph of the group, as :func:`build_graph` makes it.
+    y : array-like
+        Classes as for ``fit``, those of the validation points included.
+    validation : array-like of int, default=None
+        Positions of the points to judge by, whose classes no fit sees. None holds out labels in turn.
+    sample_weight : array-like, default=None
+        Confidence in each label.
+    seed : int, default=0
+        Seed of the folds; the same for all groups of a search.
+    seconds : float, default=None
+        Trials that have not begun within this time are left out, and count as pruned.
+    n_jobs : int, default=None
+        Number of threads.
+    warm_start : bool, default=False
+        Start along rising λ2, see above.
+    callback : callable, default=None
+        Called with each :class:`Trial` that is finished or left out; raise in it to cancel.
+
+    Returns
+    -------
+    Outcome
+        A result for each trial.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from homophily.selection import Group, evaluate
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> y[20:] = -1
+    >>> outcome = evaluate(Group(0, "graph", "irr", {"n_neighbors": 8}, ({"lambda1": 0.1},)), X, y)
+    >>> bool(outcome.results[0].error < 0.2)
+    True
     """
     deadline = math.inf if seconds is None else time.perf_counter() + seconds
     labels = encode_labels(y, sample_weight)
-    with warnings.catch_warnings():
-        # The final fit says it once; a hundred trials need not.
-        warnings.simplefilter("ignore", HomophilyWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warned_already():
         return run_group(group, X, y, hold_out(labels, validation, seed), deadline, n_jobs, callback, warm_start)
 
 
@@ -182,7 +231,7 @@ def run_group(
     lines: dict[Any, list[Result]] = {}
     late = False
     for solver in group.trials:
-        # Those of the graph as well: some, like the backend, concern both.
+        # With the graph's: some, like the backend, concern both.
         parameters = {**group.graph, **solver}
         began = time.perf_counter()
         late = began > deadline
@@ -209,7 +258,7 @@ def run_group(
 
 def line_of(parameters: Parameters) -> tuple[float, ...]:
     """What trials have in common that differ in λ2 only."""
-    return tuple(float(parameters.get(name) or 0.0) for name in ("lambda1", "sigma_f", "power", "repulsion"))
+    return tuple(float(parameters.get(name) or 0.0) for name in _LINE)
 
 
 def _rises(line: list[Result]) -> bool:
@@ -218,7 +267,7 @@ def _rises(line: list[Result]) -> bool:
     if not errors:
         return False
     lowest, held_out = min(errors), max(result.held_out for result in line)
-    # Twice the deviation of a share of so many answers, one of them more being wrong.
+    # Two standard errors of the lowest error, counting one more wrong answer.
     likely = (lowest * held_out + 1.0) / (held_out + 2.0)
     return errors[-1] > lowest + 2.0 * math.sqrt(likely * (1.0 - likely) / held_out)
 
@@ -232,7 +281,7 @@ class Starts:
         self._lock = threading.Lock()
 
     def __call__(self, key: Hashable, solve: Callable[[], Floats]) -> Floats:
-        """What ``solve`` gives for a key, asked of it once; others that ask meanwhile wait."""
+        """The result of ``solve`` for a key; it is called once, and other threads wait for it."""
         with self._lock:
             asked = self._asked[key]
         with asked:
@@ -241,22 +290,18 @@ class Starts:
             return self._found[key]
 
 
+@dataclass
 class _Fits:
     """The fits of a group, which start from the IRR solutions of their graph, or from one another."""
 
-    def __init__(
-        self,
-        method: Method,
-        graph: KNNGraph,
-        y: ArrayLike,
-        parts: list[Part],
-        n_jobs: int | None,
-        warm_start: bool,
-        starts: Starts,
-    ) -> None:
-        self.method, self.graph, self.y, self.parts, self.n_jobs = method, graph, y, parts, n_jobs
-        self.warm_start, self.starts = warm_start, starts
-        self._lines: dict[Any, Floats] = {}
+    method: Method
+    graph: KNNGraph
+    y: ArrayLike
+    parts: list[Part]
+    n_jobs: int | None
+    warm_start: bool
+    starts: Starts
+    lines: dict[Any, Floats] = field(default_factory=dict)
 
     def __call__(self, parameters: Parameters, number: int) -> GraphClassifier:
         """A fit on the labels that a part shows."""
@@ -268,10 +313,10 @@ class _Fits:
         start = self.starts(key, lambda: self._fit(irr, number, None).solution_)
         # Trials of a group come in lines of rising λ2.
         line = number, line_of(parameters)
-        start = self._lines.get(line, start)
+        start = self.lines.get(line, start)
         found = self._fit(ERRClassifier(**own, n_jobs=self.n_jobs), number, start)
         if self.warm_start:
-            self._lines[line] = found.solution_
+            self.lines[line] = found.solution_
         return found
 
     def _fit(self, model: GraphClassifier, number: int, start: Floats | None) -> GraphClassifier:
@@ -281,25 +326,16 @@ class _Fits:
 
 def trial_of(group: Group, position: int, result: Result) -> Trial:
     """The row of a result in the table of trials."""
-    return Trial(
-        group.number + position,
-        group.stage,
-        group.method,
-        {**group.graph, **group.trials[position]},
-        result.error,
-        result.loss,
-        result.held_out,
-        result.seconds,
-        result.pruned,
-    )
+    parameters = {**group.graph, **group.trials[position]}
+    return Trial(group.number + position, group.stage, group.method, parameters, *result)
 
 
 def calibrated_loss(scores: Floats, classes: NDArray[Any], known: NDArray[Any]) -> Floats:
     """Log-loss of each answer under the one slope that suits all these scores best.
 
-    Scores of different parameters differ in scale; the slope takes that away, and leaves how well they part classes.
+    Scores of different parameters differ in scale. The slope removes that and leaves how well they separate classes.
     """
-    # A class that only validation points have is one that no fit can know.
+    # No fit can know a class that only validation points have.
     possible = np.isin(classes, known)
     index = np.searchsorted(known, classes[possible])
     calibration = fit_calibration(scores[possible], index, np.zeros(scores.shape[1]))

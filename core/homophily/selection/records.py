@@ -1,4 +1,4 @@
-"""What a search hands out and takes back: plain records that JSON can carry to another machine and back."""
+"""The records that a search returns and takes: plain values that JSON can carry to another machine and back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ Parameters = dict[str, Any]
 class Group(NamedTuple):
     """Trials that share a graph, and the solver's parameters of each.
 
+    Examples
+    --------
     >>> group = Group(0, "graph", "irr", {"n_neighbors": 10}, ({"lambda1": 0.01},))
     >>> Group.from_json(group.to_json()) == group
     True
@@ -45,23 +47,23 @@ class Result(NamedTuple):
     loss: float | None
     """Mean calibrated log-loss, see :func:`homophily.selection.evaluate`: finer than the error."""
     held_out: int
-    """Answers that the two are means of."""
+    """Number of answers that both are means of."""
     seconds: float
     pruned: bool = False
-    """Stopped, or never begun, because it could not win any more or the time was over."""
+    """Whether it was stopped or left out, because it could no longer win or time was up."""
 
 
 class Outcome(NamedTuple):
-    """What became of a group: a result for each of its trials, in their order."""
+    """The outcome of a group: a result for each of its trials, in their order."""
 
     group: Group
     results: tuple[Result, ...]
     seconds: float
-    """Of the whole group."""
+    """Seconds that the group took."""
     late: bool = False
-    """The time was over before its last trial was begun."""
+    """Whether time was up before its last trial began."""
     ended: float = 0.0
-    """Seconds from the beginning of the search to its end; whoever knows when that began sets it."""
+    """Seconds from the start of the search to the end of the group; the driver of the search sets it."""
 
     def to_json(self) -> dict[str, Any]:
         """The outcome in what JSON can hold."""
@@ -99,7 +101,7 @@ class Best(NamedTuple):
     error: float | None
     loss: float | None
     trial: int | None
-    """None if the time was over before any trial of the last stage: then what it searches is where it begins."""
+    """None if time was up before any trial of the last stage, which then keeps where it begins."""
 
     @property
     def parameters(self) -> Parameters:

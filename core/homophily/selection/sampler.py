@@ -15,8 +15,8 @@ class Dimension:
 
     low: float = 0.0
     high: float = 1.0
-    scale: Literal["linear", "log", "whole"] = "log"
-    """"whole" numbers are on a logarithmic scale too."""
+    scale: Literal["linear", "log", "integer"] = "log"
+    """"integer" is logarithmic too."""
     step: float = 2.0
     """A factor (a difference, if linear) over which errors change little: the unit of :meth:`position`."""
     choices: tuple[Any, ...] = ()
@@ -30,7 +30,7 @@ class Dimension:
         return math.log(float(value) / self.low) / math.log(self.step)
 
     def contains(self, value: Any) -> bool:
-        """Whether the sampler can be told of a trial with this value."""
+        """Whether the sampler accepts a trial with this value."""
         return value in self.choices if self.choices else self.low <= value <= self.high
 
 
@@ -53,7 +53,7 @@ def suggest(
 def _distribution(optuna: Any, dimension: Dimension) -> Any:
     if dimension.choices:
         return optuna.distributions.CategoricalDistribution(dimension.choices)
-    if dimension.scale == "whole":
+    if dimension.scale == "integer":
         return optuna.distributions.IntDistribution(int(dimension.low), int(dimension.high), log=True)
     return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.scale == "log")
 

@@ -1,7 +1,7 @@
-"""The search itself: which parameters to try next, given what became of those before.
+"""The search itself: which parameters to try next, given the outcomes so far.
 
-A :class:`Search` holds no data and fits nothing. Its batches are a function of its arguments and of the outcomes of the
-batches before, so that any process which is told the same outcomes asks for the same trials.
+A :class:`Search` holds no data and fits nothing. Its batches depend only on its arguments and on earlier outcomes, so
+that any process with the same outcomes asks for the same trials.
 """
 
 from __future__ import annotations
@@ -9,29 +9,39 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from numbers import Integral
+from typing import Any
+
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
-from homophily.exceptions import ParameterError
+from homophily.parameters import check_parameters
 from homophily.selection.choice import noise_variance, rank, score
 from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.ranges import GRAPH_FIELDS, REPULSION, Ranges, rounded
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
 from homophily.selection.sampler import suggest
 
-#: Of each stage, when nobody says. Those of the graph are linear fits, and cost little.
+#: Default number of trials of each stage. Those of the graph are linear fits, which cost little.
 STAGE_TRIALS: dict[Stage, int] = {"graph": 36, "relationships": 24}
-#: Deviations of the noise by which one trial is clearly better than another.
+#: Standard deviations of the noise by which one trial is clearly better than another: the usual 5 % level.
 CLEARLY = 2.0
-#: Relationships are tried on so many of the best graphs: which is best for IRR is not always so for ERR.
+#: Number of the best graphs that relationships are tried on: the best for IRR is not always the best for ERR. Three
+#: lowered the mean error on the text sets from 16.4 to 15.5 % (8 draws each).
 GRAPHS = 3
-#: Trials of a stage's designed first batch, at most.
+#: Largest number of trials of a stage's designed first batch: two thirds of the default for the graph.
 FIRST_BATCH = 24
-#: Trials of a batch that follows the designed first one.
+#: Trials of a later batch: enough to keep a usual machine's cores busy, few enough for the sampler to learn.
 BATCH = 8
+
+_CONSTRAINTS: dict[str, list[Any]] = {
+    "method": [StrOptions({"irr", "err"})],
+    "trials": [Interval(Integral, 1, None, closed="left")],
+}
 
 
 def default_trials(method: Method) -> int:
-    """How many are tried when nobody says: so many for each of the method's stages."""
+    """Default number of trials of a method, over all of its stages."""
     return sum(STAGE_TRIALS.values()) if method == "err" else STAGE_TRIALS["graph"]
 
 
@@ -43,18 +53,30 @@ class Search:
 
     Parameters
     ----------
-    n_points, n_classes : of the data.
-    method : "err", or "irr" for the first stage alone.
-    trials : how many in all, divided between the stages as :data:`STAGE_TRIALS` are, which None means. So with as many
-        trials of the graph, "err" begins with just what "irr" does.
-    seconds : no batch is begun when an outcome told has ended after so many; the first of two stages gets half of it.
-    seed : of the sampler.
-    vary : what to search, of ``ranges.STAGE_FIELDS`` and "power"; None means ``ranges.DEFAULT_FIELDS`` without the
-        fixed ones.
-    fixed : parameters of the classifier that all trials share.
-    graph : False when the graph is given: then nothing of it is searched.
-    n_features : columns of dense points, whose ``space`` and ``n_directions`` are searched, too; None for others.
+    n_points : int
+        Number of points.
+    n_classes : int
+        Number of classes.
+    method : {"err", "irr"}, default="err"
+        Method to tune; "irr" has only the first stage.
+    trials : int, default=None
+        Number of trials, divided between the stages as :data:`STAGE_TRIALS`, which None means. With equal trials of the
+        graph, "err" begins exactly as "irr" does.
+    seconds : float, default=None
+        No batch begins once an outcome has ended after this time; the first of two stages gets half of it.
+    seed : int, default=0
+        Seed of the sampler.
+    vary : sequence of str, default=None
+        Parameters to search, of :data:`~homophily.selection.ranges.SEARCHED`; None means those searched by default.
+    fixed : dict, default=None
+        Parameters of classifier and graph that all trials share.
+    graph : bool, default=True
+        Whether to search parameters of the graph; False when the graph is given.
+    n_features : int, default=None
+        Number of columns of dense points, for which ``space`` and ``n_directions`` are searched too.
 
+    Examples
+    --------
     >>> search = Search(n_points=500, n_classes=2, method="irr", trials=4)
     >>> [(group.graph["n_neighbors"], len(group.trials)) for group in search.ask()]
     [(6, 2), (6, 1), (6, 1)]
@@ -74,19 +96,12 @@ class Search:
         graph: bool = True,
         n_features: int | None = None,
     ) -> None:
-        if method not in ("irr", "err"):
-            raise ParameterError(
-                f"The 'method' parameter of Search must be 'irr' or 'err'. Got {method!r} instead.", "method"
-            )
         trials = default_trials(method) if trials is None else trials
-        if trials < 1:
-            raise ParameterError(
-                f"The 'trials' parameter of Search must be an int of at least 1. Got {trials!r} instead.", "trials"
-            )
+        check_parameters({"method": method, "trials": trials}, _CONSTRAINTS, "Search")
         self.method, self.budget, self.seconds, self.seed, self.graph = method, trials, seconds, seed, graph
         self.ranges = Ranges(n_points, n_classes, method, vary, fixed or {}, graph, n_features)
         self.fixed = self.ranges.fixed
-        self._told: dict[int, Outcome] = {}
+        self._outcomes: dict[int, Outcome] = {}
         self._planned: dict[int, list[Group]] = {}
 
     @staticmethod
@@ -97,45 +112,44 @@ class Search:
     # -- asking and telling ----------------------------------------------------------------------------------------
 
     def ask(self) -> list[Group]:
-        """The groups of the current batch that no outcome was told of; none when the search is over."""
+        """The groups of the current batch without an outcome; none when the search is over."""
         for batch in self._batches():
-            missing = [group for group in batch if group.number not in self._told]
+            missing = [group for group in batch if group.number not in self._outcomes]
             if missing:
                 return missing
         return []
 
     def tell(self, outcomes: Iterable[Outcome]) -> None:
-        """Take outcomes in any order, also those of an earlier process; one told twice counts once."""
+        """Take outcomes in any order, also those of an earlier process; repeats are ignored."""
         for outcome in outcomes:
-            self._told.setdefault(outcome.group.number, outcome)
+            self._outcomes.setdefault(outcome.group.number, outcome)
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials told, by number."""
+        """All trials with an outcome, by number."""
         return [
             trial_of(outcome.group, position, result)
-            for _, outcome in sorted(self._told.items())
+            for _, outcome in sorted(self._outcomes.items())
             for position, result in enumerate(outcome.results)
         ]
 
     @property
     def best(self) -> Best:
-        """The parameters chosen among the trials told; of a stage without any result, where it begins."""
-        if not self._told:
-            raise ValueError("A search has a best trial once outcomes were told: ask, evaluate and tell first.")
+        """The parameters chosen so far; those of a stage without any result are where it begins."""
+        if not self._outcomes:
+            raise ValueError("A search without outcomes has no best trial: ask, evaluate and tell first.")
         stage: Stage = "graph" if self.method == "irr" else "relationships"
         for trial in self._ranked(stage):
             if stage == "relationships" and (plain := self._without_relationships(trial)) is not None:
                 return plain
             return self._best(trial.parameters, trial)
         base = self._bases(stage)[0]
-        return self._best({**base, **self._absolute(self.ranges.home(stage), base)}, None)
+        return self._best({**base, **self._absolute(self.ranges.defaults(stage), base)}, None)
 
     def _without_relationships(self, trial: Trial) -> Best | None:
-        """IRR's best, as ERR with λ2 = 0, where it is clearly better than this trial.
+        """The best of IRR, as ERR with λ2 = 0, if it is clearly better than this trial.
 
-        With cosine distances relationships help on few sets, and a choice among them is one of luck on the others:
-        there it is enough that the trial is not clearly better.
+        With cosine distances, relationships help on few sets; there it is enough that the trial is not clearly better.
         """
         if "lambda2" not in self.ranges.vary:
             return None
@@ -144,7 +158,7 @@ class Search:
             doubtful = self.fixed.get("metric") == "cosine"
             if score(trial) > score(irr) + (-clearly if doubtful else clearly):
                 base = {"repulsion": REPULSION, **self.fixed, **irr.parameters}
-                return self._best({**base, **self.ranges.home("relationships"), "lambda2": 0.0}, irr)
+                return self._best({**base, **self.ranges.defaults("relationships"), "lambda2": 0.0}, irr)
         return None
 
     def _best(self, parameters: Parameters, trial: Trial | None) -> Best:
@@ -155,8 +169,8 @@ class Search:
         return Best(self.method, graph, solver, trial.error, trial.loss, trial.number)
 
     def _tried(self, stage: Stage, before: float = math.inf) -> list[Trial]:
-        """Trials of a stage with a result; ``before`` a batch, so that it does not depend on its own outcomes."""
-        # A worker of before a field was thought of does not name it.
+        """Trials of a stage with a result, numbered below ``before``: a batch must not depend on its own outcomes."""
+        # Older workers do not name fields that were added since.
         searched = {*self.ranges.names("graph"), *self.ranges.names(stage)}
         return [
             trial
@@ -168,26 +182,26 @@ class Search:
         ]
 
     def _ranked(self, stage: Stage, before: float = math.inf) -> list[Trial]:
-        """Trials from the best to the worst; those of the last stage by their graphs, too, of which IRR's tell more."""
+        """Trials, best first; those of the last stage also by their graphs, which the trials of IRR inform about."""
         tried = {trial.number: trial for trial in self._tried(stage, before)}
         stages: list[Stage] = ["graph", "relationships"] if stage == "relationships" else ["graph"]
         dimensions = {name: each for one in stages for name, each in self.ranges.dimensions(one).items()}
         shares = [trial._replace(parameters=self._by_shares(trial.parameters)) for trial in tried.values()]
         if stage == "relationships" and "lambda2" in dimensions:
             # IRR is ERR with hardly any λ2. It is not chosen here, so it counts as pruned.
-            least = {**self.ranges.home(stage), "lambda2": dimensions["lambda2"].low}
+            least = {**self.ranges.defaults(stage), "lambda2": dimensions["lambda2"].low}
             shares += [
                 trial._replace(parameters={**least, **trial.parameters}, pruned=True) for trial in self._tried("graph")
             ]
-        homes = [
+        defaults = [
             {
                 name: value
                 for one in stages
-                for name, value in self.ranges.home(one, trial.parameters.get("space")).items()
+                for name, value in self.ranges.defaults(one, trial.parameters.get("space")).items()
             }
             for trial in shares
         ]
-        return [tried[trial.number] for trial in rank(shares, dimensions, homes)]
+        return [tried[trial.number] for trial in rank(shares, dimensions, defaults)]
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +223,7 @@ class Search:
                     break
 
     def _plan(self, stage: Stage, begin: int, number: int, most: int) -> list[Group]:
-        """The batch of at most so many trials from ``number`` on, in a stage whose first trial is ``begin``."""
+        """The batch of at most ``most`` trials from ``number`` on, in a stage whose first trial is ``begin``."""
         bases = self._bases(stage, begin)
         if number == begin:
             design = self.ranges.design(stage)
@@ -218,12 +232,12 @@ class Search:
             proposals = [{**bases[b], **self._absolute(design[d], bases[b])} for b, d in order]
             return self._grouped(stage, proposals[: min(most, FIRST_BATCH)], number)
         trials = self._tried(stage, number)
-        told = [(self._by_shares(trial.parameters), score(trial)) for trial in trials]
+        known = [(self._by_shares(trial.parameters), score(trial)) for trial in trials]
         base = bases[0]
         for trial in self._ranked(stage, number)[:1]:
             # On the graph that does best so far.
             base = {name: value for name, value in trial.parameters.items() if name not in self.ranges.names(stage)}
-        points = suggest(told, self.ranges.dimensions(stage), BATCH, self.seed + number)
+        points = suggest(known, self.ranges.dimensions(stage), BATCH, self.seed + number)
         proposals = [{**base, **self._absolute(point, base)} for point in points]
         proposals = [proposal for proposal in proposals if all(proposal != trial.parameters for trial in trials)]
         return self._grouped(stage, proposals[:most], number)
@@ -241,7 +255,7 @@ class Search:
         return {**point, "lambda2": rounded(point["lambda2"] * _lambda1(base))}
 
     def _time_for_more(self, stage: Stage, before: int) -> bool:
-        outcomes = [outcome for number, outcome in self._told.items() if number < before]
+        outcomes = [outcome for number, outcome in self._outcomes.items() if number < before]
         if self.seconds is None:
             return True
         if any(outcome.late and outcome.group.stage == stage for outcome in outcomes):
@@ -255,13 +269,12 @@ class Search:
         return self.seconds / 2 if stage == "graph" and self.method == "err" else self.seconds
 
     def _bases(self, stage: Stage, before: float = math.inf) -> list[Parameters]:
-        """What the trials of a stage have beside what it searches: fixed parameters, and the best of the stage before.
-
-        The best graph comes first.
-        """
+        """Parameters of a stage's trials that it does not search: fixed ones, and the best graphs, best first."""
         if stage == "graph":
             return [self.fixed]
-        found = [trial.parameters for trial in self._ranked("graph", before)[:GRAPHS]] or [self.ranges.home("graph")]
+        found = [trial.parameters for trial in self._ranked("graph", before)[:GRAPHS]] or [
+            self.ranges.defaults("graph")
+        ]
         return [{"repulsion": REPULSION, **self.fixed, **parameters} for parameters in found]
 
     def _grouped(self, stage: Stage, proposals: list[Parameters], number: int) -> list[Group]:

@@ -117,6 +117,11 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         validation : array-like of int, default=None
             Positions of the points to judge by; no fit, the final one included, sees their classes. None holds out
             labels in turn, and the final fit sees them all.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
         """
         self.__dict__.pop("best_estimator_", None)
         estimator: Classifier = ERRClassifier() if self.estimator is None else self.estimator
@@ -148,8 +153,8 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         if best.n_jobs is None:
             best.n_jobs = self.n_jobs
         best.fit(found.graph, y, sample_weight=found.confidence)
-        if hasattr(checked, "feature_names_in_"):
-            best.feature_names_in_ = checked.feature_names_in_
+        for fitted in (best, self):
+            fitted._take_features(checked)
         self.best_estimator_ = best
         return self
 
@@ -183,11 +188,6 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
     def classes_(self) -> NDArray[Any]:
         """The classes."""
         return np.asarray(self._best.classes_)
-
-    @property
-    def n_features_in_(self) -> int:
-        """Columns of the points of ``fit``."""
-        return int(self._best.n_features_in_)
 
     @property
     def _best(self) -> Classifier:

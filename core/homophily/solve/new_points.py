@@ -12,7 +12,7 @@ Gaussians at landmark positions. Powers of the Laplacian are extended with p = 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numba import njit
@@ -24,6 +24,7 @@ from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.functions import exp_negative
 from homophily.relationship.nystrom import choose_landmarks
+from homophily.state import State, StateReader
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Floats = NDArray[np.float64]
@@ -50,6 +51,39 @@ class RelationshipTerm(NamedTuple):
     lambda2: float
     repulsion: float
     sums: GaussSums
+
+    @staticmethod
+    def to_arrays(terms: Sequence[RelationshipTerm | None]) -> State:
+        """The terms of one solution, with their landmarks one after the other."""
+        there = [term for term in terms if term is not None]
+        arrays = {
+            f"term_{name}": np.concatenate([getattr(term.sums, name) for term in there])
+            for name in GaussSums._fields
+            if there
+        }
+        return State(arrays, {"terms": [None if term is None else term._numbers() for term in terms]})
+
+    def _numbers(self) -> dict[str, Any]:
+        numbers = {name: float(value) for name, value in self._asdict().items() if name != "sums"}
+        return numbers | {"landmarks": len(self.sums.landmarks)}
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader, columns: int) -> tuple[Self | None, ...]:
+        """The terms of a solution with ``columns`` columns whose :meth:`to_arrays` is stored."""
+        terms = stored.value("terms", list)
+        if len(terms) not in (1, columns):
+            raise ValueError(f"The 'terms' of a classifier's state must be 1 or {columns}. Got {len(terms)} instead.")
+        if terms == [None]:
+            return (None,)
+        sections = [StateReader(State(stored.arrays, term), f"term {i}") for i, term in enumerate(terms)]
+        ends = np.cumsum([section.integer("landmarks", 1) for section in sections])
+        count = int(ends[-1])
+        landmarks = np.split(stored.copy("term_landmarks", (count, columns // len(terms))), ends[:-1])
+        values, edges = (np.split(stored.copy(f"term_{name}", (count,)), ends[:-1]) for name in ("stored", "edges"))
+        return tuple(
+            cls(section.number("sigma_f"), section.number("lambda2"), section.number("repulsion"), GaussSums(*sums))
+            for section, *sums in zip(sections, landmarks, values, edges, strict=True)
+        )
 
 
 class Columns(NamedTuple):

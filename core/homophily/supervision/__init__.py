@@ -1,1 +1,1 @@
-"""What users say about points: labels, class shares and links; and probabilities in answer to them."""
+"""Labels, class shares and links, and calibrated probabilities."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
+from scipy.optimize import brentq
+from scipy.special import softmax
 
 from homophily.exceptions import ParameterError
 from homophily.supervision.labels import decide_index
@@ -21,7 +22,7 @@ Floats = NDArray[np.float64]
 
 #: Without held-out labels, a score on its target (±1, or 1 against 0) has odds of 19 to 1 against each other class.
 DEFAULT_SLOPE = float(np.log(19.0))
-#: Slopes are kept within this range, times 1 / (spread of the scores).
+#: Slopes are kept within this range, times 1 / (spread of the scores): beyond it probabilities are 0, 1 or all equal.
 SLOPE_RANGE = (1e-3, 1e3)
 
 
@@ -69,7 +70,7 @@ def fit_calibration(
 
 
 def _logits(corrected: Floats) -> Floats:
-    """One column a class: a single column x becomes (0, x), whose softmax is the logistic function."""
+    """One column per class: a single column x becomes (0, x), whose softmax is the logistic function."""
     return np.hstack([np.zeros_like(corrected), corrected]) if corrected.shape[1] == 1 else corrected
 
 
@@ -81,24 +82,16 @@ def _smoothed_targets(class_index: NDArray[np.integer], weights: Floats, classes
 
 
 def _fit_slope(x: Floats, targets: Floats, weights: Floats) -> float:
-    """Minimise the convex ``−Σ_i w_i Σ_c t_ic log softmax(a x_i)_c`` over a in :data:`SLOPE_RANGE`.
+    """Minimise the convex ``−Σ_i w_i Σ_c t_ic log softmax(a x_i)_c`` over a in :data:`SLOPE_RANGE`."""
+    wanted = weights @ (targets * x).sum(axis=1)
 
-    Newton steps on the derivative, kept inside a bracket that shrinks with its sign.
-    """
+    def derivative(slope: float) -> float:
+        return float(weights @ (softmax(slope * x, axis=1) * x).sum(axis=1) - wanted)
+
     low, high = SLOPE_RANGE
-    slope = 1.0
-    for _ in range(200):
-        p = np.exp(log_softmax(slope * x, axis=1))
-        mean = (p * x).sum(axis=1)
-        derivative = weights @ (mean - (targets * x).sum(axis=1))
-        curvature = weights @ ((p * x**2).sum(axis=1) - mean**2)
-        low, high = (low, slope) if derivative > 0 else (slope, high)
-        step = slope - derivative / curvature if curvature > 0 else np.inf
-        following = step if low < step < high else np.sqrt(low * high)
-        if abs(following - slope) <= 1e-12 * slope:
-            break
-        slope = float(following)
-    return slope
+    if derivative(low) >= 0:
+        return low
+    return high if derivative(high) <= 0 else float(brentq(derivative, low, high, rtol=1e-14))
 
 
 def label_folds(class_index: NDArray[np.integer], n_folds: int, seed: int | None = 0) -> NDArray[np.int64]:

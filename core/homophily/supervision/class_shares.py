@@ -32,7 +32,7 @@ def check_prior(prior: ArrayLike, classes: int, owner: str = "class_offsets") ->
 def class_offsets(scores: Floats, prior: ArrayLike) -> Floats:
     """Offsets b with which the decision gives each class its share ``prior`` of the points.
 
-    Two classes: as closely as whole points and equal scores allow; more: to within a few points, where no scores are
+    For two classes as closely as integers and equal scores allow; for more to within a few points, unless scores are
     equal. Returns n numbers: one for two classes (minus the threshold), C with mean 0 for more.
     """
     if scores.shape[1] == 1:
@@ -45,15 +45,15 @@ def class_offsets(scores: Floats, prior: ArrayLike) -> Floats:
         return np.asarray(np.log(shares) - np.log(shares).mean())
     for temperature in spread * 0.1 ** np.arange(0, 3.5, 0.5):
         offsets = _smooth_match(scores, shares, offsets, temperature)
-    offsets = _exact_match(scores, _whole_counts(shares, len(scores)), offsets)
+    offsets = _exact_match(scores, _integer_counts(shares, len(scores)), offsets)
     return np.asarray(offsets - offsets.mean())
 
 
 def likely_offsets(scores: Floats, counts: Floats) -> Floats:
-    """Offsets that weigh two hints against each other: the labels' class shares, and where few scores lie.
+    """Offsets that weigh the labels' class shares against cutting where few scores lie.
 
-    The shares of few labels are a rough guide: forcing them on well-parted scores cuts through a class, ignoring them
-    on flat scores leaves a small class empty. On the way from no offsets to those that meet the labels' shares, this
+    The shares of few labels are a rough guide: forcing them on well-separated scores cuts through a class, ignoring
+    them on flat scores leaves a small class empty. Between no offsets and those that meet the labels' shares, this
     takes the ones with the largest (likelihood of the label ``counts`` under the decided shares)^(1/(C − 1)) / (density
     of scores at the decision's boundary)², if that is more than e times its value without offsets. The root makes up
     for the C − 1 free shares, which fit the counts' noise; square and e were chosen on six data sets with 50 labels.
@@ -101,8 +101,8 @@ def _threshold(values: Floats, below: int) -> float:
     return float(ordered[cut - 1] + (ordered[cut] - ordered[cut - 1]) / 2)
 
 
-def _whole_counts(shares: Floats, points: int) -> NDArray[np.int64]:
-    """Whole numbers nearest to ``shares · points`` with the right sum (largest remainders)."""
+def _integer_counts(shares: Floats, points: int) -> NDArray[np.int64]:
+    """Integers nearest to ``shares · points`` with the right sum (largest remainders)."""
     counts = np.floor(shares * points).astype(np.int64)
     order = np.argsort(counts - shares * points, kind="stable")
     counts[order[: points - counts.sum()]] += 1

@@ -1,13 +1,13 @@
 """From a user's labels to targets and confidences, and from scores back to classes.
 
-Binary problems have one score column (class 1 is +1), others one column a class with one-hot targets. Offsets that are
-added to the scores before the decision live in ``class_shares``, probabilities in ``calibration``.
+Two classes have one score column (class 1 is +1), more have one column per class with one-hot targets. The offsets that
+are added to scores before the decision are in ``class_shares``, probabilities in ``calibration``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,12 @@ from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.multiclass import check_classification_targets
 
 from homophily.exceptions import ParameterError
+from homophily.state import FLOATS, State, StateReader
 
 Floats = NDArray[np.float64]
+
+#: The types of classes that can be stored.
+_CLASS_DTYPES = ("bool", "str", *FLOATS, *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,54 @@ class Labels:
     #: Confidence given to each class, with shape (C,).
     counts: Floats
 
+    def to_arrays(self) -> State:
+        """The labels as arrays of the labelled points only, and the classes."""
+        points = np.flatnonzero(self.confidence > 0)
+        arrays = {
+            "label_points": points,
+            "label_targets": self.targets[points],
+            "label_confidence": self.confidence[points],
+            "label_classes": self.class_index[points].astype(np.int64),
+            "label_counts": self.counts,
+        }
+        name = "str" if self.classes.dtype.kind == "U" else self.classes.dtype.name
+        if name not in _CLASS_DTYPES:
+            raise ValueError(f"The classes of a state must be bool, int, float or str. Got {name} instead.")
+        return State(arrays, {"classes": {"dtype": name, "values": self.classes.tolist()}})
+
+    @classmethod
+    def from_arrays(cls, stored: StateReader, size: int) -> Self:
+        """The labels among ``size`` points whose :meth:`to_arrays` is stored."""
+        classes = _stored_classes(stored.section("classes"))
+        n = 1 if len(classes) == 2 else len(classes)
+        counts = stored.copy("label_counts", (len(classes),))
+        points = stored.positions("label_points", (None,), size, ("int64",))
+        if not (np.diff(points) > 0).all():
+            raise ValueError("The array 'label_points' of a classifier's state must be in ascending order.")
+        targets, confidence, index = np.zeros((size, n)), np.zeros(size), np.full(size, -1, dtype=np.intp)
+        targets[points] = stored.array("label_targets", (*points.shape, n))
+        confidence[points] = stored.array("label_confidence", points.shape)
+        index[points] = stored.positions("label_classes", points.shape, len(classes), ("int64",))
+        return cls(classes, targets, confidence, index, counts)
+
+
+def _stored_classes(stored: StateReader) -> NDArray[Any]:
+    values, dtype = stored.value("values", list), stored.choice("dtype", *_CLASS_DTYPES)
+    try:
+        classes = np.array(values, dtype=dtype)
+        fits = classes.ndim == 1 and classes.size > 1 and classes.tolist() == values
+        fits = fits and bool((classes[:-1] < classes[1:]).all())
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"The 'classes' of a classifier's state must be two or more {dtype} in order. Got {values} instead."
+        )
+    return classes
+
 
 def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Labels:
-    """Read labels: one class a point, or a row of class shares a point.
+    """Read labels: one class per point, or a row of class shares per point.
 
     ``y`` with one dimension: −1, NaN, None and "" mean unlabelled; the string "-1" is a class. With two dimensions
     (u × C): each row is the point's distribution over classes 0 … C − 1, rows are normalised, and a row of zeros means
@@ -51,13 +100,16 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     confidence = shares.any(axis=1) * _read_weights(sample_weight, len(shares))
     labelled = confidence > 0
     if not labelled.any():
-        raise ValueError(
-            "No labelled point: y must hold at least one label of each of two classes, with a sample_weight above zero."
+        raise ParameterError(
+            "No labelled point: y must hold a label of each of two classes, with a sample_weight above zero.",
+            "y",
         )
     counts = confidence @ shares
     seen = counts > 0
     if seen.sum() < 2:
-        raise ValueError("The number of classes has to be greater than one; got 1 class among the labelled points.")
+        raise ParameterError(
+            "The number of classes has to be greater than one; got 1 class among the labelled points.", "y"
+        )
     if values.ndim == 1 or values.shape[1] == 1:
         classes, shares, counts = classes[seen], shares[:, seen], counts[seen]
     shares = np.where(labelled[:, None], shares, 0.0)
@@ -94,8 +146,11 @@ def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
         # None and −1 beside strings made this an object array; what is left has a type of its own.
         known = np.array(known.tolist())
     if known.dtype.kind == "f" and np.isinf(known).any():
-        raise ValueError("Input y contains infinity.")
-    check_classification_targets(known)
+        raise ParameterError("Input y contains infinity.", "y")
+    try:
+        check_classification_targets(known)
+    except ValueError as error:
+        raise ParameterError(str(error), "y") from None
     classes, index = np.unique(known, return_inverse=True)
     shares = np.zeros((len(y), len(classes)))
     shares[np.flatnonzero(labelled), index] = 1.0
@@ -127,12 +182,16 @@ def _read_weights(sample_weight: ArrayLike | None, points: int) -> Floats:
     if sample_weight is None:
         return np.ones(points)
     weight = np.asarray(sample_weight, dtype=np.float64)
+    # The words that scikit-learn's checks expect.
+    problem = None
     if weight.shape != (points,):
-        raise ValueError(f"sample_weight.shape == {weight.shape}, expected {(points,)}!")
-    if not np.isfinite(weight).all():
-        raise ValueError("Input sample_weight contains NaN or infinity.")
-    if (weight < 0).any():
-        raise ValueError("Negative values in data passed to `sample_weight`.")
+        problem = f"sample_weight.shape == {weight.shape}, expected {(points,)}!"
+    elif not np.isfinite(weight).all():
+        problem = "Input sample_weight contains NaN or infinity."
+    elif (weight < 0).any():
+        problem = "Negative values in data passed to `sample_weight`."
+    if problem is not None:
+        raise ParameterError(problem, "sample_weight")
     return weight
 
 

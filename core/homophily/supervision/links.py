@@ -1,6 +1,6 @@
 """Must-link and cannot-link pairs: reading them, drawing them from labels, and what follows from them.
 
-How links enter an energy, and how well a map obeys them, is told elsewhere.
+The energies that links enter are in :mod:`homophily.solve.map_energy`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from homophily.supervision.labels import _read_classes, class_array
 
 
 class LinkGroups(NamedTuple):
-    """What follows from links, without listing its pairs: all of a group together, some groups apart."""
+    """What follows from links, without a list of pairs: groups of points, and which groups are apart."""
 
     #: (u,) the group of each point; most are alone in theirs.
     groups: NDArray[np.int64]
@@ -35,26 +35,25 @@ def check_links(
     cannot_link: Any,
     points: int,
     *,
-    beside: Links | None = None,
+    more: Links | None = None,
     two_classes: bool = False,
     owner: str = "fit",
     stacklevel: int = 4,
 ) -> Links:
     """Links as a user gave them: None, or pairs of positions among the ``points``, in any order.
 
-    Links that contradict each other, those ``beside`` them included, are kept, with a
-    :class:`~homophily.exceptions.ContradictingLinksWarning` that shows an example: people make mistakes, and an energy
-    weighs links rather than trusting them. With ``two_classes`` it is also told if they would need a third class. What
-    would *follow* from such links is another matter, see :func:`close_links`. ``stacklevel`` is that of whoever called
-    the ``fit`` that asked, past scikit-learn's wrapper.
+    ``more`` links are added to them. Links that contradict each other are kept, because an energy weighs links rather
+    than trusting them; a :class:`~homophily.exceptions.ContradictingLinksWarning` shows an example. With
+    ``two_classes`` it also warns of links that need a third class. Nothing is concluded from contradicting links, see
+    :func:`close_links`. ``stacklevel`` is that of the caller of ``fit``, past scikit-learn's wrapper.
 
     >>> check_links([(3, 1), (1, 3)], None, points=5).must.tolist()
     [[1, 3]]
     """
     links = Links(_read("must_link", must_link, points, owner), _read("cannot_link", cannot_link, points, owner))
-    if beside is not None:
+    if more is not None:
         links = Links(
-            _tidy(np.vstack([links.must, beside.must]), points), _tidy(np.vstack([links.cannot, beside.cannot]), points)
+            _tidy(np.vstack([links.must, more.must]), points), _tidy(np.vstack([links.cannot, more.cannot]), points)
         )
     contradiction = find_contradiction(links, points)
     if contradiction is None and two_classes:
@@ -135,6 +134,13 @@ def _class_positions(y: ArrayLike) -> NDArray[np.int64]:
     return np.where(shares.any(axis=1), shares.argmax(axis=1) if shares.shape[1] else -1, -1).astype(np.int64)
 
 
+def pair_matrix(pairs: Pairs, values: NDArray[np.float64], points: int) -> csr_array:
+    """Symmetric matrix with a value at (i, j) and (j, i) of each pair."""
+    i, j = pairs.T
+    both = np.concatenate([i, j]), np.concatenate([j, i])
+    return csr_array(coo_array((np.tile(values, 2), both), shape=(points, points)))
+
+
 def draw_links(y: ArrayLike, n_must: int, n_cannot: int, random_state: Any = None) -> Links:
     """Different pairs of labelled points at random: ``n_must`` of one class and ``n_cannot`` of two.
 
@@ -184,7 +190,7 @@ def close_links(
 
     With ``two_classes`` also: apart with apart is together. Their number can grow as the square of the number given
     (from the labels of s points follow s²/2), so at most ``max_pairs`` of each kind are returned: all that were given,
-    and of the others as many as there is room for, drawn at random. :func:`find_groups` tells the same without a list.
+    and of the others as many as there is room for, drawn at random. :func:`find_groups` needs no list of pairs.
     Raises :class:`~homophily.exceptions.ContradictingLinksError` with an example if links contradict each other.
 
     >>> links = close_links(Links(np.array([[0, 1], [1, 2]]), np.array([[2, 3]])), points=5)
@@ -266,7 +272,7 @@ def find_contradiction(links: Links, points: int, *, two_classes: bool = False) 
 
 
 def _link_graph(links: Links, points: int, two_classes: bool) -> csr_array:
-    """Must-links as edges. For two classes each point is there twice, once a side, and cannot-links change sides."""
+    """Must-links as edges. For two classes each point appears once per side, and cannot-links change sides."""
     pairs, size = links.must, points
     if two_classes:
         side = np.array([0, points])

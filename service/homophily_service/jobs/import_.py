@@ -228,10 +228,11 @@ def _described(
 
 def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None:
     """Note the parameters of a classifier that another program has fitted."""
-    given = classifier.get_params(deep=False)
+    given = dict(classifier.resolved_params_)
     given["method"] = next(name for name, kind in CLASSIFIERS.items() if type(classifier) is kind)
     _describe(parameters.SOLVER, model.solver_parameters, given)
-    _describe(parameters.GRAPH, model.graph_parameters, classifier.graph_.resolved_params_)
+    graph = {row.name: given[f"graph__{row.name}"] for row in parameters.GRAPH}
+    _describe(parameters.GRAPH, model.graph_parameters, graph)
 
 
 def _describe(group: parameters.Group, message: Message, given: Mapping[str, Any]) -> None:

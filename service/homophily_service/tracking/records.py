@@ -281,14 +281,8 @@ def _complete_solver(
         return {name: value for name, value in complete.items() if name not in _NOT_ASKED}
     method, given = solver_parameters(message, "solver")
     estimator: Any = {"irr": IRRClassifier, "err": ERRClassifier}[method](**given)
-    found: dict[str, Any] = {"method": method}
-    found |= {name: value for name, value in estimator.get_params(deep=False).items() if name not in _NOT_ASKED}
-    # What None stands for is the estimator's to say.
-    found["power"] = estimator._power
-    if isinstance(estimator, ERRClassifier):
-        alone = n_classes == 2 or estimator.multiclass == "one-vs-rest"
-        found |= {"repulsion": estimator._repulsion, "sigma_f": estimator._sigma_f(1 if alone else n_classes)}
-    return found
+    resolved = estimator.resolve_params(n_classes)
+    return {"method": method} | {name: value for name, value in resolved.items() if name not in _NOT_ASKED}
 
 
 def _given(message: Any, field: str) -> dict[str, Any]:
