@@ -12,6 +12,7 @@ from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.choose import ENGINE_NAMES, choose_engine, make_engine, make_parts
 from homophily.relationship.dense import DenseEngine
+from homophily.relationship.functions import CAUCHY, RELATIONSHIPS
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine
 from homophily.relationship.tiles import TileEngine
@@ -197,8 +198,8 @@ def test_auto_checks_the_low_rank_that_it_proposes(monkeypatch):
 
 def test_auto_takes_tiles_for_a_heavy_tail():
     F = values(6_000, 2)
-    assert choose_engine(F, 1.0, "cauchy") == "tiles"
-    assert choose_engine(values(10, 1), 1.0, "cauchy") == "tiles"
+    assert choose_engine(F, 1.0, CAUCHY) == "tiles"
+    assert choose_engine(values(10, 1), 1.0, CAUCHY) == "tiles"
 
 
 @pytest.mark.parametrize("name", ["chebyshev", "cells", "nufft", "nystrom"])
@@ -209,14 +210,15 @@ def test_engines_of_gaussians_refuse_another_function(name):
 
 @pytest.mark.parametrize("name", ["auto", "dense", "tiles"])
 @pytest.mark.parametrize("columns", [1, 2, 4])
-def test_a_heavy_tail_is_the_triple_sum_and_its_slope(name, columns):
+@pytest.mark.parametrize("function", RELATIONSHIPS)
+def test_every_function_is_the_triple_sum_and_its_slope(name, columns, function):
     G, F = laplacian(knn_weights(12)), values(12, columns)
 
     def energy(moved):
-        return relationship_energy(moved, G, sigma_f=0.7, engine=name, relationship="cauchy")[0]
+        return relationship_energy(moved, G, sigma_f=0.7, engine=name, relationship=function)[0]
 
-    assert relative_error(energy(F), oracle.relationship_energy(G, F, 0.7, "cauchy")) <= 1e-12
-    gradient = relationship_energy(F, G, sigma_f=0.7, engine=name, relationship="cauchy")[1]
+    assert relative_error(energy(F), oracle.relationship_energy(G, F, 0.7, function)) <= 1e-12
+    gradient = relationship_energy(F, G, sigma_f=0.7, engine=name, relationship=function)[1]
     assert relative_error(gradient, oracle.central_differences(energy, F, step=1e-3)) <= 1e-6
 
 

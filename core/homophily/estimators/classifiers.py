@@ -325,7 +325,7 @@ class ERRClassifier(GraphClassifier):
             lambda1,
             relationships,
             weight,
-            np.ascontiguousarray(F),
+            start=np.ascontiguousarray(F),
             curvature=lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2) if self.preconditioned else None,
             warm=warm,
             max_iter=self.max_iter,

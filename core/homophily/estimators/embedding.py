@@ -25,7 +25,7 @@ from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.parameters import CheckedEstimator
 from homophily.relationship.choose import ENGINE_NAMES, EngineName
-from homophily.relationship.functions import RELATIONSHIPS, Relationship
+from homophily.relationship.functions import RELATIONSHIPS
 from homophily.relationship.masked import SparseEngine
 from homophily.solve.map_energy import violated_links
 from homophily.solve.map_points import Surroundings, place_points
@@ -164,7 +164,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         sigma_f: float | Sequence[float] = WIDTHS,
         repulsion: float = 0.65,
         link_penalty: LinkPenalty | None = None,
-        relationship: Relationship = "gaussian",
+        relationship: str = "gaussian",
         relationship_neighbors: int | None = None,
         max_iter: int = 60,
         tol: float = 1e-2,
@@ -244,7 +244,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             state = self._descend(self._backend(), graph, start, widths)
         self.graph_, self.sigma_f_ = graph, widths[-1]
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
-        violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
+        violated = violated_links(state.x, self.links_, self.sigma_f_, RELATIONSHIPS[self.relationship])
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
         # What is made when first asked for: the surroundings that new points are placed in.
         self._lazy: dict[str, Any] = {}
@@ -261,7 +261,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         if "surroundings" not in self._lazy:
             laplacian = self.graph_.laplacian(normalized=self.normalized)
             G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
-            self._lazy["surroundings"] = Surroundings.of(self.embedding_, G, self.sigma_f_, self.relationship)
+            self._lazy["surroundings"] = Surroundings.of(
+                self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship]
+            )
         blocks = [self._place(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
         return np.concatenate(blocks)
 
@@ -376,7 +378,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             how: dict[str, Any] = {
                 "engine": self.engine,
                 "diagonal": diagonal,
-                "relationship": self.relationship,
+                "relationship": RELATIONSHIPS[self.relationship],
                 "tolerance": 1e-6,
             }
             relationships: Any
@@ -393,7 +395,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
                 self.tol,
                 self._show(before),
                 link_loss=self._penalty.loss,
-                relationship=self.relationship,
+                relationship=RELATIONSHIPS[self.relationship],
             )
             state = _after(before, found)
             F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
@@ -405,7 +407,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             graph.degrees if self.normalized else None,
             mask,
             sigma_f,
-            relationship=self.relationship,
+            relationship=RELATIONSHIPS[self.relationship],
             repulsion=self.repulsion,
             n_jobs=self.n_jobs,
         )

@@ -15,7 +15,7 @@ from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.parameters import check_parameters
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
-from homophily.relationship.functions import RELATIONSHIPS, Relationship
+from homophily.relationship.functions import RELATIONSHIPS
 
 _CONSTRAINTS: dict[str, list[Any]] = {
     "sigma_f": [Interval(Real, 0, None, closed="neither")],
@@ -33,7 +33,7 @@ def relationship_energy(
     *,
     sigma_f: float,
     engine: EngineName = "auto",
-    relationship: Relationship = "gaussian",
+    relationship: str = "gaussian",
     tolerance: float = 1e-9,
     backend: BackendName = "numpy",
     n_jobs: int | None = None,
@@ -60,6 +60,7 @@ def relationship_energy(
     how: dict[str, Any] = {"engine": engine, "relationship": relationship, "tolerance": tolerance}
     given = {"sigma_f": sigma_f, **how, "backend": backend, "n_jobs": n_jobs}
     check_parameters(given, _CONSTRAINTS, "relationship_energy")
+    how["relationship"] = RELATIONSHIPS[relationship]
     values = np.asarray(F)
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
         raise ParameterError(

@@ -14,7 +14,7 @@ from homophily.exceptions import ApproximationWarning
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
-from homophily.relationship.functions import Relationship
+from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine, choose_landmarks
 from homophily.relationship.tiles import TileEngine
@@ -48,13 +48,13 @@ class PartsEngine(Protocol):
         """Energy and gradient of G's off-diagonal entries (−A), then those of its diagonal (Z)."""
 
 
-def choose_engine(F: NDArray[np.float64], sigma_f: float, relationship: Relationship = "gaussian") -> EngineName:
+def choose_engine(F: NDArray[np.float64], sigma_f: float, relationship: Relationship = GAUSSIAN) -> EngineName:
     """The engine expected to be fastest for F's dimensions and size; "nystrom" is a proposal to be checked.
 
     All but "nystrom" are exact or keep to the tolerance, wherever F moves.
     """
     points, dimensions = F.shape
-    if relationship != "gaussian":
+    if not relationship.has_gauss_sums:
         return "tiles"
     if dimensions == 1:
         return "chebyshev" if ChebyshevEngine.copes_with(float(np.ptp(F)), sigma_f) else "cells"
@@ -75,7 +75,7 @@ def make_engine(
     diagonal: NDArray[np.float64] | None = None,
     powered: Callable[[], csr_array] | None = None,
     targets: NDArray[np.float64] | None = None,
-    relationship: Relationship = "gaussian",
+    relationship: Relationship = GAUSSIAN,
     tolerance: float = 1e-9,
     n_jobs: int | None = None,
 ) -> tuple[EngineName, Engine]:
@@ -86,11 +86,8 @@ def make_engine(
     only if its error at F is small. See :func:`make_parts` for the diagonal apart.
     """
     name = choose_engine(F, sigma_f, relationship) if engine == "auto" else engine
-    if relationship != "gaussian" and name not in ("dense", "tiles"):
-        raise ValueError(
-            f"The {name!r} engine works on Gaussian relationships only. Use engine='tiles' with "
-            f"relationship={relationship!r}."
-        )
+    if name not in ("dense", "tiles"):
+        check_gauss_sums(name, relationship)
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
         low_rank = NystromEngine(laplacian, sigma_f, landmarks=landmarks, power=power, diagonal=diagonal, n_jobs=n_jobs)
@@ -120,7 +117,7 @@ def make_parts(
     sigma_f: float,
     *,
     engine: EngineName = "auto",
-    relationship: Relationship = "gaussian",
+    relationship: Relationship = GAUSSIAN,
     tolerance: float = 1e-9,
     n_jobs: int | None = None,
 ) -> tuple[EngineName, PartsEngine]:
@@ -151,6 +148,15 @@ def warn_of_error(error: float | None, stacklevel: int) -> None:
             "which is as fast, and engine='tiles', whose time grows as the square of the points.",
             ApproximationWarning,
             stacklevel=stacklevel,
+        )
+
+
+def check_gauss_sums(engine: EngineName, relationship: Relationship) -> None:
+    """Refuse an engine of Gauss sums for a relationship function that has none."""
+    if not relationship.has_gauss_sums:
+        raise ValueError(
+            f"The {engine!r} engine works on Gaussian relationships only. Use engine='tiles' with "
+            f"relationship={relationship.name!r}."
         )
 
 

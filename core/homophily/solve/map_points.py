@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 
 from homophily.relationship.edges import UpperEdges
-from homophily.relationship.functions import Relationship, relate, slope
+from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 
 Floats = NDArray[np.float64]
 
@@ -42,14 +42,15 @@ class Surroundings(NamedTuple):
     weights: Floats
     """G_jk φ_jk of each middle, both directions counted."""
     sigma_f: float
+    relationship: Relationship = GAUSSIAN
     matrix: csr_array | None = None
-    """G, where relationships are not Gaussian; there are no middles then."""
+    """G, where relationships have no Gauss sums; there are no middles then."""
 
     @classmethod
-    def of(cls, F: Floats, G: csr_array, sigma_f: float, relationship: Relationship = "gaussian") -> Surroundings:
+    def of(cls, F: Floats, G: csr_array, sigma_f: float, relationship: Relationship = GAUSSIAN) -> Surroundings:
         """Read the edges of G, which are sources of ĝ."""
-        if relationship != "gaussian":
-            return cls(F, cKDTree(F), cKDTree(F[:0]), np.empty(0), sigma_f, G)
+        if not relationship.has_gauss_sums:
+            return cls(F, cKDTree(F), cKDTree(F[:0]), np.empty(0), sigma_f, relationship, G)
         edges = UpperEdges.of(G)
         ends, others = F[edges.rows], F[edges.cols]
         related = np.exp(-np.sum((ends - others) ** 2, axis=1) / (2 * sigma_f**2))
@@ -88,7 +89,7 @@ def place_points(
             related = NO_NUMBERS
             votes = weights @ np.exp(-_squares(F[ends], F[ends]) / sigma_f**2)
         else:
-            related = weights @ (1.0 / (1.0 + _squares(F[ends], F) / sigma_f**2))
+            related = weights @ surroundings.relationship.value(np, _squares(F[ends], F) / sigma_f**2)
             votes = related[ends]
         start = F[ends[votes.argmax()]].copy()
         around: tuple[Any, ...] = (*surroundings.near(start), F[ends], weights, *matrix, related)

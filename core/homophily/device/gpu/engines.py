@@ -19,8 +19,8 @@ from scipy.sparse import csr_array
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
-from homophily.relationship.choose import LOW_RANK_ERROR, EngineName
-from homophily.relationship.functions import Relationship
+from homophily.relationship.choose import LOW_RANK_ERROR, EngineName, check_gauss_sums
+from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.relationship.nystrom import SHIFT, choose_landmarks
 
 Floats = NDArray[np.float64]
@@ -58,7 +58,7 @@ def make_device_engine(
     diagonal: Floats | None = None,
     powered: Callable[[], csr_array] | None = None,
     targets: Floats | None = None,
-    relationship: Relationship = "gaussian",
+    relationship: Relationship = GAUSSIAN,
     tolerance: float = 1e-9,
 ) -> tuple[EngineName, DeviceEngine]:
     """What :func:`homophily.relationship.choose.make_engine` does; ``matrix`` is the Laplacian, on the device already.
@@ -66,17 +66,14 @@ def make_device_engine(
     On a GPU, "chebyshev", "cells" and "nufft" are one engine, called "cells": Fourier modes or near pairs.
     """
     u, n = F.shape
-    gaussian = relationship == "gaussian"
     name = engine
     if engine == "auto":
-        name = "tiles" if not gaussian or (n > 3 and u <= TILES_BEAT_NYSTROM) else "cells" if n <= 3 else "nystrom"
+        small = n > 3 and u <= TILES_BEAT_NYSTROM
+        name = "tiles" if small or not relationship.has_gauss_sums else "cells" if n <= 3 else "nystrom"
     if name == "dense":
         raise ValueError("The 'dense' engine is there to check others, on the CPU. Use engine='tiles' on a GPU.")
-    if not gaussian and name != "tiles":
-        raise ValueError(
-            f"The {name!r} engine works on Gaussian relationships only. Use engine='tiles' with "
-            f"relationship={relationship!r}."
-        )
+    if name != "tiles":
+        check_gauss_sums(name, relationship)
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
         # Tiles are exact and fit any memory: they do where there is no room for the low-rank form.
@@ -109,13 +106,13 @@ def evaluate_once(
     return name, float(energy[0]), gradient, error
 
 
-def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, *, cauchy: bool = False) -> Any:
+def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, relationship: Relationship = GAUSSIAN) -> Any:
     """K(F, Z) (u, m) for F (u, n) and Z (m, n)."""
     rows, n = F.shape
     width = Z.shape[0]
     tile = backend.xp.empty((rows, width))
     positions = backend.xp.ascontiguousarray(Z.T)
-    arguments = rows, width, n, int(cauchy), sigma_f**-2, F, positions, tile
+    arguments = rows, width, n, relationship.id, sigma_f**-2, F, positions, tile
     backend.kernels.launch("relate_tile", rows * width, *arguments)
     return tile
 
@@ -136,12 +133,12 @@ class TileEngine:
         *,
         power: int = 1,
         diagonal: Floats | None = None,
-        relationship: Relationship = "gaussian",
+        relationship: Relationship = GAUSSIAN,
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
         rows = matrix.shape[0]
         self.diagonal = _on_device(matrix, diagonal)
-        self.cauchy = relationship == "cauchy"
+        self.relationship = relationship
         # A tile, its product and the product before that.
         fitting = self.backend.planned_memory() // (3 * 8 * rows)
         self.width = int(min(MOST_COLUMNS, max(FEWEST_COLUMNS, fitting // FEWEST_COLUMNS * FEWEST_COLUMNS)))
@@ -163,12 +160,12 @@ class TileEngine:
         for start in range(0, rows, width):
             block = slice(start, min(start + width, rows))
             Z = F[block]
-            tile = relate(self.backend, F, Z, self.sigma_f, cauchy=self.cauchy)
+            tile = relate(self.backend, F, Z, self.sigma_f, self.relationship)
             product = self.matrix.power(self.power - 1, tile)
             product = self.matrix.product_plus(product, 1.0, self.diagonal, tile)
             energy = energy + dot(self.backend, product, tile)
             # dE/dr² at (j, c), times the 2 of dr²/df = 2(f_j − f_c) and the 2 of both places of K.
-            shape = rows, Z.shape[0], int(self.cauchy), 4.0 * self.sigma_f**-2
+            shape = rows, Z.shape[0], self.relationship.id, 4.0 * self.sigma_f**-2
             self.backend.kernels.launch("tile_slopes", rows * Z.shape[0], *shape, tile, product)
             gradient += product.sum(axis=1)[:, None] * F - xp.matmul(product, Z)
             gradient[block] += product.sum(axis=0)[:, None] * Z - xp.matmul(product.T, F)

@@ -35,3 +35,18 @@ __device__ __forceinline__ real block_sum(real value, real* scratch) {
     }
     return scratch[0];
 }
+
+// The relationship functions of homophily.relationship.functions: id, k(x), and dk/dx in terms of k.
+#define RELATIONSHIPS(ADD)      \
+    ADD(0, exp(-x), -k)         \
+    ADD(1, 1 / (1 + x), -k * k)
+
+#define VALUE(id, value, slope) case id: return value;
+__device__ __forceinline__ real relate(int function, real x) {
+    switch (function) { RELATIONSHIPS(VALUE) default: return 0; }
+}
+
+#define SLOPE(id, value, slope) case id: return slope;
+__device__ __forceinline__ real relate_slope(int function, real k) {
+    switch (function) { RELATIONSHIPS(SLOPE) default: return 0; }
+}
