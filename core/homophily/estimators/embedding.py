@@ -264,33 +264,14 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             self._lazy["surroundings"] = Surroundings.of(
                 self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship]
             )
-        blocks = [self._place(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+        how: dict[str, Any] = {
+            name: getattr(self, name) for name in ("normalized", "repulsion", "data_weight", "lambda2")
+        }
+        blocks = [
+            place_points(X[start : start + BLOCK], self.graph_, self._lazy["surroundings"], self.target_, **how)
+            for start in range(0, X.shape[0], BLOCK)
+        ]
         return np.concatenate(blocks)
-
-    def _place(self, X: Any) -> Floats:
-        indices, distances, weights = self.graph_.attach_validated(X)
-        degree = weights.sum(axis=1, keepdims=True)
-        degree[degree == 0.0] = 1.0
-        if self.normalized:
-            stored = self.graph_.degrees[indices]
-            shares = weights / np.sqrt(degree) / np.sqrt(np.where(stored > 0.0, stored, 1.0))
-            own = 1.0 - (1.0 - self.repulsion) * (1.0 - shares.sum(axis=1))
-            smooth = shares
-        else:
-            shares, own, smooth = weights, degree[:, 0], weights / degree
-        values = place_points(
-            self._lazy["surroundings"],
-            np.einsum("mk,mkn->mn", smooth, self.target_[indices]),
-            shares,
-            indices,
-            own,
-            self.data_weight,
-            self.lambda2,
-        )
-        if distances.shape[1]:
-            copies = np.flatnonzero(distances[:, 0] == 0.0)
-            values[copies] = self.embedding_[indices[copies, 0]]
-        return values
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""

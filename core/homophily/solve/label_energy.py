@@ -33,6 +33,7 @@ class LabelEnergy:
         lambda1: float,
         relationships: Engine,
         relationship_weight: float,
+        *,
         n_jobs: int | None = None,
     ) -> None:
         self.laplacian, self.power = laplacian, power

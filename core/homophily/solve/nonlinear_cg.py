@@ -17,7 +17,7 @@ from homophily.solve.line_search import Array, Point, line_search
 Objective = Callable[[Array], tuple[float, Array]]
 """F -> (energy, gradient); an infinite energy marks an F that is out of bounds."""
 
-#: Nocedal and Wright take 0.1 for conjugate gradients; 0.3 saves trials at no more steps (benchmarks: optimizer).
+#: Between what Nocedal and Wright take for conjugate gradients (0.1) and for quasi-Newton steps (0.9).
 CURVATURE = 0.3
 
 
