@@ -10,7 +10,7 @@ from homophily import ApproximationWarning, relationship_energy
 from homophily.relationship import choose
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
-from homophily.relationship.choose import ENGINE_NAMES, choose_engine, make_engine, make_parts
+from homophily.relationship.choose import ENGINE_NAMES, choose_engine, make_engine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.functions import CAUCHY, RELATIONSHIPS
 from homophily.relationship.nufft import NufftEngine
@@ -231,25 +231,6 @@ def test_a_heavy_tail_still_joins_points_far_apart():
     assert relative_error(gradient, slope) <= 1e-10
     # The Gaussian's gradient has long gone out there.
     assert np.abs(gradient).min(axis=0).max() > 1e-7
-
-
-# What is left of each engine's error: relative to the energy of the part, and to its gradient's largest entry.
-PARTS = {"dense": 1e-12, "tiles": 1e-11, "chebyshev": 1e-9, "cells": 1e-8, "nufft": 1e-8, "nystrom": 5e-2}
-
-
-@pytest.mark.parametrize("columns", [1, 2, 3])
-@pytest.mark.parametrize("name", PARTS)
-def test_parts_are_the_entries_off_and_on_the_diagonal(name, columns):
-    if name == "chebyshev" and columns > 1:
-        pytest.skip("too many columns for this engine")
-    G, F = laplacian(knn_weights(200, isolated=3)), values(200, columns)
-    made, parts = make_parts(G, F, 0.9, engine=name)
-    assert made == name
-    diagonal = csr_array(np.diag(G.diagonal()))
-    for (energy, gradient), part in zip(parts(F), (csr_array(G - diagonal), diagonal), strict=True):
-        reference, slope = DenseEngine(part, 0.9)(F)
-        assert relative_error(energy, reference) <= PARTS[name]
-        assert relative_error(gradient, slope) <= PARTS[name]
 
 
 @pytest.mark.parametrize("name", ["dense", "tiles", "chebyshev", "cells", "nufft"])

@@ -264,11 +264,17 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             self._lazy["surroundings"] = Surroundings.of(
                 self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship]
             )
-        how: dict[str, Any] = {
-            name: getattr(self, name) for name in ("normalized", "repulsion", "data_weight", "lambda2")
-        }
         blocks = [
-            place_points(X[start : start + BLOCK], self.graph_, self._lazy["surroundings"], self.target_, **how)
+            place_points(
+                X[start : start + BLOCK],
+                self.graph_,
+                self._lazy["surroundings"],
+                self.target_,
+                normalized=self.normalized,
+                repulsion=self.repulsion,
+                data_weight=self.data_weight,
+                lambda2=self.lambda2,
+            )
             for start in range(0, X.shape[0], BLOCK)
         ]
         return np.concatenate(blocks)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.relationship.edges import UpperEdges
-from homophily.threads import run_chunks, thread_count
+from homophily.threads import even_rows, run_chunks, thread_count
 
 NODES = 16  # Chebyshev nodes a panel: interpolation error below 1e-16 at a width of σ/2
 SUBPANELS = 16  # sub-panels a panel
@@ -226,8 +226,7 @@ class ChebyshevEngine:
         edges, points = self.edges, values.size
         moments = np.zeros((self.chunks, subpanels, TERMS))
         partial = np.zeros((self.chunks, points))
-        edge_cuts = [edges.rows.size * chunk // self.chunks for chunk in range(self.chunks + 1)]
-        row_cuts = [points * chunk // self.chunks for chunk in range(self.chunks + 1)]
+        edge_cuts, row_cuts = even_rows(edges.rows.size, self.chunks), even_rows(points, self.chunks)
 
         def run(chunk: int) -> None:
             part = slice(edge_cuts[chunk], edge_cuts[chunk + 1])

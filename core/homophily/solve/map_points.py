@@ -90,7 +90,7 @@ def place_points(
     """Places (m, n) of validated new points; ``target`` is the spectral map of the stored ones."""
     F, sigma_f, G, function = surroundings.F, surroundings.sigma_f, surroundings.matrix, surroundings.relationship
     edges = attach(X, graph, normalized=normalized)
-    values = np.einsum("mk,mkn->mn", edges.shares, target[edges.indices])
+    values: Floats = np.einsum("mk,mkn->mn", edges.shares, target[edges.indices])
     # Without normalisation the point's row of D − W is its degree times that of the shares.
     scale = np.ones(len(values)) if normalized else edges.degrees
     own_weight = scale * (1.0 - (1.0 - repulsion) * (1.0 - edges.shares.sum(axis=1)))
