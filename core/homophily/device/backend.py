@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from homophily.device.kernels import Kernels
 from homophily.device.operations import CpuOperations, Operations
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
-from homophily.graph.computing import BackendName, Device, Eigenpairs, NeighborSearch, register_devices
+from homophily.graph.computing import BackendName, Device, Eigenpairs, EigenProblem, NeighborSearch, register_devices
 from homophily.relationship.choose import make_engine
 from homophily.relationship.nystrom import NystromEngine
 
@@ -54,7 +54,7 @@ class NumpyBackend(Device):
     def neighbor_search(self, points: NDArray[np.float32]) -> None:
         """None: the CPU's own indexes are taken."""
 
-    def eigenpairs(self, *_: Any) -> None:
+    def eigenpairs(self, problem: EigenProblem) -> None:
         """None: the CPU's own way is taken."""
 
     def evaluate(
@@ -145,19 +145,12 @@ class CupyBackend(Device):
 
         return DeviceSearch(self, points)
 
-    def eigenpairs(
-        self,
-        matrix: csr_array,
-        X: NDArray[np.float64],
-        n: int,
-        known: csr_array | None,
-        tolerance: float,
-        bound: float,
-    ) -> Eigenpairs:
-        """The smallest eigenvalues, their eigenvectors and the residual, iterated from the block X."""
+    def eigenpairs(self, problem: EigenProblem) -> Eigenpairs:
+        """The smallest eigenvalues, their eigenvectors and the residual."""
         from homophily.device.gpu.spectral import device_eigenpairs
 
-        return device_eigenpairs(self, matrix, X, n, known, tolerance, bound)
+        with self.job():
+            return device_eigenpairs(self, problem)
 
     def evaluate(
         self,

@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 class CellEngine:
-    """``engine(F) -> (tr(KᵀGK), gradient)`` for n ≤ 3, with relative errors of about ``tolerance`` and ten times that."""
+    """``engine(F) -> (tr(KᵀGK), gradient)`` for n ≤ 3, relative errors about ``tolerance`` and ten times that."""
 
     def __init__(self, G: csr_array, sigma_f: float, *, n_jobs: int | None = None, tolerance: float = 1e-9) -> None:
         self.G, self.sigma_f, self.tolerance, self.n_jobs = G, sigma_f, tolerance, n_jobs
@@ -104,7 +104,7 @@ class CellEngine:
         fields = np.zeros((chunks, *shape))
         energies = np.zeros(chunks)
         gradients = np.zeros((chunks, u, 2))
-        ones, points = np.ones(u), np.arange(u, dtype=np.int32)
+        points = np.arange(u, dtype=np.int32)
 
         def find_panels(chunk: int) -> None:
             own = self._part(edges.rows.size, chunk)
@@ -113,7 +113,7 @@ class CellEngine:
 
         # Threads share the work by panels: each panel has a cost of its own, whatever the number of its points.
         def spread_points(chunk: int) -> None:
-            grid.spread_points(places, panels, shares[chunk], ones, blocks, sources[chunk])
+            grid.spread_points(places, points, panels, shares[chunk], blocks, sources[chunk])
 
         def visit_edges(chunk: int) -> None:
             # The diagonal follows with the same formulas, which hold with j = k.
@@ -126,7 +126,7 @@ class CellEngine:
                 )
 
         def read_points(chunk: int) -> None:
-            grid.read_points(places, panels, shares[chunk], blocks, field, gradients[chunk])
+            grid.read_points(places, points, panels, shares[chunk], blocks, field, gradients[chunk])
 
         run_chunks(find_panels, chunks)
         grid.point_panels(places, blocks, panels)

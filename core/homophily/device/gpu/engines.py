@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
-from homophily.relationship.choose import LOW_RANK_ERROR, EngineName, check_gauss_sums
+from homophily.relationship.choose import LOW_RANK_ERROR, EngineName, check_dimensions, check_gauss_sums
 from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.relationship.nystrom import SHIFT, choose_landmarks
 
@@ -84,10 +84,7 @@ def make_device_engine(
         name = "tiles"
     if name == "tiles":
         return name, TileEngine(matrix, sigma_f, power=power, diagonal=diagonal, relationship=relationship)
-    most = 1 if name == "chebyshev" else 3
-    if n > most:
-        raise ValueError(f"The {name!r} engine works on F of at most {most} column{'s' * (most > 1)}. Got {n} instead.")
-
+    check_dimensions(name, F, 1 if name == "chebyshev" else 3)
     G = laplacian if power == 1 or powered is None else powered()
     on_device = DeviceMatrix.of(matrix.backend, G)
     if n == 1:
