@@ -35,7 +35,6 @@ LONGEST_EDGE = 4.0
 FIRST_MOVE = 0.1
 # Far finer than a map shows.
 PRECISION = 1e-6
-EMPTY: tuple[Any, ...] = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
 
 
 class Surroundings(NamedTuple):
@@ -97,22 +96,23 @@ def place_points(
     for x in np.flatnonzero(edges.degrees > 0.0):
         counted = edges.shares[x] > 0.0
         ends, shares = F[edges.indices[x][counted]], scale[x] * edges.shares[x][counted]
-        around, matrix = ends if function.has_gauss_sums else F, EMPTY
+        around = ends if G is None else F
         related = shares @ function.value(np, _squares(ends, around) / sigma_f**2)
         # The neighbour that most other neighbours are near to.
-        votes = related if function.has_gauss_sums else related[edges.indices[x][counted]]
+        votes = related if G is None else related[edges.indices[x][counted]]
         start = ends[votes.argmax()].copy()
-        if G is not None:
-            matrix = G.indptr, G.indices, G.data
+        gauss = surroundings.near(start, own_weight[x])
+        matrix = None if G is None else (G.indptr, G.indices, G.data, related, own_weight[x], function.id)
         descend(
             start,
             values[x],
             (data_weight, lambda2, sigma_f**-2),
-            surroundings.near(start, own_weight[x]),
+            gauss,
             (ends, shares, LONGEST_EDGE**2),
-            related if G is not None else np.empty(0),
-            (*matrix, own_weight[x], function.id),
+            matrix,
             (np.inf, FIRST_MOVE, FARTHEST_MOVE, PRECISION),
+            np.empty((6, F.shape[1])),
+            np.empty(gauss[1].size),
         )
         values[x] = start
     values[edges.copies] = F[edges.twins]

@@ -150,12 +150,12 @@ def _descend(  # type: ignore[no-untyped-def]
     values, linear, shares, indices, own_weight, damping, F, weights, positions, stored, edges, first_step
 ):
     search = first_step, np.inf, np.inf, PRECISION
-    related = np.empty(0)
-    none = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0), 0.0, 0
+    room = np.empty((6, F.shape[1])), np.empty(stored.size)
     ends = np.empty((shares.shape[1], F.shape[1]))
     for i in range(values.shape[0]):
         for e in range(shares.shape[1]):
-            ends[e] = F[indices[i, e]]
+            for d in range(F.shape[1]):
+                ends[e, d] = F[indices[i, e], d]
         own = own_weight[i] * stored + edges / damping[i]
         gauss = positions, own, positions, stored
-        descend(values[i], linear[i], weights, gauss, (ends, shares[i], np.inf), related, none, search)
+        descend(values[i], linear[i], weights, gauss, (ends, shares[i], np.inf), None, search, *room)

@@ -3,7 +3,7 @@
 With a_j the normalised weights of the point's edges to stored points, everything else fixed, and Gauss sums over
 sources z, g(x) = Σ_z b_z exp(−2‖x − z‖²/σ_f²),
 
-    E(f) = α‖f − t‖² + w [ g_own(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) ],    φ(f, f_j) = exp(−‖f − f_j‖²/2σ_f²).
+    E(f) = α(‖f‖² − 2fᵀt) + w [ g_own(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) ],    φ(f, f_j) = exp(−‖f − f_j‖²/2σ_f²).
 
 Relationships k without Gauss sums have the bracket own·‖k‖² − 2 kᵀr + kᵀGk instead, over the relationships of f with
 all stored points, where r = Σ_j a_j k_j are those of its neighbours.
@@ -81,9 +81,9 @@ def _add_gauss_sum(x, scale, positions, coefficients, inverse, buffer, gradient)
 
 
 @njit(cache=True, nogil=True)
-def _add_relationships(f, scale, positions, related, matrix, inverse, gradient):  # type: ignore[no-untyped-def]
+def _add_relationships(f, scale, positions, matrix, inverse, gradient):  # type: ignore[no-untyped-def]
     """Return scale · (own ‖k‖² − 2 kᵀrelated + kᵀGk) for the k of f with all points, and add its gradient."""
-    indptr, indices, data, own, function = matrix
+    indptr, indices, data, related, own, function = matrix
     n, u = positions.shape
     k = np.zeros(u)
     for d in range(n):
@@ -129,33 +129,37 @@ def _gauss_terms(f, scale, gauss, edges, inverse, buffers, gradient):  # type: i
 
 
 @njit(cache=True, nogil=True)
-def _energy(f, target, weights, gauss, edges, related, matrix, buffers, gradient):  # type: ignore[no-untyped-def]
+def _energy(f, target, weights, gauss, edges, matrix, buffers, gradient):  # type: ignore[no-untyped-def]
     pull, scale, inverse = weights
     energy = 0.0
     for d in range(f.size):
-        energy += pull * (f[d] - target[d]) ** 2
+        energy += pull * f[d] * (f[d] - 2.0 * target[d])
         gradient[d] = 2.0 * pull * (f[d] - target[d])
-    if related.size:
-        return energy + _add_relationships(f, scale, gauss[2], related, matrix, inverse, gradient)
-    return energy + _gauss_terms(f, scale, gauss, edges, inverse, buffers, gradient)
+    if matrix is None:
+        return energy + _gauss_terms(f, scale, gauss, edges, inverse, buffers, gradient)
+    return energy + _add_relationships(f, scale, gauss[2], matrix, inverse, gradient)
 
 
 @njit(cache=True, nogil=True)
-def descend(f, target, weights, gauss, edges, related, matrix, search):  # type: ignore[no-untyped-def]
+def descend(f, target, weights, gauss, edges, matrix, search, vectors, buffer):  # type: ignore[no-untyped-def]
     """Move f by gradient steps of Barzilai and Borwein's length that never raise the energy.
 
     ``weights`` is (α, w, σ_f⁻²); ``gauss`` holds positions (n, m) and coefficients of g_own, then of g; ``edges`` is
-    (f_j, a_j, farthest); ``related`` is r, of length 0 where there are Gauss sums, with ``matrix`` (CSR of G, own, id
-    of the relationship). ``search`` is (longest first step, longest first move, reach, precision), where f stays
+    (f_j, a_j, farthest); ``matrix`` is (CSR of G, r, own, id of the relationship), None where there are Gauss sums.
+    ``search`` is (longest first step, longest first move, reach, precision), where f stays
     within the reach of its start and stops when it moves by less than the precision; all three lengths in σ_f.
+    ``vectors`` (6, n) and ``buffer`` (m,), of the size of g_own, are room to work in.
     """
     inverse = weights[2]
     first_step, first_move, reach, precision = search
-    buffers = np.empty(gauss[0].shape[1]), np.empty_like(f), np.empty_like(f)
-    terms = (target, weights, gauss, edges, related, matrix, buffers)
-    start, trial, gradient, following = f.copy(), np.empty_like(f), np.empty_like(f), np.empty_like(f)
+    start, trial, gradient, following = vectors[0], vectors[1], vectors[2], vectors[3]
+    terms = (target, weights, gauss, edges, matrix, (buffer, vectors[4], vectors[5]))
+    start[:] = f
     energy = _energy(f, *terms, gradient)
-    norm = np.sqrt(np.sum(gradient**2))
+    norm = 0.0
+    for d in range(f.size):
+        norm += gradient[d] * gradient[d]
+    norm = np.sqrt(norm)
     if norm == 0.0:
         return
     step = min(first_step, first_move / (np.sqrt(inverse) * norm))
