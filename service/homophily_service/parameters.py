@@ -206,8 +206,6 @@ def solver_parameters(
         parameters["relationship_neighbors"] = _between(message.relationship_neighbors, 1, 100_000, places)
         if parameters.get("power", 1) != 1:
             raise InvalidRequest(f"{field}.power", "must be 1 with relationship_neighbors")
-        if parameters.get("repulsion", 1.0) != 1.0:
-            raise InvalidRequest(f"{field}.repulsion", "must be 1 with relationship_neighbors")
     multiclass = _choice(MULTICLASS, message.multiclass, f"{field}.multiclass")
     if method == "irr":
         for name in ERR_ONLY:

@@ -114,8 +114,8 @@ class ERRClassifier(GraphClassifier):
         (``lambda2 / relationship_neighbors`` in the sparse form).
     sigma_f : σ_f (not squared), the width of the relationship function. None takes 0.65 of the distance between the
         targets of two classes: 1.3 for two classes, 0.92 for more.
-    repulsion : ρ, how much of the push counts. None takes 0.65, and 1 for the sparse form, which has no other. Without
-        ``normalized`` there is no push, and it changes nothing.
+    repulsion : ρ, how much of the push counts. None takes 0.65, and 1 for the sparse form. Without ``normalized`` there
+        is no push, and it changes nothing.
     max_iter, tol : the optimiser stops after so many steps (with a warning), or when the gradient's norm has fallen to
         the share ``tol``. The default stops early on purpose: the first steps sharpen the classes, and what follows
         lowers the energy but is no better for the labels (much worse with the whole ``repulsion``).
@@ -214,8 +214,6 @@ class ERRClassifier(GraphClassifier):
             raise self._wrong(
                 "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
             )
-        if self.relationship_neighbors is not None and self.repulsion not in (None, 1):
-            raise self._wrong("repulsion", "None or 1 when relationship_neighbors is given")
 
     @property
     def resolved_params_(self) -> dict[str, Any]:
@@ -233,13 +231,15 @@ class ERRClassifier(GraphClassifier):
 
     @property
     def _repulsion(self) -> float:
-        if self.relationship_neighbors is not None or not self.normalized:
-            # The sparse form has no other; and rows that sum to 0 do not push.
+        if not self.normalized:
+            # Rows that sum to 0 do not push.
             return 1.0
-        return self.REPULSION if self.repulsion is None else float(self.repulsion)
+        if self.repulsion is None:
+            return self.REPULSION if self.relationship_neighbors is None else 1.0
+        return float(self.repulsion)
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
-        """What the diagonal of L^p loses to the repulsion that does not count."""
+        """Diagonal (ρ − 1)·L^p·1 added to L^p; None with ρ = 1."""
         if self._repulsion == 1.0:
             return None
         return (self._repulsion - 1.0) * row_sums(laplacian, power, self.n_jobs)
@@ -291,7 +291,12 @@ class ERRClassifier(GraphClassifier):
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
             degrees = self.graph_.degrees[problem.rows] if self.normalized else None
             engine = SparseEngine(
-                problem.restricted(self.graph_.W), degrees, problem.restricted(mask), sigma_f, n_jobs=self.n_jobs
+                problem.restricted(self.graph_.W),
+                degrees,
+                problem.restricted(mask),
+                sigma_f,
+                repulsion=self._repulsion,
+                n_jobs=self.n_jobs,
             )
             return "sparse", engine, mask.nnz / mask.shape[0]
         how: dict[str, Any] = {

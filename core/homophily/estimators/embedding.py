@@ -292,7 +292,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         )
 
     def _left_out(self, laplacian: csr_array) -> Floats:
-        """What the diagonal of L loses to the repulsion that does not count."""
+        """Diagonal (ρ − 1)·L·1 added to L."""
         return (self.repulsion - 1.0) * row_sums(laplacian, 1, self.n_jobs)
 
     def _read_links(self, y: Any, must_link: Any, cannot_link: Any, points: int) -> Links:

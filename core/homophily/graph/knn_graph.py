@@ -23,7 +23,7 @@ from homophily.graph.coordinates import Space, SpaceName
 from homophily.graph.neighbors import Distances, Indices, NeighborIndex, available_neighbors, neighbor_index
 from homophily.parameters import CheckedEstimator
 
-# exp(-600) ≈ 1e-261: small enough to mean «hardly linked», large enough to divide by. Without a floor a far neighbour's
+# exp(-600) ≈ 1e-261: small enough to mean "hardly linked", large enough to divide by. Without a floor a far neighbour's
 # weight would underflow to 0 and its edge vanish.
 _LARGEST_EXPONENT = 600.0
 _BLOCK_ENTRIES = 4_000_000

@@ -29,7 +29,7 @@ from homophily.threads import single_threaded_blas
 Floats = NDArray[np.float64]
 
 DENSE_POINTS = 400  # below, LAPACK takes milliseconds
-SPARE_COLUMNS = 8
+SPARE_COLUMNS = 8  # beside those asked for: they carry convergence past multiple eigenvalues
 
 
 def smallest_eigenpairs(
@@ -156,7 +156,7 @@ def _as_graph(graph: KNNGraph | csr_array) -> KNNGraph:
 
 
 def null_vectors(graph: KNNGraph, *, normalized: bool = True) -> csr_array:
-    """Orthonormal vectors (u, c) that span the null space of the Laplacian, one a component, large ones first."""
+    """Orthonormal vectors (u, c) that span the null space of the Laplacian, one per component, large ones first."""
     return _kernel(graph, normalized)[0]
 
 

@@ -25,13 +25,13 @@ from homophily.relationship.edges import UpperEdges
 from homophily.relationship.functions import exp_negative
 from homophily.threads import even_rows, run_chunks, thread_count
 
-NODES = 16  # Chebyshev nodes a panel: interpolation error below 1e-16 at a width of σ/2
-SUBPANELS = 16  # sub-panels a panel
-TERMS = 7  # polynomial terms a sub-panel: re-expansion error below 1e-13
+NODES = 16  # Chebyshev nodes per panel: interpolation error below 1e-16 at a width of σ/2
+SUBPANELS = 16  # sub-panels per panel
+TERMS = 7  # polynomial terms per sub-panel: re-expansion error below 1e-13
 REACH = 9  # panels at a distance beyond which exp(−2x²/σ²) is below 1e-17
-MAX_PANELS = 200_000  # 180 MB for each of the few arrays of coefficients, and one more a thread
-BLOCK = 128  # edges a block: small enough that the block's arrays stay in the first-level cache
-EDGES_WORTH_A_THREAD = 20_000
+MAX_PANELS = 200_000  # 180 MB for each of the few arrays of coefficients, and one more per thread
+BLOCK = 128  # edges per block: small enough that the block's arrays stay in the first-level cache
+EDGES_WORTH_A_THREAD = 20_000  # about 0.1 ms of work: starting a thread takes a tenth of that
 
 Array = NDArray[np.float64]
 

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from homophily.relationship.functions import exp_negative
 
-STEP = 2  # nodes a panel, along each axis
-BLOCK = 32  # nodes a block, along each axis: no window touches more than two blocks
+STEP = 2  # nodes per panel, along each axis
+BLOCK = 32  # nodes per block, along each axis: no window touches more than two blocks
 PANELS = BLOCK // STEP
-WIDTH = 24  # nodes a window, along each axis
-TERMS = 12  # powers a panel, along each axis
+WIDTH = 24  # nodes per window, along each axis
+TERMS = 12  # powers per panel, along each axis
 BATCH = 128  # points of a panel worked on at once: their arrays stay in the first-level cache
 
 Array = NDArray[np.float64]

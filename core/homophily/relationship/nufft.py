@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from homophily.relationship.edges import UpperEdges
 from homophily.threads import even_rows, run_chunks, thread_count
 
-# With finufft's doubled grid half a gigabyte a thread in 3-D. Reached at range/σ ≈ 450 in 2-D and 32 in 3-D.
+# With finufft's doubled grid half a gigabyte per thread in 3-D. Reached at range/σ ≈ 450 in 2-D and 32 in 3-D.
 MOST_MODES = 2**22
 
 
@@ -145,7 +145,7 @@ class NufftEngine:
     def _plan(
         self, kind: int, shape: tuple[int, ...], points: NDArray[np.float64], transforms: int = 1
     ) -> finufft.Plan:
-        # One thread a plan: with more, finufft adds up its parts in the order they finish, and the last bits vary.
+        # One thread per plan: with more, finufft adds up its parts in the order they finish, and the last bits vary.
         # The signs make type 1 then type 2 a convolution.
         plan = finufft.Plan(kind, shape, transforms, eps=self.accuracy, isign=-1 if kind == 1 else 1, nthreads=1)
         plan.setpts(*points)

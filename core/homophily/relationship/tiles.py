@@ -1,6 +1,6 @@
 """The full regulariser over tiles of K computed on the fly: exact, for any n and any symmetric sparse G = L^p.
 
-A tile is K[:, block] for a block of ``WIDTH`` columns, u × WIDTH numbers a thread, so memory grows with u while time
+A tile is K[:, block] for a block of ``WIDTH`` columns, u × WIDTH numbers per thread, so memory grows with u while time
 grows with u². Points are put into blocks of near neighbours, and rows too far from a block to count are left out.
 """
 
@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import run_chunks, thread_count
 
-WIDTH = 32
+WIDTH = 32  # four vector registers of eight columns: a row of the tile is four cache lines
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})

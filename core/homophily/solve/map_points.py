@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
+from scipy.spatial.distance import cdist
 
 from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
@@ -97,7 +98,7 @@ def place_points(
         counted = edges.shares[x] > 0.0
         ends, shares = F[edges.indices[x][counted]], scale[x] * edges.shares[x][counted]
         around = ends if G is None else F
-        related = shares @ function.value(np, _squares(ends, around) / sigma_f**2)
+        related = shares @ function.value(np, cdist(ends, around, "sqeuclidean") / sigma_f**2)
         # The neighbour that most other neighbours are near to.
         votes = related if G is None else related[edges.indices[x][counted]]
         start = ends[votes.argmax()].copy()
@@ -117,7 +118,3 @@ def place_points(
         values[x] = start
     values[edges.copies] = F[edges.twins]
     return values
-
-
-def _squares(A: Floats, B: Floats) -> Floats:
-    return np.asarray(np.sum((A[:, None] - B) ** 2, axis=2))

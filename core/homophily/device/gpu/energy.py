@@ -79,7 +79,7 @@ class DevicePreconditioner(PolynomialPreconditioner):
 
 
 class DeviceMapEnergy(_OnDevice, MapEnergy):
-    """E(F) of :class:`homophily.solve.map_energy.MapEnergy`; what it is given is sent to the device once a job."""
+    """E(F) of :class:`homophily.solve.map_energy.MapEnergy`; what it is given is sent to the device once per job."""
 
     def __init__(
         self, target: Floats, data_weight: float, relationships: DeviceEngine, *rest: Any, **form: Any

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 
 from homophily.device.backend import CupyBackend
@@ -21,7 +20,7 @@ from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
 from homophily.relationship.choose import LOW_RANK_ERROR, EngineName, check_dimensions, check_gauss_sums
 from homophily.relationship.functions import GAUSSIAN, Relationship
-from homophily.relationship.nystrom import SHIFT, choose_landmarks
+from homophily.relationship.nystrom import choose_landmarks, landmark_whitening, relative_error
 
 Floats = NDArray[np.float64]
 
@@ -183,10 +182,9 @@ class NystromEngine:
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
         self.diagonal = _on_device(matrix, diagonal)
-        squares = np.sum((landmarks[:, None] - landmarks) ** 2, axis=2)
-        K_ZZ = np.exp(-squares / sigma_f**2) + SHIFT * np.eye(len(landmarks))
-        whitening = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
-        self.landmarks, self.whitening = self.backend.to_device(landmarks), self.backend.to_device(whitening)
+        self.landmarks, self.whitening = (
+            self.backend.to_device(part) for part in (landmarks, landmark_whitening(landmarks, sigma_f))
+        )
         fitting = self.backend.planned_memory() // (4 * 8 * len(landmarks))
         self.rows = int(min(MOST_ROWS, max(FEWEST_ROWS, fitting)))
 
@@ -238,7 +236,7 @@ class NystromEngine:
         low_rank = xp.ascontiguousarray(xp.matmul(C, xp.matmul(R.T, xp.matmul(R, C_rows.T))))
         sums = [dot(backend, part, self._times_graph(part)) for part in (exact, low_rank)]
         truth, value = (float(each) for each in backend.to_host(xp.concatenate(sums)))
-        return abs(value - truth) / abs(truth) if truth != 0 else abs(value)
+        return relative_error(value, truth)
 
     def _times_graph(self, C: Any) -> Any:
         return self.matrix.product_plus(self.matrix.power(self.power - 1, C), 1.0, self.diagonal, C)

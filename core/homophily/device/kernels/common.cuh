@@ -1,7 +1,7 @@
 // What every kernel file starts with; the launcher puts it in front of each.
 //
-// `real` is float64 unless the launcher compiles with -DREAL=float. Launches are one thread a unit of work, THREADS
-// threads a block: a multiple of the warp on every architecture, small enough that the registers of the largest kernel
+// `real` is float64 unless the launcher compiles with -DREAL=float. Launches are one thread per unit of work, THREADS
+// threads per block: a multiple of the warp on every architecture, small enough that the registers of the largest kernel
 // still allow several blocks a multiprocessor. Sums are taken in an order that depends on sizes alone (never on the
 // device, on timing, or on atomics over floating-point numbers), so that a repeated run gives the same bits.
 //
