@@ -17,8 +17,8 @@ from homophily.graph.computing import EigenProblem
 Block = Any
 Filter = Callable[[Block, NDArray[np.float64]], Block]
 
-DEGREE = 30  # of the filter: a round then costs about as much in products as in orthonormalising the block
-MAX_ROUNDS = 300  # what has not converged by then has eigenvalues too close to part
+DEGREE = 30  # of the filter: a higher one takes fewer rounds of more products
+MAX_ROUNDS = 300  # then a ConvergenceWarning, or the other filter
 
 
 def iterate(

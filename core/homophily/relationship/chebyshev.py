@@ -31,7 +31,7 @@ TERMS = 7  # polynomial terms per sub-panel: re-expansion error below 1e-13
 REACH = 9  # panels at a distance beyond which exp(−2x²/σ²) is below 1e-17
 MAX_PANELS = 200_000  # 180 MB for each of the few arrays of coefficients, and one more per thread
 BLOCK = 128  # edges per block: small enough that the block's arrays stay in the first-level cache
-EDGES_WORTH_A_THREAD = 20_000  # about 0.1 ms of work: starting a thread takes a tenth of that
+EDGES_WORTH_A_THREAD = 20_000  # about 0.15 ms of work, several times what handing it to a thread takes
 
 Array = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from scipy.spatial.distance import cdist
 from homophily.relationship.functions import exp_negative
 from homophily.threads import balanced_rows, run_chunks, single_threaded_blas, thread_count
 
-CANDIDATES = 4096  # points among which landmarks are chosen; more find no better ones, and cost their number times m²
+CANDIDATES = 4096  # points among which landmarks are chosen, in their number times m² multiply-adds
 # Landmarks may coincide: added to the diagonal of K_ZZ, it keeps the factor finite, and its inverse so moderate that
 # the order of sums does not count.
 SHIFT = 1e-10

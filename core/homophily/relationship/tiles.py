@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import run_chunks, thread_count
 
-WIDTH = 32  # four vector registers of eight columns: a row of the tile is four cache lines
+WIDTH = 32  # columns per tile: a row is four cache lines
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})

@@ -29,13 +29,13 @@ Floats = NDArray[np.float64]
 
 CHUNK = 8
 """Modes per pass, as in ``modes.cu``."""
-#: Blocks of a sum: several for each multiprocessor of a large GPU; with more, the partial sums outweigh the work.
+#: Blocks of a sum: several for each multiprocessor of a large GPU.
 MOST_SUM_BLOCKS = 512
-#: On a line, values spread over about a thousand σ_f, where each mode still costs one pass over points and edges.
+#: Enough for values on a line that spread over 1,600 σ_f.
 MOST_LINE_MODES = 4096
-#: In space, where near pairs take over: 512 KB of sums.
+#: In space, above which near pairs take over: 512 KB of sums.
 MOST_MODES = 2**15
-#: Phases held at once, a quarter of a gigabyte: large matrix products on a GPU of any size.
+#: Phases held at once: a quarter of a gigabyte fits any GPU.
 SPACE_BLOCK_BYTES = 2**28
 FEWEST_ROWS = 128
 #: Bits per coordinate of the curve that sorts points: three coordinates fit 32 bits.

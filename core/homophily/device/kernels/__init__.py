@@ -55,7 +55,7 @@ def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
             Argument(
                 argument, kind, bool(star), eval(f"lambda {integers}: {size if star else 0}", {"__builtins__": {}})
             )
-            for kind, star, argument, size in arguments
+            for kind, star, name, size in arguments
         )
     return found
 
