@@ -52,9 +52,7 @@ def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
         integers = ", ".join(argument for kind, star, argument, _ in arguments if kind == "int" and not star)
         found[kernel] = tuple(
             # The expressions are the package's own comments in its kernels; there are no builtins to reach.
-            Argument(
-                argument, kind, bool(star), eval(f"lambda {integers}: {size if star else 0}", {"__builtins__": {}})
-            )
+            Argument(name, kind, bool(star), eval(f"lambda {integers}: {size if star else 0}", {"__builtins__": {}}))
             for kind, star, name, size in arguments
         )
     return found
