@@ -25,15 +25,11 @@ from homophily.device.kernels import Kernels
 from homophily.device.operations import CpuOperations, Operations
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
 from homophily.graph.computing import BackendName, Device, Eigenpairs, EigenProblem, NeighborSearch, register_devices
-from homophily.relationship.choose import make_engine
-from homophily.relationship.nystrom import NystromEngine
 
 # Of the memory that is free, as much is planned for; the rest is for what libraries take for themselves.
 SHARE_OF_FREE = 0.6
 
 Result = TypeVar("Result")
-#: Name of the engine, energy, gradient, and the error of an approximate engine.
-Evaluation = tuple[str, float, NDArray[np.float64], float | None]
 
 
 class NumpyBackend(Device):
@@ -56,14 +52,6 @@ class NumpyBackend(Device):
 
     def eigenpairs(self, problem: EigenProblem) -> None:
         """None: the CPU's own way is taken."""
-
-    def evaluate(
-        self, G: csr_array, F: NDArray[np.float64], sigma_f: float, n_jobs: int | None, **how: Any
-    ) -> Evaluation:
-        """The relationship energy at F, once; ``how`` is that of :func:`make_engine`."""
-        name, engine = make_engine(G, F, sigma_f, **how, n_jobs=n_jobs)
-        error = engine.error(F) if isinstance(engine, NystromEngine) else None
-        return name, *engine(F), error
 
     def operations(self, laplacian: csr_array, n_jobs: int | None) -> Operations:
         """What a fit on this Laplacian asks for."""
@@ -151,19 +139,6 @@ class CupyBackend(Device):
 
         with self.job():
             return device_eigenpairs(self, problem)
-
-    def evaluate(
-        self,
-        G: csr_array,
-        F: NDArray[np.float64],
-        sigma_f: float,
-        n_jobs: int | None,  # noqa: ARG002
-        **how: Any,
-    ) -> Evaluation:
-        """The relationship energy at F, once; ``how`` is that of :func:`make_device_engine`."""
-        from homophily.device.gpu import engines
-
-        return engines.evaluate_once(self, G, F, sigma_f, **how)
 
     def operations(self, laplacian: csr_array, n_jobs: int | None) -> Operations:  # noqa: ARG002
         """What a fit on this Laplacian, which is sent to the device, asks for."""

@@ -35,6 +35,15 @@ class Operations(ABC):
     def engine(self, F: Floats, sigma_f: float, **how: Any) -> tuple[EngineName, Any]:
         """The name and the engine, as :func:`homophily.relationship.choose.make_engine`."""
 
+    def evaluate(self, F: Floats, sigma_f: float, **how: Any) -> tuple[str, float, Floats, float | None]:
+        """The relationship energy at F, once: the engine's name, energy, gradient, and the error of a low rank."""
+        name, engine = self.engine(F, sigma_f, **how)
+        return name, *self._on_host(engine, F), engine.error(F) if name == "nystrom" else None
+
+    @abstractmethod
+    def _on_host(self, engine: Any, F: Floats) -> tuple[float, Floats]:
+        """Energy and gradient at F, all three on the host."""
+
     @abstractmethod
     def label_energy(self, power: int, confidence: Floats, *terms: Any) -> Any:
         """The energy of classifiers, as :class:`homophily.solve.label_energy.LabelEnergy`."""
@@ -95,6 +104,10 @@ class CpuOperations(Operations):
     def engine(self, F: Floats, sigma_f: float, **how: Any) -> tuple[EngineName, Any]:
         """See Operations."""
         return make_engine(self.laplacian, F, sigma_f, **how, n_jobs=self.n_jobs)
+
+    def _on_host(self, engine: Any, F: Floats) -> tuple[float, Floats]:
+        energy, gradient = engine(F)
+        return energy, gradient
 
     def label_energy(self, power: int, confidence: Floats, *terms: Any) -> LabelEnergy:
         """See Operations."""

@@ -72,7 +72,7 @@ def relationship_energy(
     matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
     with get_backend(backend).job() as where:
-        name, energy, gradient, error = where.evaluate(matrix, columns, sigma_f, n_jobs, **how)
+        name, energy, gradient, error = where.operations(matrix, n_jobs).evaluate(columns, sigma_f, **how)
     warn_of_error(error, stacklevel=3)
     if not np.isfinite(energy):
         raise ValueError(

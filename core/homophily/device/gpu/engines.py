@@ -92,16 +92,6 @@ def make_device_engine(
     return "cells", SpaceEngine(edges.plus_diagonal(diagonal), F, sigma_f, tolerance=tolerance)
 
 
-def evaluate_once(
-    backend: CupyBackend, G: csr_array, F: Floats, sigma_f: float, **how: Any
-) -> tuple[EngineName, float, Floats, float | None]:
-    """The engine's name, energy, gradient and, for "nystrom", its error: everything on the host."""
-    name, engine = make_device_engine(DeviceMatrix.of(backend, G), G, F, sigma_f, **how)
-    energy, gradient = (backend.to_host(part) for part in engine(backend.to_device(F)))
-    error = engine.error(F) if isinstance(engine, NystromEngine) else None
-    return name, float(energy[0]), gradient, error
-
-
 def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, relationship: Relationship = GAUSSIAN) -> Any:
     """K(F, Z) (u, m) for F (u, n) and Z (m, n)."""
     rows, n = F.shape

@@ -36,6 +36,11 @@ class GpuOperations(Operations):
         """See Operations."""
         return make_device_engine(self.matrix, self.laplacian, F, sigma_f, **how)
 
+    def _on_host(self, engine: Any, F: Floats) -> tuple[float, Floats]:
+        backend = self.matrix.backend
+        energy, gradient = (backend.to_host(part) for part in engine(backend.to_device(F)))
+        return float(energy[0]), gradient
+
     def label_energy(self, power: int, confidence: Floats, *terms: Any) -> DeviceLabelEnergy:
         """See Operations."""
         return DeviceLabelEnergy(self.matrix, power, confidence, *terms)
