@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 
 from benchmarks.data import Floats, default_sets, draw_labels, error_percent, unused_sets
 from benchmarks.defaults import LABELS
@@ -20,7 +20,7 @@ from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, ERREmbedding, KNNGraph, LinkPenalty
 from homophily.estimators.embedding import linked_coordinates
 from homophily.estimators.transduction import Problem as LabelProblem
-from homophily.relationship.choose import make_parts
+from homophily.relationship.choose import make_engine
 from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy, violated_links
 from homophily.solve.nonlinear_cg import State
@@ -86,13 +86,14 @@ class Quotient:
     """
 
     def __init__(self, G: csr_array, F: Floats, sigma_f: float, beta: float) -> None:
-        self.parts = make_parts(G, F, sigma_f)[1]
+        diagonal = csr_array(diags_array(G.diagonal()))
+        self.edges, self.diagonal = (make_engine(part, F, sigma_f)[1] for part in (csr_array(G - diagonal), diagonal))
         self.beta = beta
-        self.start = self.parts(F)[1][0]
+        self.start = self.diagonal(F)[0]
 
     def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy and gradient."""
-        (attraction, pull), (repulsion, push) = self.parts(F)
+        (attraction, pull), (repulsion, push) = self.edges(F), self.diagonal(F)
         scale = (self.start / repulsion) ** self.beta
         energy = scale * (attraction + repulsion)
         return energy, scale * (pull + push) - self.beta * energy / repulsion * push

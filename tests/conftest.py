@@ -77,18 +77,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _keep_the_dense_engine() -> None:
     """Energies by the dense engine, which others are held against, are left to the CPU: a GPU has no such engine."""
-    from homophily.device.gpu import engines
-    from homophily.relationship.choose import make_engine
+    from homophily.device.gpu.operations import GpuOperations
+    from homophily.device.operations import CpuOperations
 
-    on_device = engines.evaluate_once
+    on_device = GpuOperations.evaluate
 
-    def evaluate(where: Any, G: Any, F: Any, sigma_f: float, **how: Any) -> Any:
+    def evaluate(self: Any, F: Any, sigma_f: float, **how: Any) -> Any:
         if how["engine"] != "dense":
-            return on_device(where, G, F, sigma_f, **how)
-        name, engine = make_engine(G, F, sigma_f, **how)
-        return name, *engine(F), None
+            return on_device(self, F, sigma_f, **how)
+        return CpuOperations(self.laplacian, None).evaluate(F, sigma_f, **how)
 
-    engines.evaluate_once = evaluate
+    GpuOperations.evaluate = evaluate  # type: ignore[method-assign]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

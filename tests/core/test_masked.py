@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array, diags_array
 
 from homophily.relationship.dense import DenseEngine
+from homophily.relationship.functions import RELATIONSHIPS
 from homophily.relationship.masked import SparseEngine
 
 from .oracle import central_differences, knn_weights, laplacian, masked_energy, relative_error
@@ -133,9 +134,10 @@ def test_a_full_mask_leaves_out_as_much_repulsion_as_the_full_form():
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_heavy_tail_within_a_mask_is_the_triple_sum_and_its_slope(n):
+@pytest.mark.parametrize("name", RELATIONSHIPS)
+def test_every_function_within_a_mask_is_the_triple_sum_and_its_slope(n, name):
     W, F, mask = knn_weights(14), values(14, n), random_mask(14, 8)
-    engine = SparseEngine(W, W.sum(axis=1), mask, SIGMA, relationship="cauchy")
+    engine = SparseEngine(W, W.sum(axis=1), mask, SIGMA, relationship=RELATIONSHIPS[name])
     energy, gradient = engine(F)
-    assert relative_error(energy, masked_energy(W, W.sum(axis=1), mask, F, SIGMA, "cauchy")) <= 1e-12
+    assert relative_error(energy, masked_energy(W, W.sum(axis=1), mask, F, SIGMA, name)) <= 1e-12
     assert relative_error(gradient, central_differences(lambda moved: engine(moved)[0], F, step=1e-3)) <= 1e-6

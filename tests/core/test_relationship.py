@@ -10,8 +10,9 @@ from homophily import ApproximationWarning, relationship_energy
 from homophily.relationship import choose
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
-from homophily.relationship.choose import ENGINE_NAMES, choose_engine, make_engine, make_parts
+from homophily.relationship.choose import ENGINE_NAMES, choose_engine, make_engine
 from homophily.relationship.dense import DenseEngine
+from homophily.relationship.functions import CAUCHY, RELATIONSHIPS
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine
 from homophily.relationship.tiles import TileEngine
@@ -197,8 +198,8 @@ def test_auto_checks_the_low_rank_that_it_proposes(monkeypatch):
 
 def test_auto_takes_tiles_for_a_heavy_tail():
     F = values(6_000, 2)
-    assert choose_engine(F, 1.0, "cauchy") == "tiles"
-    assert choose_engine(values(10, 1), 1.0, "cauchy") == "tiles"
+    assert choose_engine(F, 1.0, CAUCHY) == "tiles"
+    assert choose_engine(values(10, 1), 1.0, CAUCHY) == "tiles"
 
 
 @pytest.mark.parametrize("name", ["chebyshev", "cells", "nufft", "nystrom"])
@@ -209,14 +210,15 @@ def test_engines_of_gaussians_refuse_another_function(name):
 
 @pytest.mark.parametrize("name", ["auto", "dense", "tiles"])
 @pytest.mark.parametrize("columns", [1, 2, 4])
-def test_a_heavy_tail_is_the_triple_sum_and_its_slope(name, columns):
+@pytest.mark.parametrize("function", RELATIONSHIPS)
+def test_every_function_is_the_triple_sum_and_its_slope(name, columns, function):
     G, F = laplacian(knn_weights(12)), values(12, columns)
 
     def energy(moved):
-        return relationship_energy(moved, G, sigma_f=0.7, engine=name, relationship="cauchy")[0]
+        return relationship_energy(moved, G, sigma_f=0.7, engine=name, relationship=function)[0]
 
-    assert relative_error(energy(F), oracle.relationship_energy(G, F, 0.7, "cauchy")) <= 1e-12
-    gradient = relationship_energy(F, G, sigma_f=0.7, engine=name, relationship="cauchy")[1]
+    assert relative_error(energy(F), oracle.relationship_energy(G, F, 0.7, function)) <= 1e-12
+    gradient = relationship_energy(F, G, sigma_f=0.7, engine=name, relationship=function)[1]
     assert relative_error(gradient, oracle.central_differences(energy, F, step=1e-3)) <= 1e-6
 
 
@@ -229,25 +231,6 @@ def test_a_heavy_tail_still_joins_points_far_apart():
     assert relative_error(gradient, slope) <= 1e-10
     # The Gaussian's gradient has long gone out there.
     assert np.abs(gradient).min(axis=0).max() > 1e-7
-
-
-# What is left of each engine's error: relative to the energy of the part, and to its gradient's largest entry.
-PARTS = {"dense": 1e-12, "tiles": 1e-11, "chebyshev": 1e-9, "cells": 1e-8, "nufft": 1e-8, "nystrom": 5e-2}
-
-
-@pytest.mark.parametrize("columns", [1, 2, 3])
-@pytest.mark.parametrize("name", PARTS)
-def test_parts_are_the_entries_off_and_on_the_diagonal(name, columns):
-    if name == "chebyshev" and columns > 1:
-        pytest.skip("too many columns for this engine")
-    G, F = laplacian(knn_weights(200, isolated=3)), values(200, columns)
-    made, parts = make_parts(G, F, 0.9, engine=name)
-    assert made == name
-    diagonal = csr_array(np.diag(G.diagonal()))
-    for (energy, gradient), part in zip(parts(F), (csr_array(G - diagonal), diagonal), strict=True):
-        reference, slope = DenseEngine(part, 0.9)(F)
-        assert relative_error(energy, reference) <= PARTS[name]
-        assert relative_error(gradient, slope) <= PARTS[name]
 
 
 @pytest.mark.parametrize("name", ["dense", "tiles", "chebyshev", "cells", "nufft"])

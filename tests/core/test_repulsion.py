@@ -184,14 +184,21 @@ def test_the_default_counts_a_part_of_the_push(data, multiclass):
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-def test_the_sparse_form_refuses_a_part_of_the_push_by_name(normalized):
+@pytest.mark.parametrize("repulsion", [0.0, 0.65, 1.0, 1.5])
+def test_the_sparse_form_over_all_points_is_the_full_form_with_the_same_repulsion(repulsion, normalized):
+    X, y = moons(60)
+    sparse, full = (
+        ERRClassifier(power=1, repulsion=repulsion, normalized=normalized, relationship_neighbors=size).fit(X, y)
+        for size in (len(X), None)
+    )
+    assert sparse.energy_ == pytest.approx(full.energy_, rel=1e-8)
+    np.testing.assert_allclose(sparse.solution_, full.solution_, atol=1e-6)
+
+
+def test_the_sparse_form_counts_all_of_the_push_by_default():
     X, y = moons()
-    for repulsion in (0.65, 0.0, 1.5):
-        model = ERRClassifier(relationship_neighbors=20, repulsion=repulsion, normalized=normalized)
-        with pytest.raises(ValueError, match=r"'repulsion' parameter of ERRClassifier must be None or 1 when relation"):
-            model.fit(X, y)
-    none, one = (
-        ERRClassifier(relationship_neighbors=20, repulsion=repulsion, normalized=normalized).fit(X, y)
-        for repulsion in (None, 1)
+    none, one, part = (
+        ERRClassifier(relationship_neighbors=20, repulsion=repulsion).fit(X, y) for repulsion in (None, 1, 0.65)
     )
     assert (none.solution_ == one.solution_).all()
+    assert np.abs(none.solution_ - part.solution_).max() > 1e-6

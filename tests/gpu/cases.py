@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from homophily.device.kernels import source
+from homophily.relationship.functions import RELATIONSHIPS
 from homophily.solve.line_search import Point, next_step
 
 THREADS = 128
@@ -58,13 +59,14 @@ def cases(real=np.float64):
     for rows, width, n in ((3, 5, 1), (40, 33, 4)):
         F, Z = normal(rows, n), normal(width, n)
         squares = np.sum((F[:, None] - Z) ** 2, axis=2)
-        for cauchy, K in ((0, np.exp(-0.6 * squares)), (1, 1 / (1 + 0.6 * squares))):
+        for function in RELATIONSHIPS.values():
+            K = function.value(np, 0.6 * squares)
             tile = np.full((rows, width), np.nan, dtype=real)
-            arguments = [rows, width, n, cauchy, 0.6, F, np.ascontiguousarray(Z.T), tile]
+            arguments = [rows, width, n, function.id, 0.6, F, np.ascontiguousarray(Z.T), tile]
             made.append(Case("relate_tile", blocks(rows * width), arguments, [7], [K]))
             product = normal(rows, width)
-            expected = product * -2.5 * (K * K if cauchy else K)
-            arguments = [rows, width, cauchy, 2.5, K.astype(real), product]
+            expected = product * 2.5 * function.slope(K)
+            arguments = [rows, width, function.id, 2.5, K.astype(real), product]
             made.append(Case("tile_slopes", blocks(rows * width), arguments, [5], [expected]))
     made += [*_mode_cases(normal, real, 9), *_mode_cases(normal, real, 300)]
     for targets, sources, n in ((1, 1, 1), (150, 140, 2), (130, 260, 3)):

@@ -19,6 +19,7 @@ from homophily.device import backend
 from homophily.device.backend import NumpyBackend, get_backend, select_device
 from homophily.device.gpu.gauss import read_modes, space_phases
 from homophily.device.gpu.matrix import DeviceMatrix, column_dots
+from homophily.graph.computing import EigenProblem
 from homophily.graph.subspace import chebyshev_filter, iterate
 
 from . import standin
@@ -237,7 +238,7 @@ def test_subspace_iteration_needs_only_the_array_api():
             return matrix @ block
 
         filtered = chebyshev_filter(product, 2.0)
-        begin = where.xp.asarray(start)
-        found.append(iterate(where.xp, where.to_host, product, filtered, begin, 3, lambda block: block, 1e-8, 2.0)[0])
+        problem = EigenProblem(None, where.xp.asarray(start), 3, None, 1e-8, 2.0)
+        found.append(iterate(where.xp, where.to_host, product, filtered, problem, lambda block: block)[0])
     np.testing.assert_allclose(found[0][:3], np.linalg.eigvalsh(L)[:3], atol=1e-10)
     np.testing.assert_allclose(found[0], found[1], atol=1e-8)

@@ -75,7 +75,7 @@ def test_the_labels_of_err_are_those_of_the_cpu(data, parameters):
 def test_every_step_of_err_is_computed_on_the_device(multiclass, monkeypatch):
     X, y = three_classes()
     graph = KNNGraph().fit(X)
-    for name in ("solve_irr", "make_engine", "descend_labels"):
+    for name in ("solve_irr", "make_engine", "LabelEnergy"):
         monkeypatch.setattr(operations, name, lambda *_, **__: pytest.fail("computed on the CPU"))
     seen = []
     device = ERRClassifier(backend="cupy", max_iter=2, tol=0.0, multiclass=multiclass)

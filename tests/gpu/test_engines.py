@@ -10,6 +10,7 @@ from homophily.device.gpu.engines import NystromEngine, TileEngine, make_device_
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.relationship.dense import DenseEngine
+from homophily.relationship.functions import RELATIONSHIPS
 from homophily.relationship.nystrom import choose_landmarks
 
 from ..core.oracle import knn_weights, laplacian, relative_error
@@ -35,7 +36,7 @@ def assert_matches_dense(device, engine, G, F, in_energy, in_gradient, sigma_f=S
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("power", [1, 2, 3])
-@pytest.mark.parametrize("relationship", ["gaussian", "cauchy"])
+@pytest.mark.parametrize("relationship", RELATIONSHIPS.values(), ids=RELATIONSHIPS)
 def test_tiles_are_exact(device, n, power, relationship):
     L, F = graph(), values(150, n)
     engine = TileEngine(DeviceMatrix.of(device, L), SIGMA, power=power, relationship=relationship)

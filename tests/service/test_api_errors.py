@@ -197,7 +197,6 @@ WRONG_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     *[({"solver": pb.SolverParameters(max_iter=value)}, "solver.max_iter") for value in (-1, 100_001)],
     ({"solver": pb.SolverParameters(relationship_neighbors=0)}, "solver.relationship_neighbors"),
     ({"solver": pb.SolverParameters(relationship_neighbors=5, power=2)}, "solver.power"),
-    ({"solver": pb.SolverParameters(relationship_neighbors=5, repulsion=0.5)}, "solver.repulsion"),
     ({"solver": pb.SolverParameters(method=pb.METHOD_IRR, lambda2=1)}, "solver.lambda2"),
     ({"solver": pb.SolverParameters(method=pb.METHOD_IRR, tolerance=0)}, "solver.tolerance"),
     *[

@@ -24,16 +24,12 @@ from scipy.sparse import csr_array
 from homophily.device.kernels import Kernels
 from homophily.device.operations import CpuOperations, Operations
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
-from homophily.graph.computing import BackendName, Device, Eigenpairs, NeighborSearch, register_devices
-from homophily.relationship.choose import make_engine
-from homophily.relationship.nystrom import NystromEngine
+from homophily.graph.computing import BackendName, Device, Eigenpairs, EigenProblem, NeighborSearch, register_devices
 
 # Of the memory that is free, as much is planned for; the rest is for what libraries take for themselves.
 SHARE_OF_FREE = 0.6
 
 Result = TypeVar("Result")
-#: Name of the engine, energy, gradient, and the error of an approximate engine.
-Evaluation = tuple[str, float, NDArray[np.float64], float | None]
 
 
 class NumpyBackend(Device):
@@ -54,16 +50,8 @@ class NumpyBackend(Device):
     def neighbor_search(self, points: NDArray[np.float32]) -> None:
         """None: the CPU's own indexes are taken."""
 
-    def eigenpairs(self, *_: Any) -> None:
+    def eigenpairs(self, problem: EigenProblem) -> None:
         """None: the CPU's own way is taken."""
-
-    def evaluate(
-        self, G: csr_array, F: NDArray[np.float64], sigma_f: float, n_jobs: int | None, **how: Any
-    ) -> Evaluation:
-        """The relationship energy at F, once; ``how`` is that of :func:`make_engine`."""
-        name, engine = make_engine(G, F, sigma_f, **how, n_jobs=n_jobs)
-        error = engine.error(F) if isinstance(engine, NystromEngine) else None
-        return name, *engine(F), error
 
     def operations(self, laplacian: csr_array, n_jobs: int | None) -> Operations:
         """What a fit on this Laplacian asks for."""
@@ -145,32 +133,12 @@ class CupyBackend(Device):
 
         return DeviceSearch(self, points)
 
-    def eigenpairs(
-        self,
-        matrix: csr_array,
-        X: NDArray[np.float64],
-        n: int,
-        known: csr_array | None,
-        tolerance: float,
-        bound: float,
-    ) -> Eigenpairs:
-        """The smallest eigenvalues, their eigenvectors and the residual, iterated from the block X."""
+    def eigenpairs(self, problem: EigenProblem) -> Eigenpairs:
+        """The smallest eigenvalues, their eigenvectors and the residual."""
         from homophily.device.gpu.spectral import device_eigenpairs
 
-        return device_eigenpairs(self, matrix, X, n, known, tolerance, bound)
-
-    def evaluate(
-        self,
-        G: csr_array,
-        F: NDArray[np.float64],
-        sigma_f: float,
-        n_jobs: int | None,  # noqa: ARG002
-        **how: Any,
-    ) -> Evaluation:
-        """The relationship energy at F, once; ``how`` is that of :func:`make_device_engine`."""
-        from homophily.device.gpu import engines
-
-        return engines.evaluate_once(self, G, F, sigma_f, **how)
+        with self.job():
+            return device_eigenpairs(self, problem)
 
     def operations(self, laplacian: csr_array, n_jobs: int | None) -> Operations:  # noqa: ARG002
         """What a fit on this Laplacian, which is sent to the device, asks for."""

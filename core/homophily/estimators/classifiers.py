@@ -146,8 +146,8 @@ class ERRClassifier(GraphClassifier):
         Width σ_f (not squared) of the relationship function. None means 0.65 times the distance between the targets of
         two classes: 1.3 for two classes, 0.92 for more.
     repulsion : float, default=None
-        The share ρ of the push that counts. None means 0.65, or 1 in the sparse form, which allows no other. Without
-        ``normalized`` there is no push.
+        The share ρ of the push that counts. None means 0.65, or 1 in the sparse form. Without ``normalized`` there is
+        no push.
     max_iter : int, default=50
         Largest number of steps of the optimiser; it warns if that is not enough.
     tol : float, default=0.1
@@ -275,8 +275,6 @@ class ERRClassifier(GraphClassifier):
             raise self._wrong(
                 "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
             )
-        if self.relationship_neighbors is not None and self.repulsion not in (None, 1):
-            raise self._wrong("repulsion", "None or 1 when relationship_neighbors is given")
 
     def resolve_params(self, n_classes: int) -> dict[str, Any]:
         """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
@@ -296,13 +294,15 @@ class ERRClassifier(GraphClassifier):
 
     @property
     def _repulsion(self) -> float:
-        if self.relationship_neighbors is not None or not self.normalized:
-            # The sparse form allows no other; and rows that sum to 0 do not push.
+        if not self.normalized:
+            # Rows that sum to 0 do not push.
             return 1.0
-        return self.REPULSION if self.repulsion is None else float(self.repulsion)
+        if self.repulsion is None:
+            return self.REPULSION if self.relationship_neighbors is None else 1.0
+        return float(self.repulsion)
 
     def _left_out(self, laplacian: csr_array, power: int) -> Floats | None:
-        """Diagonal (ρ − 1)·L^p·1 added to L^p."""
+        """Diagonal (ρ − 1)·L^p·1 added to L^p; None with ρ = 1."""
         if self._repulsion == 1.0:
             return None
         return (self._repulsion - 1.0) * row_sums(laplacian, power, self.n_jobs)
@@ -358,7 +358,12 @@ class ERRClassifier(GraphClassifier):
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
             degrees = self.graph_.degrees[problem.rows] if self.normalized else None
             engine = SparseEngine(
-                problem.restricted(self.graph_.W), degrees, problem.restricted(mask), sigma_f, n_jobs=self.n_jobs
+                problem.restricted(self.graph_.W),
+                degrees,
+                problem.restricted(mask),
+                sigma_f,
+                repulsion=self._repulsion,
+                n_jobs=self.n_jobs,
             )
             return "sparse", engine, mask.nnz / mask.shape[0]
         how: dict[str, Any] = {
@@ -392,7 +397,7 @@ class ERRClassifier(GraphClassifier):
             lambda1,
             relationships,
             weight,
-            np.ascontiguousarray(F),
+            start=np.ascontiguousarray(F),
             curvature=lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2) if self.preconditioned else None,
             warm=warm,
             max_iter=self.max_iter,

@@ -25,7 +25,7 @@ from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.parameters import CheckedEstimator
 from homophily.relationship.choose import ENGINE_NAMES, EngineName
-from homophily.relationship.functions import RELATIONSHIPS, Relationship
+from homophily.relationship.functions import RELATIONSHIPS
 from homophily.relationship.masked import SparseEngine
 from homophily.solve.map_energy import violated_links
 from homophily.solve.map_points import Surroundings, place_points
@@ -209,7 +209,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         sigma_f: float | Sequence[float] = WIDTHS,
         repulsion: float = 0.65,
         link_penalty: LinkPenalty | None = None,
-        relationship: Relationship = "gaussian",
+        relationship: str = "gaussian",
         relationship_neighbors: int | None = None,
         max_iter: int = 60,
         tol: float = 1e-2,
@@ -291,7 +291,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             state = self._descend(self._backend(), graph, start, widths)
         self.graph_, self.sigma_f_ = graph, widths[-1]
         self.energy_, self.n_iter_, self.n_evaluations_ = state.energy, state.iteration, state.n_evaluations
-        violated = violated_links(state.x, self.links_, self.sigma_f_, self.relationship)
+        violated = violated_links(state.x, self.links_, self.sigma_f_, RELATIONSHIPS[self.relationship])
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
         # Computed on demand: the surroundings that new points are placed in.
         self._lazy: dict[str, Any] = {}
@@ -308,34 +308,23 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         if "surroundings" not in self._lazy:
             laplacian = self.graph_.laplacian(normalized=self.normalized)
             G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
-            self._lazy["surroundings"] = Surroundings.of(self.embedding_, G, self.sigma_f_, self.relationship)
-        blocks = [self._place(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+            self._lazy["surroundings"] = Surroundings.of(
+                self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship]
+            )
+        blocks = [
+            place_points(
+                X[start : start + BLOCK],
+                self.graph_,
+                self._lazy["surroundings"],
+                self.target_,
+                normalized=self.normalized,
+                repulsion=self.repulsion,
+                data_weight=self.data_weight,
+                lambda2=self.lambda2,
+            )
+            for start in range(0, X.shape[0], BLOCK)
+        ]
         return np.concatenate(blocks)
-
-    def _place(self, X: Any) -> Floats:
-        indices, distances, weights = self.graph_.attach_validated(X)
-        degree = weights.sum(axis=1, keepdims=True)
-        degree[degree == 0.0] = 1.0
-        if self.normalized:
-            stored = self.graph_.degrees[indices]
-            shares = weights / np.sqrt(degree) / np.sqrt(np.where(stored > 0.0, stored, 1.0))
-            own = 1.0 - (1.0 - self.repulsion) * (1.0 - shares.sum(axis=1))
-            smooth = shares
-        else:
-            shares, own, smooth = weights, degree[:, 0], weights / degree
-        values = place_points(
-            self._lazy["surroundings"],
-            np.einsum("mk,mkn->mn", smooth, self.target_[indices]),
-            shares,
-            indices,
-            own,
-            self.data_weight,
-            self.lambda2,
-        )
-        if distances.shape[1]:
-            copies = np.flatnonzero(distances[:, 0] == 0.0)
-            values[copies] = self.embedding_[indices[copies, 0]]
-        return values
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""
@@ -413,7 +402,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             how: dict[str, Any] = {
                 "engine": self.engine,
                 "diagonal": diagonal,
-                "relationship": self.relationship,
+                "relationship": RELATIONSHIPS[self.relationship],
                 "tolerance": 1e-6,
             }
             relationships: Any
@@ -430,7 +419,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
                 self.tol,
                 self._show(before),
                 link_loss=self._penalty.loss,
-                relationship=self.relationship,
+                relationship=RELATIONSHIPS[self.relationship],
             )
             state = _after(before, found)
             F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
@@ -442,7 +431,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             graph.degrees if self.normalized else None,
             mask,
             sigma_f,
-            relationship=self.relationship,
+            relationship=RELATIONSHIPS[self.relationship],
             repulsion=self.repulsion,
             n_jobs=self.n_jobs,
         )

@@ -15,7 +15,7 @@ from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.parameters import check_parameters
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
-from homophily.relationship.functions import RELATIONSHIPS, Relationship
+from homophily.relationship.functions import RELATIONSHIPS
 
 _CONSTRAINTS: dict[str, list[Any]] = {
     "sigma_f": [Interval(Real, 0, None, closed="neither")],
@@ -33,7 +33,7 @@ def relationship_energy(
     *,
     sigma_f: float,
     engine: EngineName = "auto",
-    relationship: Relationship = "gaussian",
+    relationship: str = "gaussian",
     tolerance: float = 1e-9,
     backend: BackendName = "numpy",
     n_jobs: int | None = None,
@@ -78,6 +78,7 @@ def relationship_energy(
     how: dict[str, Any] = {"engine": engine, "relationship": relationship, "tolerance": tolerance}
     given = {"sigma_f": sigma_f, **how, "backend": backend, "n_jobs": n_jobs}
     check_parameters(given, _CONSTRAINTS, "relationship_energy")
+    how["relationship"] = RELATIONSHIPS[relationship]
     values = np.asarray(F)
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
         raise ParameterError(
@@ -89,7 +90,7 @@ def relationship_energy(
     matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
     with get_backend(backend).job() as where:
-        name, energy, gradient, error = where.evaluate(matrix, columns, sigma_f, n_jobs, **how)
+        name, energy, gradient, error = where.operations(matrix, n_jobs).evaluate(columns, sigma_f, **how)
     warn_of_error(error, stacklevel=3)
     if not np.isfinite(energy):
         raise ValueError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,20 @@ BACKENDS: tuple[BackendName, ...] = ("numpy", "cupy", "auto")
 BACKEND_CONSTRAINT = [StrOptions(set(BACKENDS))]
 
 Eigenpairs = tuple[NDArray[np.float64], NDArray[np.float64], float]
+
+
+class EigenProblem(NamedTuple):
+    """The smallest eigenvalues of a symmetric matrix, to be iterated from a block of columns."""
+
+    matrix: csr_array
+    start: NDArray[np.float64]
+    """(u, columns), a few columns more than asked for."""
+    n: int
+    known: csr_array | None
+    """(u, c), orthonormal columns that span an eigenspace, which is left out."""
+    tolerance: float
+    bound: float
+    """No eigenvalue is larger."""
 
 
 class NeighborSearch(Protocol):
@@ -39,16 +53,8 @@ class Device(Protocol):
     def neighbor_search(self, points: NDArray[np.float32]) -> NeighborSearch | None:
         """A search among all pairs."""
 
-    def eigenpairs(
-        self,
-        matrix: csr_array,
-        X: NDArray[np.float64],
-        n: int,
-        known: csr_array | None,
-        tolerance: float,
-        bound: float,
-    ) -> Eigenpairs | None:
-        """The smallest eigenvalues, their eigenvectors and the residual, iterated from the block X."""
+    def eigenpairs(self, problem: EigenProblem) -> Eigenpairs | None:
+        """The smallest eigenvalues, their eigenvectors and the residual."""
 
 
 _find: Callable[[BackendName], Device] | None = None

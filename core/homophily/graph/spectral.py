@@ -20,7 +20,7 @@ from scipy.sparse.linalg import splu
 from sklearn.exceptions import ConvergenceWarning
 
 from homophily.exceptions import DisconnectedGraphWarning, ParameterError
-from homophily.graph.computing import Device
+from homophily.graph.computing import Device, EigenProblem
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import choose_method, sparse_product
 from homophily.graph.subspace import Filter, chebyshev_filter, iterate
@@ -29,7 +29,7 @@ from homophily.threads import single_threaded_blas
 Floats = NDArray[np.float64]
 
 DENSE_POINTS = 400  # below, LAPACK takes milliseconds
-SPARE_COLUMNS = 8
+SPARE_COLUMNS = 8  # beside those asked for: they carry convergence past multiple eigenvalues
 
 
 def smallest_eigenpairs(
@@ -70,7 +70,9 @@ def smallest_eigenpairs(
         if u <= DENSE_POINTS or columns * 3 > free:
             values, vectors = _dense(matrix, n, known)
         else:
-            values, vectors = _subspace(matrix, n, columns, known, semidefinite, tolerance, seed, backend, n_jobs)
+            start = np.random.default_rng(seed).normal(size=(u, columns))
+            problem = EigenProblem(matrix, start, n, known, tolerance, float(abs(matrix).sum(axis=1).max()))
+            values, vectors = _subspace(problem, semidefinite, backend, n_jobs)
     return values, _fix_signs(vectors)
 
 
@@ -154,7 +156,7 @@ def _as_graph(graph: KNNGraph | csr_array) -> KNNGraph:
 
 
 def null_vectors(graph: KNNGraph, *, normalized: bool = True) -> csr_array:
-    """Orthonormal vectors (u, c) that span the null space of the Laplacian, one a component, large ones first."""
+    """Orthonormal vectors (u, c) that span the null space of the Laplacian, one per component, large ones first."""
     return _kernel(graph, normalized)[0]
 
 
@@ -208,21 +210,12 @@ def _dense(matrix: csr_array, n: int, known: csr_array | None) -> tuple[Floats, 
 
 
 def _subspace(
-    matrix: csr_array,
-    n: int,
-    columns: int,
-    known: csr_array | None,
-    semidefinite: bool,
-    tolerance: float,
-    seed: int,
-    backend: Device | None,
-    n_jobs: int | None,
+    problem: EigenProblem, semidefinite: bool, backend: Device | None, n_jobs: int | None
 ) -> tuple[Floats, Floats]:
-    bound = float(abs(matrix).sum(axis=1).max())
-    X = np.random.default_rng(seed).normal(size=(matrix.shape[0], columns))
-    direct = semidefinite and choose_method(matrix, 1, columns) == "direct"
+    matrix, X, n, known, tolerance, bound = problem
+    direct = semidefinite and choose_method(matrix, 1, X.shape[1]) == "direct"
     # Where the CPU would factorise, products are too many for a GPU as well.
-    on_device = None if backend is None or direct else backend.eigenpairs(matrix, X, n, known, tolerance, bound)
+    on_device = None if backend is None or direct else backend.eigenpairs(problem)
     if on_device is not None:
         values, found, residual = on_device
         if residual <= tolerance:
@@ -239,7 +232,7 @@ def _subspace(
         filters.insert(0, _inverse(matrix, bound))
     residual = np.inf
     for apply in filters:
-        values, X, residual = iterate(np, np.asarray, product, apply, X, n, without_known, tolerance, bound)
+        values, X, residual = iterate(np, np.asarray, product, apply, problem._replace(start=X), without_known)
         if residual <= tolerance:
             break
     else:

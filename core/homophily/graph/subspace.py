@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from homophily.graph.computing import EigenProblem
+
 Block = Any
 Filter = Callable[[Block, NDArray[np.float64]], Block]
 
-DEGREE = 30
-MAX_ROUNDS = 300
+DEGREE = 30  # of the filter: a higher one takes fewer rounds of more products
+MAX_ROUNDS = 300  # then a ConvergenceWarning, or the other filter
 
 
 def iterate(
@@ -24,16 +26,15 @@ def iterate(
     to_host: Callable[[Block], NDArray[Any]],
     product: Callable[[Block], Block],
     apply: Filter,
-    X: Block,
-    n: int,
+    problem: EigenProblem,
     without_known: Callable[[Block], Block],
-    tolerance: float,
-    bound: float,
 ) -> tuple[NDArray[np.float64], Block, float]:
-    """Filter, orthonormalise and rotate the block until its first ``n`` columns are eigenvectors.
+    """Filter, orthonormalise and rotate the problem's block until its first ``n`` columns are eigenvectors.
 
     ``xp`` is NumPy or a module like it, and ``to_host`` makes its arrays NumPy's.
     """
+    X: Block = problem.start
+    n, bound = problem.n, problem.bound
     values = np.array([0.0, bound / 2])
     residual = np.inf
     for _ in range(MAX_ROUNDS):
@@ -47,7 +48,7 @@ def iterate(
         values, error = to_host(eigenvalues), float(xp.max(xp.sum(errors * errors, axis=0))) ** 0.5
         residual = error / max(values[-1] - values[0], 1e-6 * bound)
         # An eigenvalue that is not a number has no use for more rounds.
-        if residual <= tolerance or not np.isfinite(residual):
+        if residual <= problem.tolerance or not np.isfinite(residual):
             break
     return values, X, float(residual)
 

@@ -1,7 +1,6 @@
 """K and its regulariser tr(KᵀGK), K_ij = exp(−‖f_i − f_j‖²/σ_f²): the engines and the choice between them.
 
-Every engine is built once for a graph matrix G and called with F: ``engine(F) -> (energy, gradient)``. Those of
-``make_parts`` give the diagonal of G apart from the rest, ``engine(F) -> (energy, gradient), (energy, gradient)``.
+Every engine is built once for a graph matrix G and called with F: ``engine(F) -> (energy, gradient)``.
 
 ==========  ==========  =======================================================================================
 name        dimensions  what it does

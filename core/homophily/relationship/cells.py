@@ -8,17 +8,16 @@ from one to another.
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import pairwise
 from math import ceil, inf, log, log2, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 
 from homophily.relationship import grid, pairs
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.nufft import NufftEngine
-from homophily.threads import run_chunks, thread_count
+from homophily.threads import even_rows, run_chunks, thread_count
 
 # Points that a point shares its cell with, on the average over points, from which grid or modes are faster than pairs,
 # by dimensions (benchmarks: engines).
@@ -34,10 +33,7 @@ Array = NDArray[np.float64]
 
 
 class CellEngine:
-    """``engine(F) -> (tr(KᵀGK), gradient)`` for n ≤ 3, with relative errors of about ``tolerance`` and ten times that.
-
-    :meth:`parts` gives the off-diagonal entries of G and its diagonal apart, at hardly more cost.
-    """
+    """``engine(F) -> (tr(KᵀGK), gradient)`` for n ≤ 3, relative errors about ``tolerance`` and ten times that."""
 
     def __init__(self, G: csr_array, sigma_f: float, *, n_jobs: int | None = None, tolerance: float = 1e-9) -> None:
         self.G, self.sigma_f, self.tolerance, self.n_jobs = G, sigma_f, tolerance, n_jobs
@@ -49,20 +45,10 @@ class CellEngine:
 
     def __call__(self, F: Array) -> tuple[float, Array]:
         """Energy at F (u, n) and its gradient (u, n)."""
-        energies, gradients = self._evaluate(F, split=False)
-        return float(energies.sum()), gradients[0]
-
-    def parts(self, F: Array) -> tuple[tuple[float, Array], tuple[float, Array]]:
-        """Energy and gradient of G's off-diagonal entries, then those of its diagonal."""
-        energies, gradients = self._evaluate(F, split=True)
-        return (float(energies[0]), gradients[0]), (float(energies[1]), gradients[1])
-
-    def _evaluate(self, F: Array, *, split: bool) -> tuple[Array, Array]:
-        """Energies of the edges and of the diagonal; the gradient of their sum (1, u, n) or of each (2, u, n)."""
         u, n = F.shape
         spread = np.ptp(F, axis=0)
         if not np.all(spread < pairs.LARGEST * self.cell):
-            return np.full(2, inf), np.full((1 + split, u, n), np.nan)
+            return inf, np.full((u, n), np.nan)
         # The mean over the box is below the mean over points, and free.
         crowd = u / float(np.prod(spread / self.cell + 1))
         if crowd <= max(CROWD[n], THIN_CROWD[1]) < inf and u > LEAST[n]:
@@ -71,12 +57,12 @@ class CellEngine:
         if n == 2 and self.tolerance >= grid.TOLERANCE:
             thin = THIN_CROWD[0] < crowd < THIN_CROWD[1]
             if thin and fourier and np.prod(spread) < MOST_SPREAD * u * self.sigma_f**2:
-                return self._over_modes(F, split)
-            if crowd > CROWD[2] and (sums := self._over_grid(F, split)) is not None:
+                return self._fourier(F)
+            if crowd > CROWD[2] and (sums := self._over_grid(F)) is not None:
                 return sums
         elif crowd > CROWD[n] and fourier:
-            return self._over_modes(F, split)
-        return self._over_pairs(F, split)
+            return self._fourier(F)
+        return self._over_pairs(F)
 
     def crowding(self, F: Array) -> float:
         """Points in the cell of a point, on the average over points."""
@@ -89,10 +75,10 @@ class CellEngine:
         bits = max(3, ceil(log2(4 * len(F)) / F.shape[1]))
         return *pairs.sort_points(places, bits), places, bits
 
-    def _cuts(self, size: int) -> list[tuple[int, int]]:
-        return list(pairwise(np.linspace(0, size, self.chunks + 1).astype(int).tolist()))
+    def _part(self, size: int, chunk: int) -> slice:
+        return slice(*even_rows(size, self.chunks)[chunk : chunk + 2])
 
-    def _over_grid(self, F: Array, split: bool) -> tuple[Array, Array] | None:
+    def _over_grid(self, F: Array) -> tuple[float, Array] | None:
         """None where the points touch more blocks than memory should hold."""
         u = len(F)
         scale = 1 / (grid.SPACING * self.sigma_f)
@@ -115,34 +101,32 @@ class CellEngine:
         panels, middles = np.empty(u, dtype=np.int32), np.empty(edges.rows.size, dtype=np.int32)
         strengths = np.empty(edges.rows.size)
         sources = np.zeros((chunks, *shape))
-        fields = np.zeros((chunks, 1 + split, *shape))
-        energies = np.zeros((chunks, 2))
-        gradients = np.zeros((chunks, 1 + split, u, 2))
-        ones, points = np.ones(u), np.arange(u, dtype=np.int32)
+        fields = np.zeros((chunks, *shape))
+        energies = np.zeros(chunks)
+        gradients = np.zeros((chunks, u, 2))
+        points = np.arange(u, dtype=np.int32)
 
         def find_panels(chunk: int) -> None:
-            own = slice(*self._cuts(edges.rows.size)[chunk])
+            own = self._part(edges.rows.size, chunk)
             ends = edges.rows[own], edges.cols[own], edges.doubled[own]
             grid.edge_panels(*ends, places, self.farthest, blocks, middles[own], strengths[own])
 
         # Threads share the work by panels: each panel has a cost of its own, whatever the number of its points.
         def spread_points(chunk: int) -> None:
-            grid.spread_points(places, panels, shares[chunk], ones, blocks, sources[chunk])
+            grid.spread_points(places, points, panels, shares[chunk], blocks, sources[chunk])
 
         def visit_edges(chunk: int) -> None:
-            result = fields[chunk, 0], gradients[chunk, 0]
-            energies[chunk, 0] = grid.edge_sums(
-                edges.rows, edges.cols, places, middles, strengths, edge_shares[chunk], blocks, source, *result
-            )
-            # The same formulas hold with j = k.
-            result = fields[chunk, -1], gradients[chunk, -1]
-            energies[chunk, 1] = grid.edge_sums(
-                points, points, places, panels, edges.diagonal, shares[chunk], blocks, source, *result
-            )
+            # The diagonal follows with the same formulas, which hold with j = k.
+            for rows, columns, where, weights, own in (
+                (edges.rows, edges.cols, middles, strengths, edge_shares[chunk]),
+                (points, points, panels, edges.diagonal, shares[chunk]),
+            ):
+                energies[chunk] += grid.edge_sums(
+                    rows, columns, places, where, weights, own, blocks, source, fields[chunk], gradients[chunk]
+                )
 
         def read_points(chunk: int) -> None:
-            for part in range(1 + split):
-                grid.read_points(places, panels, shares[chunk], blocks, field[part], gradients[chunk, part])
+            grid.read_points(places, points, panels, shares[chunk], blocks, field, gradients[chunk])
 
         run_chunks(find_panels, chunks)
         grid.point_panels(places, blocks, panels)
@@ -154,37 +138,27 @@ class CellEngine:
         run_chunks(visit_edges, chunks)
         field = fields.sum(axis=0)
         run_chunks(read_points, chunks)
-        return grid.SCALE * energies.sum(axis=0), grid.SCALE * scale * gradients.sum(axis=0)
+        return grid.SCALE * float(energies.sum()), grid.SCALE * scale * gradients.sum(axis=0)
 
-    def _over_pairs(self, F: Array, split: bool) -> tuple[Array, Array]:
-        u = len(F)
+    def _over_pairs(self, F: Array) -> tuple[float, Array]:
         starts, order, places, bits = self._sorted(F)
-        energies = np.zeros((self.chunks, 2))
-        gradients = np.zeros((self.chunks, 1 + split, *places.shape))
-        points = np.arange(u, dtype=np.int32)
+        energies = np.zeros(self.chunks)
+        gradients = np.zeros((self.chunks, *places.shape))
+        points = np.arange(len(F), dtype=np.int32)
 
         def visit(chunk: int) -> None:
             cells = places, starts, order, bits, 2 * (self.cell / self.sigma_f) ** 2, self.farthest
-            own = slice(*self._cuts(self.edges.rows.size)[chunk])
+            own = self._part(self.edges.rows.size, chunk)
             ends = self.edges.rows[own], self.edges.cols[own], self.edges.doubled[own]
-            energies[chunk, 0] = pairs.pair_sums(*ends, *cells, gradients[chunk, 0])
-            own = slice(*self._cuts(u)[chunk])
-            ends = points[own], points[own], self.edges.diagonal[own]
-            energies[chunk, 1] = pairs.pair_sums(*ends, *cells, gradients[chunk, -1])
+            energies[chunk] = pairs.pair_sums(*ends, *cells, gradients[chunk])
+            own = self._part(len(F), chunk)
+            energies[chunk] += pairs.pair_sums(
+                points[own], points[own], self.edges.diagonal[own], *cells, gradients[chunk]
+            )
 
         run_chunks(visit, self.chunks)
-        return energies.sum(axis=0), gradients.sum(axis=0) / self.cell
+        return float(energies.sum()), gradients.sum(axis=0) / self.cell
 
     @cached_property
-    def _fourier(self) -> list[NufftEngine]:
-        """Over G, over its off-diagonal entries and over its diagonal."""
-        diagonal = csr_array(diags_array(self.edges.diagonal))
-        matrices = self.G, csr_array(self.G - diagonal), diagonal
-        return [NufftEngine(G, self.sigma_f, n_jobs=self.n_jobs, tolerance=self.tolerance) for G in matrices]
-
-    def _over_modes(self, F: Array, split: bool) -> tuple[Array, Array]:
-        if not split:
-            energy, gradient = self._fourier[0](F)
-            return np.array([energy, 0.0]), gradient[None]
-        results = [engine(F) for engine in self._fourier[1:]]
-        return np.array([energy for energy, _ in results]), np.stack([gradient for _, gradient in results])
+    def _fourier(self) -> NufftEngine:
+        return NufftEngine(self.G, self.sigma_f, n_jobs=self.n_jobs, tolerance=self.tolerance)

@@ -14,7 +14,7 @@ from homophily.exceptions import ApproximationWarning
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
-from homophily.relationship.functions import Relationship
+from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.relationship.nufft import NufftEngine
 from homophily.relationship.nystrom import NystromEngine, choose_landmarks
 from homophily.relationship.tiles import TileEngine
@@ -36,25 +36,13 @@ class Engine(Protocol):
         """tr(KᵀGK) at F (u, n), and its gradient (u, n); an infinite energy where F spreads too far for the engine."""
 
 
-class PartsEngine(Protocol):
-    """Energy and gradient of one graph's relationships, G's diagonal apart: repulsion Z and attraction −A of R = Z − A.
-
-    Any function of the two follows by the chain rule, such as w_Z Z − w_A A or (Z − A)/Z^β.
-    """
-
-    def __call__(
-        self, F: NDArray[np.float64]
-    ) -> tuple[tuple[float, NDArray[np.float64]], tuple[float, NDArray[np.float64]]]:
-        """Energy and gradient of G's off-diagonal entries (−A), then those of its diagonal (Z)."""
-
-
-def choose_engine(F: NDArray[np.float64], sigma_f: float, relationship: Relationship = "gaussian") -> EngineName:
+def choose_engine(F: NDArray[np.float64], sigma_f: float, relationship: Relationship = GAUSSIAN) -> EngineName:
     """The engine expected to be fastest for F's dimensions and size; "nystrom" is a proposal to be checked.
 
     All but "nystrom" are exact or keep to the tolerance, wherever F moves.
     """
     points, dimensions = F.shape
-    if relationship != "gaussian":
+    if not relationship.has_gauss_sums:
         return "tiles"
     if dimensions == 1:
         return "chebyshev" if ChebyshevEngine.copes_with(float(np.ptp(F)), sigma_f) else "cells"
@@ -75,7 +63,7 @@ def make_engine(
     diagonal: NDArray[np.float64] | None = None,
     powered: Callable[[], csr_array] | None = None,
     targets: NDArray[np.float64] | None = None,
-    relationship: Relationship = "gaussian",
+    relationship: Relationship = GAUSSIAN,
     tolerance: float = 1e-9,
     n_jobs: int | None = None,
 ) -> tuple[EngineName, Engine]:
@@ -83,14 +71,11 @@ def make_engine(
 
     F is where the solve starts, ``targets`` (classes, n) where labels pull it. ``powered()`` gives the power itself
     to the engines that need its entries; the others multiply p times by the sparser Laplacian. "auto" takes "nystrom"
-    only if its error at F is small. See :func:`make_parts` for the diagonal apart.
+    only if its error at F is small.
     """
     name = choose_engine(F, sigma_f, relationship) if engine == "auto" else engine
-    if relationship != "gaussian" and name not in ("dense", "tiles"):
-        raise ValueError(
-            f"The {name!r} engine works on Gaussian relationships only. Use engine='tiles' with "
-            f"relationship={relationship!r}."
-        )
+    if name not in ("dense", "tiles"):
+        check_gauss_sums(name, relationship)
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
         low_rank = NystromEngine(laplacian, sigma_f, landmarks=landmarks, power=power, diagonal=diagonal, n_jobs=n_jobs)
@@ -105,41 +90,13 @@ def make_engine(
     if diagonal is not None:
         G = csr_array(G + diags_array(diagonal))
     if name == "chebyshev":
-        _check_dimensions(name, F, 1)
+        check_dimensions(name, F, 1)
         return name, ChebyshevEngine(G, sigma_f, n_jobs=n_jobs)
     if name in ("cells", "nufft"):
-        _check_dimensions(name, F, 3)
+        check_dimensions(name, F, 3)
         kind = CellEngine if name == "cells" else NufftEngine
         return name, kind(G, sigma_f, n_jobs=n_jobs, tolerance=tolerance)
     return name, DenseEngine(G, sigma_f, relationship=relationship)
-
-
-def make_parts(
-    G: csr_array,
-    F: NDArray[np.float64],
-    sigma_f: float,
-    *,
-    engine: EngineName = "auto",
-    relationship: Relationship = "gaussian",
-    tolerance: float = 1e-9,
-    n_jobs: int | None = None,
-) -> tuple[EngineName, PartsEngine]:
-    """An engine that tells the energy of G's off-diagonal entries and that of its diagonal apart, and its name.
-
-    "cells" does so at hardly more cost than their sum, the others evaluate twice. The diagonal alone, Z = tr(KᵀDK), is
-    ``make_engine(D, …)`` with D a diagonal matrix.
-    """
-    name, whole = make_engine(
-        G, F, sigma_f, engine=engine, relationship=relationship, tolerance=tolerance, n_jobs=n_jobs
-    )
-    if isinstance(whole, CellEngine):
-        return name, whole.parts
-    diagonal = csr_array(diags_array(G.diagonal()))
-    pair = [
-        make_engine(part, F, sigma_f, engine=name, relationship=relationship, tolerance=tolerance, n_jobs=n_jobs)[1]
-        for part in (csr_array(G - diagonal), diagonal)
-    ]
-    return name, lambda F: (pair[0](F), pair[1](F))
 
 
 def warn_of_error(error: float | None, stacklevel: int) -> None:
@@ -154,7 +111,17 @@ def warn_of_error(error: float | None, stacklevel: int) -> None:
         )
 
 
-def _check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> None:
+def check_gauss_sums(engine: EngineName, relationship: Relationship) -> None:
+    """Refuse an engine of Gauss sums for a relationship function that has none."""
+    if not relationship.has_gauss_sums:
+        raise ValueError(
+            f"The {engine!r} engine works on Gaussian relationships only. Use engine='tiles' with "
+            f"relationship={relationship.name!r}."
+        )
+
+
+def check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> None:
+    """Refuse an engine for more columns of F than it can take."""
     if F.shape[1] > most:
         raise ValueError(
             f"The {name!r} engine works on F of at most {most} column{'s' * (most > 1)}. Got {F.shape[1]} instead."

@@ -10,33 +10,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist
 
-from homophily.relationship.functions import Relationship
+from homophily.relationship.functions import GAUSSIAN, Relationship
 
 
 class DenseEngine:
     """Energy ``tr(KᵀGK)`` and its gradient, with ``K_ij = exp(−‖f_i−f_j‖²/σ_f²)`` or its like held in full."""
 
-    def __init__(self, G: csr_array, sigma_f: float, *, relationship: Relationship = "gaussian") -> None:
+    def __init__(self, G: csr_array, sigma_f: float, *, relationship: Relationship = GAUSSIAN) -> None:
         self.G = G.toarray()
         self.sigma_f = sigma_f
         self.relationship = relationship
 
     def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
-        x = squared_distances(F) / self.sigma_f**2
-        cauchy = self.relationship == "cauchy"
-        K = 1 / (1 + x) if cauchy else np.exp(-x)
+        x = cdist(F, F, "sqeuclidean") / self.sigma_f**2
+        K = self.relationship.value(np, x)
         GK = self.G @ K
         # dE = Σ_ij 2(GK)_ij dK_ij and dK_ij = 2/σ² k'(x) (f_i−f_j)·(df_i−df_j): both places of f count.
-        M = 2 * GK * (K * K if cauchy else K)
+        M = 2 * GK * self.relationship.slope(K)
         M += M.T
-        return float(np.sum(K * GK)), -2 / self.sigma_f**2 * (M.sum(axis=1)[:, None] * F - M @ F)
-
-
-def squared_distances(F: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``‖f_i − f_j‖²`` for all pairs, summed from differences so that equal points are at exactly 0."""
-    distances = np.zeros((len(F), len(F)))
-    for column in F.T:
-        distances += (column[:, None] - column) ** 2
-    return distances
+        return float(np.sum(K * GK)), 2 / self.sigma_f**2 * (M.sum(axis=1)[:, None] * F - M @ F)

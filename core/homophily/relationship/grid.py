@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from homophily.relationship.functions import exp_negative
 
-STEP = 2  # nodes a panel, along each axis
-BLOCK = 32  # nodes a block, along each axis: no window touches more than two blocks
+STEP = 2  # nodes per panel, along each axis
+BLOCK = 32  # nodes per block, along each axis: no window touches more than two blocks
 PANELS = BLOCK // STEP
-WIDTH = 24  # nodes a window, along each axis
-TERMS = 12  # powers a panel, along each axis
+WIDTH = 24  # nodes per window, along each axis
+TERMS = 12  # powers per panel, along each axis
 BATCH = 128  # points of a panel worked on at once: their arrays stay in the first-level cache
 
 Array = NDArray[np.float64]
@@ -289,60 +289,70 @@ def _panel_end(panels, order, start):  # type: ignore[no-untyped-def]
     return stop
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _middle_of(e, rows, columns, places):  # type: ignore[no-untyped-def]
+    j, k = np.uint64(rows[e]), np.uint64(columns[e])  # unsigned: no test for a negative index
+    return 0.5 * (places[j, 0] + places[k, 0]), 0.5 * (places[j, 1] + places[k, 1])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _offsets(order, first, size, rows, columns, places, left, low, x, y):  # type: ignore[no-untyped-def]
+    """Places of the edges' middles, counted from the middle of their panel."""
+    for s in range(size):
+        across, along = _middle_of(order[first + s], rows, columns, places)
+        x[s] = across - (left + MIDDLE)
+        y[s] = along - (low + MIDDLE)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _add_moments(moments, grid, blocks, left, low, half, window):  # type: ignore[no-untyped-def]
+    """Add a panel's moments to its window of the grid."""
+    _times(moments, _TABLE, half)
+    _times(_NODES, half, window)
+    _add_window(grid, blocks, left, low, window)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _read_coefficients(grid, blocks, left, low, half, window, coefficients):  # type: ignore[no-untyped-def]
+    """The polynomial of a panel from its window of the grid."""
+    _read_window(grid, blocks, left, low, window)
+    _times(_TABLE, window, half)
+    _times(half, _NODES, coefficients)
+
+
 @njit(cache=True, nogil=True)
-def spread_points(places, panels, order, weights, blocks, grid):  # type: ignore[no-untyped-def]
-    """Add Σ_i w_i A(z − f_i) to the grid."""
-    window = np.empty((WIDTH, WIDTH))
-    moments = np.empty((TERMS, TERMS))
-    half = np.empty((TERMS, WIDTH))
-    x = np.empty(BATCH)
-    y = np.empty(BATCH)
-    w = np.empty(BATCH)
+def spread_points(places, points, panels, order, blocks, grid):  # type: ignore[no-untyped-def]
+    """Add Σ_i A(z − f_i) to the grid."""
+    window, half, moments = np.empty((WIDTH, WIDTH)), np.empty((TERMS, WIDTH)), np.empty((TERMS, TERMS))
+    x, y, w = np.empty(BATCH), np.empty(BATCH), np.empty(BATCH)
     start = 0
     while start < order.size:
         stop = _panel_end(panels, order, start)
-        left = _corner(places[order[start], 0])
-        low = _corner(places[order[start], 1])
+        left, low = _corner(places[order[start], 0]), _corner(places[order[start], 1])
         moments[:] = 0.0
         for first in range(start, stop, BATCH):
             size = min(BATCH, stop - first)
-            for s in range(size):
-                i = order[first + s]
-                x[s] = places[i, 0] - (left + MIDDLE)
-                y[s] = places[i, 1] - (low + MIDDLE)
-                w[s] = weights[i]
+            _offsets(order, first, size, points, points, places, left, low, x, y)
+            w[:size] = 1.0
             _add(moments, size, x, y, w)
-        _times(moments, _TABLE, half)
-        _times(_NODES, half, window)
-        _add_window(grid, blocks, left, low, window)
+        _add_moments(moments, grid, blocks, left, low, half, window)
         start = stop
 
 
 @njit(cache=True, nogil=True)
-def read_points(places, panels, order, blocks, grid, gradient):  # type: ignore[no-untyped-def]
+def read_points(places, points, panels, order, blocks, grid, gradient):  # type: ignore[no-untyped-def]
     """Add the slopes of the grid's sum at the points to ``gradient``."""
-    window = np.empty((WIDTH, WIDTH))
-    coefficients = np.empty((TERMS, TERMS))
-    half = np.empty((TERMS, WIDTH))
-    x = np.empty(BATCH)
-    y = np.empty(BATCH)
-    value = np.empty(BATCH)
-    slope_x = np.empty(BATCH)
-    slope_y = np.empty(BATCH)
+    window, half, coefficients = np.empty((WIDTH, WIDTH)), np.empty((TERMS, WIDTH)), np.empty((TERMS, TERMS))
+    x, y = np.empty(BATCH), np.empty(BATCH)
+    value, slope_x, slope_y = np.empty(BATCH), np.empty(BATCH), np.empty(BATCH)
     start = 0
     while start < order.size:
         stop = _panel_end(panels, order, start)
-        left = _corner(places[order[start], 0])
-        low = _corner(places[order[start], 1])
-        _read_window(grid, blocks, left, low, window)
-        _times(_TABLE, window, half)
-        _times(half, _NODES, coefficients)
+        left, low = _corner(places[order[start], 0]), _corner(places[order[start], 1])
+        _read_coefficients(grid, blocks, left, low, half, window, coefficients)
         for first in range(start, stop, BATCH):
             size = min(BATCH, stop - first)
-            for s in range(size):
-                i = order[first + s]
-                x[s] = places[i, 0] - (left + MIDDLE)
-                y[s] = places[i, 1] - (low + MIDDLE)
+            _offsets(order, first, size, points, points, places, left, low, x, y)
             _read(coefficients, size, x, y, value, slope_x, slope_y)
             for s in range(size):
                 gradient[order[first + s], 0] += slope_x[s]
@@ -358,39 +368,26 @@ def edge_sums(  # type: ignore[no-untyped-def]
 
     The gradient through the middles and φ, in units of nodes, is added to ``gradient``.
     """
-    window = np.empty((WIDTH, WIDTH))
-    coefficients = np.empty((TERMS, TERMS))
-    moments = np.empty((TERMS, TERMS))
-    half = np.empty((TERMS, WIDTH))
-    x = np.empty(BATCH)
-    y = np.empty(BATCH)
-    w = np.empty(BATCH)
-    value = np.empty(BATCH)
-    slope_x = np.empty(BATCH)
-    slope_y = np.empty(BATCH)
+    window, half = np.empty((WIDTH, WIDTH)), np.empty((TERMS, WIDTH))
+    coefficients, moments = np.empty((TERMS, TERMS)), np.empty((TERMS, TERMS))
+    x, y, w = np.empty(BATCH), np.empty(BATCH), np.empty(BATCH)
+    value, slope_x, slope_y = np.empty(BATCH), np.empty(BATCH), np.empty(BATCH)
     energy = 0.0
     start = 0
     while start < order.size:
         stop = _panel_end(panels, order, start)
-        e = order[start]
-        left = _corner(0.5 * (places[rows[e], 0] + places[columns[e], 0]))
-        low = _corner(0.5 * (places[rows[e], 1] + places[columns[e], 1]))
-        _read_window(points_grid, blocks, left, low, window)
-        _times(_TABLE, window, half)
-        _times(half, _NODES, coefficients)
+        across, along = _middle_of(order[start], rows, columns, places)
+        left, low = _corner(across), _corner(along)
+        _read_coefficients(points_grid, blocks, left, low, half, window, coefficients)
         moments[:] = 0.0
         for first in range(start, stop, BATCH):
             size = min(BATCH, stop - first)
-            for s in range(size):
-                e = order[first + s]
-                j, k = np.uint64(rows[e]), np.uint64(columns[e])
-                x[s] = 0.5 * (places[j, 0] + places[k, 0]) - (left + MIDDLE)
-                y[s] = 0.5 * (places[j, 1] + places[k, 1]) - (low + MIDDLE)
-                w[s] = strengths[e]
+            _offsets(order, first, size, rows, columns, places, left, low, x, y)
             _read(coefficients, size, x, y, value, slope_x, slope_y)
             for s in range(size):
                 e = order[first + s]
                 j, k = np.uint64(rows[e]), np.uint64(columns[e])
+                w[s] = strengths[e]
                 energy += w[s] * value[s]
                 # φ = exp(−DECAY/8 ‖f_j − f_k‖²).
                 stretch = 0.25 * DECAY * w[s] * value[s]
@@ -401,8 +398,6 @@ def edge_sums(  # type: ignore[no-untyped-def]
                 gradient[k, 0] += 0.5 * w[s] * slope_x[s] + apart_x
                 gradient[k, 1] += 0.5 * w[s] * slope_y[s] + apart_y
             _add(moments, size, x, y, w)
-        _times(moments, _TABLE, half)
-        _times(_NODES, half, window)
-        _add_window(grid, blocks, left, low, window)
+        _add_moments(moments, grid, blocks, left, low, half, window)
         start = stop
     return energy

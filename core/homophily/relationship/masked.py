@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.relationship.functions import Relationship, relate, slope
+from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import balanced_rows, run_chunks, thread_count
 
 
@@ -47,7 +47,7 @@ def _masked_degrees(  # type: ignore[no-untyped-def]
 
 # No "reassoc": it turns the short sums over a row of Ŵ into vector gathers, which are slower (by a quarter).
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _masked_sums(first, last, F, inverse, cauchy, mask_indptr, mask_indices, indptr, indices, data, delta, gradient):  # type: ignore[no-untyped-def]
+def _masked_sums(first, last, F, inverse, function, mask_indptr, mask_indices, indptr, indices, data, delta, gradient):  # type: ignore[no-untyped-def]
     """Energy of the rows first … last of the mask; their part of the gradient is added to ``gradient``."""
     n = F.shape[1]
     k = np.zeros(F.shape[0])
@@ -62,7 +62,7 @@ def _masked_sums(first, last, F, inverse, cauchy, mask_indptr, mask_indices, ind
             for d in range(n):
                 squared += (F[i, d] - F[j, d]) * (F[i, d] - F[j, d])
             values[a] = squared * inverse
-        relate(values, cauchy, size)
+        relate(values, function, size)
         for a in range(size):
             k[np.uint64(mask_indices[start + a])] = values[a]
         for a in range(size):
@@ -73,7 +73,7 @@ def _masked_sums(first, last, F, inverse, cauchy, mask_indptr, mask_indices, ind
             # Half of ∂E/∂K_ij = 2(K_ij δ_ij − (K_S Ŵ)_ij); then dK_ij/df_i = 2/σ² k'(x) (f_i − f_j) = −dK_ij/df_j.
             half = values[a] * delta[start + a] - product
             energy += values[a] * half
-            pull = 4.0 * inverse * half * slope(values[a], cauchy)
+            pull = 4.0 * inverse * half * slope(values[a], function)
             for d in range(n):
                 gradient[i, d] += pull * (F[i, d] - F[j, d])
                 gradient[j, d] -= pull * (F[i, d] - F[j, d])
@@ -95,7 +95,7 @@ class SparseEngine:
         mask: csr_array,
         sigma_f: float,
         *,
-        relationship: Relationship = "gaussian",
+        relationship: Relationship = GAUSSIAN,
         repulsion: float = 1.0,
         n_jobs: int | None = None,
     ) -> None:
@@ -135,7 +135,7 @@ class SparseEngine:
                 last,
                 F,
                 self.sigma_f**-2,
-                self.relationship == "cauchy",
+                self.relationship.id,
                 self.mask_indptr,
                 self.mask_indices,
                 self.indptr,

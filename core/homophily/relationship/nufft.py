@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.relationship.edges import UpperEdges
-from homophily.threads import run_chunks, thread_count
+from homophily.threads import even_rows, run_chunks, thread_count
 
-# With finufft's doubled grid half a gigabyte a thread in 3-D. Reached at range/σ ≈ 450 in 2-D and 32 in 3-D.
+# With finufft's doubled grid half a gigabyte per thread in 3-D. Reached at range/σ ≈ 450 in 2-D and 32 in 3-D.
 MOST_MODES = 2**22
 
 
@@ -73,7 +73,7 @@ class NufftEngine:
         chunks = thread_count(n_jobs)
         self.edges = [
             (rows[start:stop], columns[start:stop], weights[start:stop])
-            for start, stop in pairwise(np.linspace(0, rows.size, chunks + 1).astype(int))
+            for start, stop in pairwise(even_rows(rows.size, chunks))
         ]
         self.sigma_f = sigma_f
         self.accuracy = _accuracy(tolerance)
@@ -90,7 +90,7 @@ class NufftEngine:
         centre, scale = (low + high) / 2, 2 * pi / periods
         response, slopes = self._gaussian(periods, shape)
         points = np.ascontiguousarray(((F - centre) * scale).T)
-        shares = [slice(start, stop) for start, stop in pairwise(np.linspace(0, len(F), chunks + 1).astype(int))]
+        shares = [slice(start, stop) for start, stop in pairwise(even_rows(len(F), chunks))]
         modes = np.empty((chunks, *shape), dtype=np.complex128)
         energies = np.zeros(chunks)
         gradients = np.zeros((chunks, *F.shape))
@@ -145,7 +145,7 @@ class NufftEngine:
     def _plan(
         self, kind: int, shape: tuple[int, ...], points: NDArray[np.float64], transforms: int = 1
     ) -> finufft.Plan:
-        # One thread a plan: with more, finufft adds up its parts in the order they finish, and the last bits vary.
+        # One thread per plan: with more, finufft adds up its parts in the order they finish, and the last bits vary.
         # The signs make type 1 then type 2 a convolution.
         plan = finufft.Plan(kind, shape, transforms, eps=self.accuracy, isign=-1 if kind == 1 else 1, nthreads=1)
         plan.setpts(*points)

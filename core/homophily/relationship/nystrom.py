@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.spatial.distance import cdist
 
 from homophily.relationship.functions import exp_negative
 from homophily.threads import balanced_rows, run_chunks, single_threaded_blas, thread_count
 
-CANDIDATES = 4096
+CANDIDATES = 4096  # points among which landmarks are chosen, in their number times m² multiply-adds
 # Landmarks may coincide: added to the diagonal of K_ZZ, it keeps the factor finite, and its inverse so moderate that
 # the order of sums does not count.
 SHIFT = 1e-10
@@ -76,11 +77,7 @@ class NystromEngine:
         self.landmarks = landmarks
         self.chunks = thread_count(n_jobs)
         self.bounds = balanced_rows(self.L.indptr, self.chunks)
-        K_ZZ = np.empty((len(landmarks), len(landmarks)))
-        _kernel_rows(0, len(landmarks), landmarks, np.ascontiguousarray(landmarks.T), sigma_f**-2, K_ZZ)
-        K_ZZ[np.diag_indices_from(K_ZZ)] += SHIFT
-        # K_ZZ = LLᵀ, and CA Cᵀ = ΦΦᵀ for Φ = CL^{-T}.
-        self.whitening = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
+        self.whitening = landmark_whitening(landmarks, sigma_f)
 
     def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
@@ -104,7 +101,7 @@ class NystromEngine:
                 pull = M.sum(axis=1)[:, None] * F[rows] - M @ self.landmarks
                 gradient[self.order[rows]] = -2 / self.sigma_f**2 * pull
 
-        # One BLAS call a thread of ours: BLAS's own threads wait for each other in busy loops.
+        # One BLAS call per thread of ours: BLAS's own threads wait for each other in busy loops.
         with single_threaded_blas():
             run_chunks(reduce_rows, self.chunks)
             # With X = ΦᵀGΦ and Y = ΦᵀΦ: E = tr(XY), ∂E/∂Φ = 2(GΦY + ΦX).
@@ -126,7 +123,7 @@ class NystromEngine:
             low_rank = C @ (self.whitening.T @ (self.whitening @ C[chosen].T))
         truth = float(np.sum(exact * self._times_graph(exact)))
         value = float(np.sum(low_rank * self._times_graph(low_rank)))
-        return abs(value - truth) / abs(truth) if truth != 0 else abs(value)
+        return relative_error(value, truth)
 
     def _kernel(self, F: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[np.float64]:
         C = np.empty((len(F), len(Z)))
@@ -159,6 +156,18 @@ class NystromEngine:
         return product
 
 
+def landmark_whitening(landmarks: NDArray[np.float64], sigma_f: float) -> NDArray[np.float64]:
+    """L^{-1} of K_ZZ = LLᵀ: CACᵀ = ΦΦᵀ for Φ = CL^{-T}."""
+    K_ZZ = np.exp(-cdist(landmarks, landmarks, "sqeuclidean") / sigma_f**2) + SHIFT * np.eye(len(landmarks))
+    whitening: NDArray[np.float64] = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
+    return whitening
+
+
+def relative_error(value: float, truth: float) -> float:
+    """The error as a share of the truth; of a truth of 0, the error itself."""
+    return abs(value - truth) / abs(truth) if truth != 0 else abs(value)
+
+
 def choose_landmarks(
     F: NDArray[np.float64],
     sigma_f: float,
@@ -185,7 +194,7 @@ def choose_landmarks(
     pivots: list[int] = []
     while len(pivots) < most and residual.max() > tolerance:
         pivot, m = int(residual.argmax()), len(pivots)
-        column = np.exp(-np.sum((candidates - candidates[pivot]) ** 2, axis=1) / sigma_f**2)
+        column = np.exp(-cdist(candidates, candidates[pivot : pivot + 1], "sqeuclidean")[:, 0] / sigma_f**2)
         column -= factor[:, :m] @ factor[pivot, :m]
         factor[:, m] = column / np.sqrt(residual[pivot])
         residual -= factor[:, m] ** 2

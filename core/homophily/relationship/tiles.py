@@ -1,6 +1,6 @@
 """The full regulariser over tiles of K computed on the fly: exact, for any n and any symmetric sparse G = L^p.
 
-A tile is K[:, block] for a block of ``WIDTH`` columns, u × WIDTH numbers a thread, so memory grows with u while time
+A tile is K[:, block] for a block of ``WIDTH`` columns, u × WIDTH numbers per thread, so memory grows with u while time
 grows with u². Points are put into blocks of near neighbours, and rows too far from a block to count are left out.
 """
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.relationship.functions import FARTHEST, Relationship, relate, slope
+from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import run_chunks, thread_count
 
-WIDTH = 32
+WIDTH = 32  # columns per tile: a row is four cache lines
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _fill_tile(F, sources, width, inverse, cauchy, farthest, tile, near):  # type: ignore[no-untyped-def]
+def _fill_tile(F, sources, width, inverse, function, farthest, tile, near):  # type: ignore[no-untyped-def]
     """K[:, block] row by row; ``near[j]`` says whether row j has any entry that counts."""
     u, n = F.shape
     low = np.empty(n)
@@ -42,7 +42,7 @@ def _fill_tile(F, sources, width, inverse, cauchy, farthest, tile, near):  # typ
                     x[c] += (f - sources[d, c]) * (f - sources[d, c])
             for c in range(WIDTH):
                 tile[j, c] = x[c] * inverse
-            relate(tile[j], cauchy, WIDTH)
+            relate(tile[j], function, WIDTH)
             for c in range(width, WIDTH):
                 tile[j, c] = 0.0
 
@@ -81,7 +81,7 @@ def _times_tile(indptr, indices, data, tile, near, product, reached):  # type: i
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
 def _tile_sums(  # type: ignore[no-untyped-def]
-    F, order, indptr, indices, data, power, diagonal, inverse, cauchy, farthest, chunk, chunks, gradient
+    F, order, indptr, indices, data, power, diagonal, inverse, function, farthest, chunk, chunks, gradient
 ):
     """Energy of the chunk's blocks of columns; their part of the gradient is added to ``gradient``."""
     u, n = F.shape
@@ -100,7 +100,7 @@ def _tile_sums(  # type: ignore[no-untyped-def]
         for c in range(WIDTH):
             for d in range(n):
                 sources[d, c] = F[block[min(c, width - 1)], d]
-        _fill_tile(F, sources, width, inverse, cauchy, farthest, tile, near)
+        _fill_tile(F, sources, width, inverse, function, farthest, tile, near)
         factor, counted = tile, near
         for step in range(power - 1):
             _times_tile(indptr, indices, data, factor, counted, factors[step % 2], reached[step % 2])
@@ -115,7 +115,7 @@ def _tile_sums(  # type: ignore[no-untyped-def]
                 product[c] += diagonal[j] * tile[j, c]
                 part += product[c] * tile[j, c]
                 # dE/dr² at (j, c), times the 2 of dr²/df = 2(f_j − f_c).
-                product[c] *= 4.0 * inverse * slope(tile[j, c], cauchy)
+                product[c] *= 4.0 * inverse * slope(tile[j, c], function)
             energy += part
             for d in range(n):
                 f = F[j, d]
@@ -141,7 +141,7 @@ class TileEngine:
         *,
         power: int = 1,
         diagonal: NDArray[np.float64] | None = None,
-        relationship: Relationship = "gaussian",
+        relationship: Relationship = GAUSSIAN,
         n_jobs: int | None = None,
     ) -> None:
         # Neighbours side by side keep the rows of K that a row of L asks for in the cache.
@@ -157,15 +157,14 @@ class TileEngine:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         chunks = min(thread_count(self.n_jobs), -(-len(F) // WIDTH))
         F = F[self.order]
-        farthest = FARTHEST[self.relationship]
-        columns = near_blocks(F, self.sigma_f * farthest**0.5)
+        columns = near_blocks(F, self.sigma_f * self.relationship.farthest**0.5)
         gradients = np.zeros((chunks, *F.shape))
         energies = np.zeros(chunks)
 
         def kernel(chunk: int) -> None:
             L = self.L
             matrix = L.indptr, L.indices, L.data, self.power, self.diagonal
-            function = self.sigma_f**-2, self.relationship == "cauchy", farthest
+            function = self.sigma_f**-2, self.relationship.id, self.relationship.farthest
             energies[chunk] = _tile_sums(F, columns, *matrix, *function, chunk, chunks, gradients[chunk])
 
         run_chunks(kernel, chunks)

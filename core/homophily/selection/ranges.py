@@ -271,7 +271,7 @@ def _around(name: str, value: Any, dimension: Dimension) -> list[Any]:
 def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, graph: bool) -> tuple[str, ...]:
     possible = [name for name, searched in SEARCHED.items() if method == "err" or searched.stage != "relationships"]
     if fixed.get("relationship_neighbors") is not None:
-        possible = [name for name in possible if name not in ("power", "repulsion")]
+        possible.remove("power")
     if fixed.get("weights") == "fixed":
         # Their width is in the unit of the distances, which is not known here.
         possible.remove("sigma_x")

@@ -37,6 +37,9 @@ from homophily.graph.laplacian import (
     sparse_power,
 )
 
+Report = Callable[[int, float], object]
+"""Called with the iteration and the residual; may raise to cancel."""
+
 
 @dataclass(frozen=True)
 class IRRSolution:
@@ -92,9 +95,7 @@ class _System:
     ) -> None:
         self.laplacian, self.power, self.confidence, self.lambda1 = laplacian, power, confidence, lambda1
         self.blocks = Blocks(laplacian, columns, n_jobs)
-        diagonal = confidence + lambda1 * power_diagonal(laplacian, power)
-        # A row of zeros (an isolated point without label) asks for nothing and stays where it is.
-        self.scale = np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > 0)
+        self.scale = inverse_diagonal(laplacian, power, confidence, lambda1)
         self._spare = [np.empty((laplacian.shape[0], columns)) for _ in range(min(power - 1, 2))]
         self._sums = np.empty((self.blocks.count, columns))
 
@@ -114,41 +115,49 @@ class _System:
         r = np.empty_like(x)
         self.product(x, r)
         np.subtract(b, r, out=r)
-        return r, _relative(np.linalg.norm(self.scale[:, None] * r, axis=0), np.linalg.norm(x, axis=0))
+        return r, relative_size(np.linalg.norm(self.scale[:, None] * r, axis=0), np.linalg.norm(x, axis=0))
+
+    def iterate(
+        self, x: Floats, r: Floats, tolerance: float, iteration: int, max_iter: int, callback: Report | None
+    ) -> tuple[Floats, int]:
+        """Improve ``x`` in place from its residual ``r``, which is used up; every column has steps of its own.
+
+        Preconditioned by the diagonal: it takes λ1 out of the condition number, as labelled rows are near the identity
+        and the others all carry the factor λ1.
+        """
+        blocks, scale = self.blocks, self.scale
+        p, q, sums = scale[:, None] * r, np.empty_like(r), np.empty((blocks.count, 3, r.shape[1]))
+        rz = np.einsum("ij,ij->j", r, p)
+        while iteration < max_iter:
+            iteration += 1
+            pq = self.product(p, q)
+            # A column that has reached 0 has pᵀAp = 0 and stands still.
+            alpha = np.divide(rz, pq, out=np.zeros_like(rz), where=pq > 0)
+            blocks.run(_advance, alpha, scale, p, q, x, r, sums)
+            rz_new, zz, xx = sums.sum(axis=0)
+            residual = relative_size(np.sqrt(zz), np.sqrt(xx))
+            if callback is not None:
+                callback(iteration, residual)
+            if residual <= tolerance:
+                break
+            blocks.run(_turn, np.divide(rz_new, rz, out=np.zeros_like(rz), where=rz > 0), scale, r, p)
+            rz = rz_new
+        return x, iteration
 
     def matrix(self) -> csr_array:
         """A as a sparse matrix."""
         return csr_array(diags_array(self.confidence) + self.lambda1 * sparse_power(self.laplacian, self.power))
 
 
-def _relative(size: Floats, of: Floats) -> float:
+def inverse_diagonal(laplacian: csr_array, power: int, confidence: Floats, lambda1: float) -> Floats:
+    """diag(H + λ1 L^p)⁻¹; a row of zeros (an isolated point without label) asks for nothing and stays where it is."""
+    diagonal = confidence + lambda1 * power_diagonal(laplacian, power)
+    return np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > 0)
+
+
+def relative_size(size: Floats, of: Floats) -> float:
+    """The largest column norm relative to that of another array."""
     return float(np.max(np.divide(size, of, out=np.where(size > 0, np.inf, 0.0), where=of > 0), initial=0.0))
-
-
-def _conjugate_gradients(
-    system: _System, x: Floats, r: Floats, tolerance: float, max_iter: int, callback: Callable[[int, float], object]
-) -> int:
-    """Improve ``x`` in place from its residual ``r``, which is used up; columns walk together, each by its own steps.
-
-    Preconditioned by the diagonal: it takes λ1 out of the condition number, as labelled rows are near the identity
-    and the others all carry the factor λ1.
-    """
-    blocks, scale = system.blocks, system.scale
-    p, q, sums = scale[:, None] * r, np.empty_like(r), np.empty((blocks.count, 3, r.shape[1]))
-    rz = np.einsum("ij,ij->j", r, p)
-    for iteration in range(1, max_iter + 1):
-        pq = system.product(p, q)
-        # A column that has reached 0 has pᵀAp = 0 and stands still.
-        alpha = np.divide(rz, pq, out=np.zeros_like(rz), where=pq > 0)
-        blocks.run(_advance, alpha, scale, p, q, x, r, sums)
-        rz_new, zz, xx = sums.sum(axis=0)
-        residual = _relative(np.sqrt(zz), np.sqrt(xx))
-        callback(iteration, residual)
-        if residual <= tolerance:
-            return iteration
-        blocks.run(_turn, np.divide(rz_new, rz, out=np.zeros_like(rz), where=rz > 0), scale, r, p)
-        rz = rz_new
-    return max_iter
 
 
 def _solve_directly(system: _System, b: Floats) -> Floats:
@@ -183,7 +192,7 @@ def solve_irr(
     max_iter: int = MAX_ITER,
     initial: Floats | None = None,
     n_jobs: int | None = None,
-    callback: Callable[[int, float], object] | None = None,
+    callback: Report | None = None,
 ) -> IRRSolution:
     """The minimiser F of ``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``, that is of ``(H + λ1 L^p) F = H T``.
 
@@ -214,16 +223,11 @@ def solve_irr(
     iterations = 0
     if method == "cg":
         x = np.zeros_like(b) if initial is None else np.array(np.reshape(initial, T.shape)[rows], dtype=np.float64)
-        iterations, residual = _iterate(system, x, b, tolerance, int(min(patience, max_iter)), callback)
+        x, iterations, residual = iterate(system, x, b, tolerance, int(min(patience, max_iter)), callback)
         if residual > tolerance and patience < max_iter:
             method = "direct"
         elif residual > tolerance:
-            warnings.warn(
-                f"The IRR solution stopped at a residual of {residual:.1e} after {iterations} iterations, tolerance "
-                f"{tolerance:.1e}: raise max_iter, the tolerance or lambda1.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+            warn_not_converged(residual, iterations, tolerance, stacklevel=2)
     if method == "direct":
         x = _solve_directly(system, b)
         _, residual = system.residual(x, b)
@@ -233,29 +237,30 @@ def solve_irr(
     return IRRSolution(F, iterations, residual, method)
 
 
-def _iterate(
-    system: _System,
-    x: Floats,
-    b: Floats,
-    tolerance: float,
-    max_iter: int,
-    callback: Callable[[int, float], object] | None,
-) -> tuple[int, float]:
+def iterate(
+    system: Any, x: Any, b: Any, tolerance: float, max_iter: int, callback: Report | None
+) -> tuple[Any, int, float]:
+    """X with A x = b by conjugate gradients, from a first x; the iterations, and the residual."""
     iterations = 0
-
-    def report(step: int, residual: float) -> None:
-        if callback is not None:
-            callback(iterations + step, residual)
-
     r, residual = system.residual(x, b)
     # The updated residual drifts from the true one; starting again from the true one removes the drift.
     while residual > tolerance and iterations < max_iter:
         before = residual
-        iterations += _conjugate_gradients(system, x, r, tolerance, max_iter - iterations, report)
+        x, iterations = system.iterate(x, r, tolerance, iterations, max_iter, callback)
         r, residual = system.residual(x, b)
         if residual > before / 2:
             break
-    return iterations, residual
+    return x, iterations, residual
+
+
+def warn_not_converged(residual: float, iterations: int, tolerance: float, stacklevel: int) -> None:
+    """Tell that the iterations ended before the tolerance was reached."""
+    warnings.warn(
+        f"The IRR solution stopped at a residual of {residual:.1e} after {iterations} iterations, tolerance "
+        f"{tolerance:.1e}: raise max_iter, the tolerance or lambda1.",
+        ConvergenceWarning,
+        stacklevel=stacklevel + 1,
+    )
 
 
 def _checked(

@@ -8,7 +8,8 @@ with R the relationship energy and r the relationships a point has (u, or |N_K|)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from scipy.sparse import csr_array
 
 from homophily.graph.laplacian import apply_power, power_diagonal
 from homophily.relationship.choose import Engine
-from homophily.solve.nonlinear_cg import NonlinearCG, State
 
 Floats = NDArray[np.float64]
 
@@ -26,13 +26,14 @@ class LabelEnergy:
 
     def __init__(
         self,
-        laplacian: csr_array,
+        laplacian: Any,
         power: int,
-        confidence: Floats,
-        targets: Floats,
+        confidence: Any,
+        targets: Any,
         lambda1: float,
         relationships: Engine,
         relationship_weight: float,
+        *,
         n_jobs: int | None = None,
     ) -> None:
         self.laplacian, self.power = laplacian, power
@@ -41,45 +42,29 @@ class LabelEnergy:
         self.relationships, self.relationship_weight = relationships, relationship_weight
         self.n_jobs = n_jobs
 
-    def __call__(self, F: Floats) -> tuple[float, Floats]:
+    def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy and gradient at F (u, n)."""
         energy, gradient = self.relationships(F)
         misfit = F - self.targets
         pull = self.confidence * misfit
-        smooth = apply_power(self.laplacian, self.power, F, self.n_jobs)
-        energy *= self.relationship_weight
-        energy += float(np.vdot(pull, misfit)) + self.lambda1 * float(np.vdot(F, smooth))
+        smooth = self._smooth(F)
+        energy = self.relationship_weight * energy
+        energy += self._dot(pull, misfit) + self.lambda1 * self._dot(F, smooth)
         gradient *= self.relationship_weight
         gradient += 2.0 * pull
-        gradient += 2.0 * self.lambda1 * smooth
+        gradient += (2.0 * self.lambda1) * smooth
         return energy, gradient
 
+    def relationship_slope(self, F: Any) -> Any:
+        """The gradient norm of the relationships alone, at F."""
+        gradient = self.relationships(F)[1]
+        return self.relationship_weight * self._dot(gradient, gradient) ** 0.5
 
-def descend_labels(
-    laplacian: csr_array,
-    power: int,
-    confidence: Floats,
-    targets: Floats,
-    lambda1: float,
-    relationships: Engine,
-    weight: float,
-    F: Floats,
-    *,
-    curvature: float | None,
-    warm: bool,
-    max_iter: int,
-    tolerance: float,
-    callback: Callable[..., object] | None,
-    n_jobs: int | None = None,
-) -> State:
-    """Minimise the energy from F; ``curvature`` is the preconditioner's c, None goes without it."""
-    energy = LabelEnergy(laplacian, power, confidence, targets, lambda1, relationships, weight, n_jobs)
-    preconditioner = None
-    if curvature is not None:
-        preconditioner = PolynomialPreconditioner(laplacian, power, confidence, curvature, n_jobs)
-    # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
-    scale = weight * float(np.linalg.norm(relationships(F)[1])) if warm else None
-    return NonlinearCG(energy, max_iter, tolerance, preconditioner, scale).run(F, callback)
+    def _smooth(self, F: Any) -> Any:
+        return apply_power(self.laplacian, self.power, F, self.n_jobs)
+
+    def _dot(self, a: Any, b: Any) -> Any:
+        return float(np.vdot(a, b))
 
 
 class PolynomialPreconditioner:
@@ -110,23 +95,28 @@ class PolynomialPreconditioner:
 
     def __call__(self, gradient: Floats) -> Floats:
         """M⁻¹ gradient, nearly."""
-        if self.radius == 0.0:
-            return self.root**2 * gradient / self.centre
         residual = self.root * gradient
-        ratio = self.centre / self.radius
-        rho = 1.0 / ratio
         step = residual / self.centre
         solution = step.copy()
-        for _ in range(self.STEPS - 1):
+        for keep, gain in self._weights():
             scaled = self.root * step
             product = self.scale * self._smooth(scaled)
             residual -= self.root * (self.shifted * scaled + product)
-            following = 1.0 / (2.0 * ratio - rho)
-            step *= following * rho
-            step += (2.0 * following / self.radius) * residual
+            step *= keep
+            step += gain * residual
             solution += step
-            rho = following
         return self.root * solution
+
+    def _weights(self) -> Iterator[tuple[float, float]]:
+        """Of each Chebyshev step: the weights of the last step and of the residual in it."""
+        if self.radius == 0.0:
+            return
+        ratio = self.centre / self.radius
+        rho = 1.0 / ratio
+        for _ in range(self.STEPS - 1):
+            following = 1.0 / (2.0 * ratio - rho)
+            yield following * rho, 2.0 * following / self.radius
+            rho = following
 
     def _smooth(self, F: Floats) -> Floats:
         return apply_power(self.laplacian, self.power, F, self.n_jobs)

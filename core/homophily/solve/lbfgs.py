@@ -1,26 +1,33 @@
 """L-BFGS: the optimiser of maps, whose links are stiff in directions that no preconditioner here knows.
 
 It takes the line search and the shape ``init / step / run`` from :mod:`homophily.solve.nonlinear_cg`; its state also
-remembers the last steps and how the gradient changed over them.
+has the last steps and how the gradient changed over them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from homophily.solve.line_search import Array
+from homophily.solve.line_search import Point
 from homophily.solve.nonlinear_cg import NonlinearCG, State
 
+#: Steps that the inverse Hessian is guessed from: Nocedal and Wright recommend 3 to 20.
 MEMORY = 10
+#: A pair whose ⟨s, y⟩ is a smaller share of ‖s‖‖y‖ holds nothing but rounding, and is left out.
+LEAST_CURVATURE = 1e-10
+
+Pairs = tuple[tuple[Any, Any, float], ...]
 
 
 @dataclass(frozen=True)
-class Remembering(State):
+class LBFGSState(State):
     """Where the optimiser stands, and the curvature that it has seen."""
 
-    pairs: tuple[tuple[Array, Array, float], ...] = ()
+    pairs: Pairs = ()
     """(step s, change of gradient y, 1/⟨s, y⟩), oldest first."""
 
 
@@ -28,60 +35,36 @@ class Remembering(State):
 class LBFGS(NonlinearCG):
     """Limited-memory BFGS directions; the first guess of the inverse Hessian is a multiple of the identity."""
 
+    state: ClassVar[type[State]] = LBFGSState
     precondition: None = None
+    #: Nocedal and Wright's choice for quasi-Newton directions, whose full step is nearly always right.
     curvature: float = 0.9
 
-    def init(self, x: Array) -> Remembering:
-        """The state before the first step."""
-        state = super().init(x)
-        return Remembering(**{field.name: getattr(state, field.name) for field in fields(State)})
-
-    def step(self, state: State) -> Remembering:
-        """One line search and the next direction; the same state, finished, when nothing lower was found."""
-        assert isinstance(state, Remembering)
-        slope = float(np.vdot(state.gradient, state.direction))
-        point, trials = self._line_search(state, slope)
-        evaluations = state.n_evaluations + trials
-        if point is None:
-            return replace(state, n_evaluations=evaluations, finished=True)
+    def _turn(self, state: State, point: Point) -> dict[str, Any]:
+        assert isinstance(state, LBFGSState)
         moved, turned = point.step * state.direction, point.gradient - state.gradient
         curvature = float(np.vdot(moved, turned))
         pairs = state.pairs
-        if curvature > 1e-10 * float(np.linalg.norm(moved) * np.linalg.norm(turned)):
+        if curvature > LEAST_CURVATURE * float(np.linalg.norm(moved) * np.linalg.norm(turned)):
             pairs = (*pairs, (moved, turned, 1.0 / curvature))[-MEMORY:]
-        direction = self._direction(point.gradient, pairs)
-        descent = -float(np.vdot(direction, point.gradient))
-        gradient_norm = state.gradient_norm * float(np.linalg.norm(point.gradient) / np.linalg.norm(state.gradient))
-        return Remembering(
-            x=state.x + moved,
-            energy=point.energy,
-            gradient=point.gradient,
-            direction=direction,
-            descent=descent,
-            step_size=point.step,
-            iteration=state.iteration + 1,
-            n_evaluations=evaluations,
-            gradient_norm=gradient_norm,
-            finished=gradient_norm <= self.tolerance or not descent > 0.0,
-            pairs=pairs,
-        )
-
-    def _direction(self, gradient: Array, pairs: tuple[tuple[Array, Array, float], ...]) -> Array:
-        """Minus the inverse Hessian times the gradient, by the two-loop recursion."""
-        q = gradient.copy()
-        shares = []
-        for moved, turned, inverse in reversed(pairs):
-            share = inverse * float(np.vdot(moved, q))
-            q -= share * turned
-            shares.append(share)
-        guess = q
-        if pairs:
-            _, turned, inverse = pairs[-1]
-            guess = q / (inverse * float(np.vdot(turned, turned)))
-        for (moved, turned, inverse), share in zip(pairs, reversed(shares), strict=True):
-            guess = guess + (share - inverse * float(np.vdot(turned, guess))) * moved
-        return -guess
+        return {"direction": two_loop(point.gradient, pairs, lambda a, b: float(np.vdot(a, b))), "pairs": pairs}
 
     def _first_step(self, state: State) -> float:
         """A full step: the direction has the length that the curvature asks for."""
         return super()._first_step(state) if state.iteration == 0 else 1.0
+
+
+def two_loop(gradient: Any, pairs: Pairs, dot: Callable[[Any, Any], Any]) -> Any:
+    """Minus the inverse Hessian times the gradient, by the two-loop recursion, over NumPy or CuPy."""
+    q = gradient
+    shares = []
+    for moved, turned, inverse in reversed(pairs):
+        share = inverse * dot(moved, q)
+        q = q - share * turned
+        shares.append(share)
+    if pairs:
+        _, turned, inverse = pairs[-1]
+        q = q / (inverse * dot(turned, turned))
+    for (moved, turned, inverse), share in zip(pairs, reversed(shares), strict=True):
+        q = q + (share - inverse * dot(turned, q)) * moved
+    return -q

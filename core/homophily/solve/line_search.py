@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+#: Nocedal and Wright's choice: any lower energy will do where the slope is flat enough.
 SUFFICIENT_DECREASE = 1e-4
+#: A bracket shrinks to a tenth at best and to nine tenths at worst: far more than a sound energy needs.
 MAX_TRIALS = 20
 
 

@@ -9,49 +9,23 @@ nothing, and near K = 1 it is flat. How the terms are minimised is told in :mod:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from homophily.relationship.choose import Engine
-from homophily.relationship.functions import Relationship
+from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.solve.link_pairs import Links, Pairs
 
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True)
-def _link_sums(F, pairs, must, squared, cauchy, inverse, weight, gradient):  # type: ignore[no-untyped-def]
-    """Energy of the pairs; its gradient is added to ``gradient``."""
-    n = F.shape[1]
-    energy = 0.0
-    for e in range(len(pairs)):
-        i, j = pairs[e]
-        x = 0.0
-        for d in range(n):
-            x += (F[i, d] - F[j, d]) ** 2
-        x *= inverse
-        # k and its slope dk/dx for x = ‖f_i − f_j‖²/σ².
-        k = 1.0 / (1.0 + x) if cauchy else np.exp(-x)
-        steepness = -k * k if cauchy else -k
-        if not must:
-            cost, slope = k * k, 2.0 * k * steepness
-        elif squared:
-            cost, slope = (1.0 - k) ** 2, -2.0 * (1.0 - k) * steepness
-        elif cauchy:
-            cost, slope = np.log1p(x), k
-        else:
-            cost, slope = x, 1.0
-        energy += weight * cost
-        for d in range(n):
-            force = 2.0 * weight * inverse * slope * (F[i, d] - F[j, d])
-            gradient[i, d] += force
-            gradient[j, d] -= force
-    return energy
-
-
 class MapEnergy:
     """E(F) and its gradient; a call is one evaluation."""
+
+    xp: Any = np
 
     def __init__(
         self,
@@ -64,33 +38,60 @@ class MapEnergy:
         sigma_f: float,
         *,
         link_loss: str = "log",
-        relationship: Relationship = "gaussian",
+        relationship: Relationship = GAUSSIAN,
     ) -> None:
         self.target, self.data_weight = target, data_weight
         self.relationships, self.lambda2 = relationships, lambda2
-        self.links, self.lambda3 = links, lambda3
-        self.sigma_f = sigma_f
-        self.form = link_loss == "squared", relationship == "cauchy"
+        self.link_weight, self.inverse = 2.0 * lambda3, sigma_f**-2
+        self.squared, self.relationship = link_loss == "squared", relationship
+        self.links = self._incidences(links, len(target))
 
-    def __call__(self, F: Floats) -> tuple[float, Floats]:
+    def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy and gradient at F (u, n)."""
         energy, gradient = self.relationships(F)
-        energy *= self.lambda2
-        gradient *= self.lambda2
         misfit = F - self.target
-        energy += self.data_weight * float(np.vdot(misfit, misfit))
-        gradient += 2.0 * self.data_weight * misfit
-        for pairs, must in ((self.links.must, True), (self.links.cannot, False)):
-            energy += _link_sums(F, pairs, must, *self.form, self.sigma_f**-2, 2.0 * self.lambda3, gradient)
+        energy = self.lambda2 * energy + self.data_weight * self._dot(misfit, misfit)
+        gradient *= self.lambda2
+        gradient += (2.0 * self.data_weight) * misfit
+        for differences, ends, must in self.links:
+            gap = self._product(differences, F)
+            cost, slope = self._cost(self.inverse * (gap * gap).sum(axis=1), must)
+            energy += self.link_weight * cost.sum()
+            gradient += self._product(ends, (2.0 * self.link_weight * self.inverse) * slope[:, None] * gap)
         return energy, gradient
 
+    def _cost(self, x: Any, must: bool) -> tuple[Any, Any]:
+        """The cost of links and its slope, for x = ‖f_i − f_j‖²/σ²."""
+        if must and not self.squared:
+            return self.relationship.minus_log(self.xp, x)
+        k = self.relationship.value(self.xp, x)
+        steepness = self.relationship.slope(k)
+        if must:
+            return (1.0 - k) * (1.0 - k), -2.0 * (1.0 - k) * steepness
+        return k * k, 2.0 * k * steepness
 
-def violated_links(F: Floats, links: Links, sigma_f: float, relationship: Relationship = "gaussian") -> Links:
+    def _incidences(self, links: Links, points: int) -> list[tuple[Any, Any, bool]]:
+        """From values to the differences f_i − f_j of links, and from forces on links to those on points."""
+        found = []
+        for pairs, must in ((links.must, True), (links.cannot, False)):
+            if m := len(pairs):
+                parts = np.tile([1.0, -1.0], m), np.asarray(pairs).ravel(), 2 * np.arange(m + 1)
+                differences = csr_array(parts, shape=(m, points))
+                found.append((differences, csr_array(differences.T), must))
+        return found
+
+    def _product(self, matrix: Any, values: Any) -> Any:
+        return matrix @ values
+
+    def _dot(self, a: Any, b: Any) -> Any:
+        return float(np.vdot(a, b))
+
+
+def violated_links(F: Floats, links: Links, sigma_f: float, relationship: Relationship = GAUSSIAN) -> Links:
     """The must-links whose points are less related than ½, and the cannot-links whose points are not."""
-    half = 1.0 if relationship == "cauchy" else np.log(2.0)
 
     def related(pairs: Pairs) -> NDArray[np.bool_]:
         squares = np.sum((F[pairs[:, 0]] - F[pairs[:, 1]]) ** 2, axis=1)
-        return np.asarray(squares <= half * sigma_f**2)
+        return np.asarray(relationship.value(np, squares / sigma_f**2) >= 0.5)
 
     return Links(links.must[~related(links.must)], links.cannot[related(links.cannot)])

@@ -22,15 +22,17 @@ from scipy.sparse import csr_array
 
 from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
-from homophily.relationship.functions import exp_negative
 from homophily.relationship.nystrom import choose_landmarks
+from homophily.solve.point_energy import Attached, attach, descend
 from homophily.state import State, StateReader
 from homophily.threads import even_rows, run_chunks, thread_count
 
 Floats = NDArray[np.float64]
 
+# Landmarks of the Gauss sums: with 256 they are good to a few parts in a million (tests: new_points).
 MAX_LANDMARKS = 256
-MAX_STEPS = 50
+# A value stops where it moves by less than this, in units of σ_f.
+PRECISION = 1e-10
 BLOCK = 16_384
 
 
@@ -134,47 +136,34 @@ def extend(
     X is validated. A point at distance 0 from a stored one has the stored value and degree; where several are that
     close, the lowest index counts.
     """
-    indices, distances, weights = graph.attach_validated(X)
-    weights = np.where(known[indices], weights, 0.0)
-    own = weights.sum(axis=1)
-    reached = own > 0.0
-    degree = np.where(reached, own, 1.0)
-    degrees = graph.degrees
-    if normalized:
-        stored = degrees[indices]
-        # Root by root: the product of two tiny degrees would underflow.
-        shares = weights / np.sqrt(degree)[:, None] / np.sqrt(np.where(stored > 0.0, stored, 1.0))
-    else:
-        shares = weights / degree[:, None]
-    damping = np.ones_like(degree) if normalized else degree
-    # Weights alone may list no neighbour at all.
-    copies = np.flatnonzero(distances[:, 0] == 0.0) if distances.shape[1] else np.empty(0, dtype=np.intp)
-    twins = indices[copies, 0] if copies.size else copies
+    edges = attach(X, graph, normalized=normalized, known=known)
+    own, reached = edges.degrees, edges.degrees > 0.0
+    damping = np.ones_like(own) if normalized else np.where(reached, own, 1.0)
     parts = []
     for F, relationships in columns:
-        values = np.einsum("mk,mkn->mn", shares, F[indices])
+        values = np.einsum("mk,mkn->mn", edges.shares, F[edges.indices])
         if relationships is not None:
-            values = _minimise(values, shares, indices, damping, F, lambda1, relationships, n_jobs)
-        values[copies] = F[twins]
+            values = _minimise(values, edges, damping, F, lambda1, relationships, n_jobs)
+        values[edges.copies] = F[edges.twins]
         parts.append(values)
-    own[copies], reached[copies] = degrees[twins], known[twins]
+    own[edges.copies], reached[edges.copies] = graph.degrees[edges.twins], known[edges.twins]
     return np.hstack(parts), own, reached
 
 
 def _minimise(
     linear: Floats,
-    shares: Floats,
-    indices: NDArray[np.int32],
+    edges: Attached,
     damping: Floats,
     F: Floats,
     lambda1: float,
     relationships: RelationshipTerm,
     n_jobs: int | None,
 ) -> Floats:
-    """Gradient steps of Barzilai and Borwein's length that never raise the energy, from IRR's value."""
+    """Where the energy of each point is least, from IRR's value."""
     sigma_f, weight, repulsion, sums = relationships
-    own_weight = 1.0 - (1.0 - repulsion) * (1.0 - shares.sum(axis=1))
+    own_weight = 1.0 - (1.0 - repulsion) * (1.0 - edges.shares.sum(axis=1))
     values = linear.copy()
+    weights = lambda1, weight, sigma_f**-2
     # The first step takes the curvature that the optimiser's preconditioner assumes.
     first_step = 0.5 / (lambda1 + weight / (2.0 * sigma_f**2))
     chunks = min(thread_count(n_jobs), max(1, len(linear) // 64))
@@ -183,126 +172,24 @@ def _minimise(
 
     def run(chunk: int) -> None:
         part = slice(cuts[chunk], cuts[chunk + 1])
-        _descend(
-            values[part],
-            linear[part],
-            shares[part],
-            indices[part],
-            own_weight[part],
-            damping[part],
-            F,
-            lambda1,
-            weight,
-            sigma_f**-2,
-            positions,
-            sums.stored,
-            sums.edges,
-            first_step,
-        )
+        attached = edges.shares[part], edges.indices[part], own_weight[part], damping[part]
+        _descend(values[part], linear[part], *attached, F, weights, positions, sums.stored, sums.edges, first_step)
 
     run_chunks(run, chunks)
     return values
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _add_gauss_sum(x, scale, positions, coefficients, inverse, buffer, gradient):  # type: ignore[no-untyped-def]
-    """Return scale · Σ_z c_z exp(−2‖x − z‖²/σ²) and add its gradient."""
-    n, m = positions.shape
-    for z in range(m):
-        buffer[z] = 0.0
-    for d in range(n):
-        for z in range(m):
-            buffer[z] += (x[d] - positions[d, z]) * (x[d] - positions[d, z])
-    total = 0.0
-    for z in range(m):
-        buffer[z] = coefficients[z] * exp_negative(2.0 * inverse * buffer[z])
-    for z in range(m):
-        total += buffer[z]
-    for d in range(n):
-        slope = 0.0
-        for z in range(m):
-            slope += buffer[z] * (positions[d, z] - x[d])
-        gradient[d] += scale * 4.0 * inverse * slope
-    return scale * total
-
-
-@njit(cache=True, nogil=True)
-def _new_point_energy(  # type: ignore[no-untyped-def]
-    f, linear, shares, indices, F, lambda1, weight, inverse, positions, stored, own, buffer, middle, pull, gradient
-):
-    """E(f) and its gradient; ``own`` holds the coefficients of (1 − r)g + ĝ/d."""
-    n = f.size
-    energy = 0.0
-    for d in range(n):
-        energy += lambda1 * f[d] * (f[d] - 2.0 * linear[d])
-        gradient[d] = 2.0 * lambda1 * (f[d] - linear[d])
-    energy += _add_gauss_sum(f, weight, positions, own, inverse, buffer, gradient)
-    for e in range(shares.size):
-        if shares[e] == 0.0:
-            continue
-        square = 0.0
-        for d in range(n):
-            middle[d] = 0.5 * (f[d] + F[indices[e], d])
-            pull[d] = 0.0
-            square += (f[d] - F[indices[e], d]) ** 2
-        strength = -2.0 * weight * shares[e] * np.exp(-0.5 * inverse * square)
-        part = _add_gauss_sum(middle, strength, positions, stored, inverse, buffer, pull)
-        energy += part
-        for d in range(n):
-            gradient[d] += 0.5 * pull[d] - part * inverse * (f[d] - F[indices[e], d])
-    return energy
-
-
 @njit(cache=True, nogil=True)
 def _descend(  # type: ignore[no-untyped-def]
-    values,
-    linear,
-    shares,
-    indices,
-    own_weight,
-    damping,
-    F,
-    lambda1,
-    weight,
-    inverse,
-    positions,
-    stored,
-    edges,
-    first_step,
+    values, linear, shares, indices, own_weight, damping, F, weights, positions, stored, edges, first_step
 ):
-    n = values.shape[1]
-    buffer = np.empty(positions.shape[1])
-    middle, pull, trial = np.empty(n), np.empty(n), np.empty(n)
-    gradient, following = np.empty(n), np.empty(n)
+    search = first_step, np.inf, np.inf, PRECISION
+    room = np.empty((6, F.shape[1])), np.empty(stored.size)
+    ends = np.empty((shares.shape[1], F.shape[1]))
     for i in range(values.shape[0]):
-        f = values[i]
+        for e in range(shares.shape[1]):
+            for d in range(F.shape[1]):
+                ends[e, d] = F[indices[i, e], d]
         own = own_weight[i] * stored + edges / damping[i]
-        rest = (linear[i], shares[i], indices[i], F, lambda1, weight, inverse, positions, stored, own)
-        energy = _new_point_energy(f, *rest, buffer, middle, pull, gradient)
-        step = first_step
-        for _ in range(MAX_STEPS):
-            lower = False
-            for _ in range(20):
-                for d in range(n):
-                    trial[d] = f[d] - step * gradient[d]
-                trial_energy = _new_point_energy(trial, *rest, buffer, middle, pull, following)
-                # Close to the minimum the energy no longer tells points apart, but the gradient does.
-                level = trial_energy <= energy + 1e-14 * abs(energy)
-                if trial_energy < energy or (level and np.sum(following**2) < np.sum(gradient**2)):
-                    lower = True
-                    break
-                step *= 0.25
-            if not lower:
-                break
-            moved, turned, largest = 0.0, 0.0, 0.0
-            for d in range(n):
-                change = trial[d] - f[d]
-                moved += change * change
-                turned += change * (following[d] - gradient[d])
-                largest = max(largest, abs(change))
-                f[d] = trial[d]
-                gradient[d] = following[d]
-            energy = trial_energy
-            if largest * largest * inverse < 1e-20:
-                break
-            step = moved / turned if turned > 0.0 else 2.0 * step
+        gauss = positions, own, positions, stored
+        descend(values[i], linear[i], weights, gauss, (ends, shares[i], np.inf), None, search, *room)

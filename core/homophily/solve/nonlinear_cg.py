@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from homophily.solve.line_search import Array, Point, line_search
 Objective = Callable[[Array], tuple[float, Array]]
 """F -> (energy, gradient); an infinite energy marks an F that is out of bounds."""
 
+#: Between what Nocedal and Wright take for conjugate gradients (0.1) and for quasi-Newton steps (0.9).
 CURVATURE = 0.3
 
 
@@ -45,6 +47,7 @@ Callback = Callable[[State], object]
 class NonlinearCG:
     """Polak–Ribière+ directions and a strong Wolfe line search."""
 
+    state: ClassVar[type[State]] = State
     objective: Objective
     max_iter: int = 50
     tolerance: float = 1e-6
@@ -59,47 +62,55 @@ class NonlinearCG:
         energy, gradient = self.objective(x)
         preconditioned = self._preconditioned(gradient)
         descent = float(np.vdot(gradient, preconditioned))
-        norm = float(np.linalg.norm(gradient))
+        return self._begin(x, energy, gradient, -preconditioned, descent, float(np.linalg.norm(gradient)))
+
+    def _begin(
+        self, x: Array, energy: float, gradient: Array, direction: Array, descent: float, norm: float, **more: Any
+    ) -> State:
         gradient_norm = norm / (self.gradient_scale or norm or 1.0)
-        return State(
+        return self.state(
             x=x,
             energy=energy,
             gradient=gradient,
-            direction=-preconditioned,
+            direction=direction,
             descent=descent,
             step_size=0.0,
             iteration=0,
             n_evaluations=1,
             gradient_norm=gradient_norm,
             finished=not descent > 0.0 or gradient_norm <= self.tolerance,
+            **more,
         )
 
     def step(self, state: State) -> State:
         """One line search and the next direction; the same state, finished, when nothing lower was found."""
-        slope = float(np.vdot(state.gradient, state.direction))
-        point, trials = self._line_search(state, slope)
+        point, trials = self._line_search(state)
         evaluations = state.n_evaluations + trials
         if point is None:
             return replace(state, n_evaluations=evaluations, finished=True)
+        gradient_norm = state.gradient_norm * self._norm_ratio(state, point)
+        return replace(
+            state,
+            x=state.x + point.step * state.direction,
+            energy=point.energy,
+            gradient=point.gradient,
+            step_size=point.step,
+            iteration=state.iteration + 1,
+            n_evaluations=evaluations,
+            gradient_norm=gradient_norm,
+            finished=gradient_norm <= self.tolerance,
+            **self._turn(state, point),
+        )
+
+    def _turn(self, state: State, point: Point) -> dict[str, Any]:
+        """The next direction, and what else of the state goes with it."""
         preconditioned = self._preconditioned(point.gradient)
         descent = float(np.vdot(point.gradient, preconditioned))
         beta = max(0.0, (descent - float(np.vdot(state.gradient, preconditioned))) / state.descent)
         direction = beta * state.direction - preconditioned
         if np.vdot(direction, point.gradient) >= 0.0:
             direction = -preconditioned
-        gradient_norm = state.gradient_norm * float(np.linalg.norm(point.gradient) / np.linalg.norm(state.gradient))
-        return State(
-            x=state.x + point.step * state.direction,
-            energy=point.energy,
-            gradient=point.gradient,
-            direction=direction,
-            descent=descent,
-            step_size=point.step,
-            iteration=state.iteration + 1,
-            n_evaluations=evaluations,
-            gradient_norm=gradient_norm,
-            finished=gradient_norm <= self.tolerance,
-        )
+        return {"direction": direction, "descent": descent}
 
     def run(self, x: Array, callback: Callback | None = None) -> State:
         """Step until finished or ``max_iter``, showing every state to the callback."""
@@ -117,8 +128,14 @@ class NonlinearCG:
     def _preconditioned(self, gradient: Array) -> Array:
         return self.precondition(gradient) if self.precondition else gradient
 
-    def _line_search(self, state: State, slope: float) -> tuple[Point | None, int]:
+    def _norm_ratio(self, state: State, point: Point) -> float:
+        return float(np.linalg.norm(point.gradient) / np.linalg.norm(state.gradient))
+
+    def _line_search(self, state: State) -> tuple[Point | None, int]:
         """A lower point along the direction, and how many evaluations it took."""
+        slope = float(np.vdot(state.gradient, state.direction))
+        if not slope < 0.0:
+            return None, 0
         start = Point(0.0, state.energy, slope, state.gradient)
         return line_search(lambda step: self._trial(state, step), start, self._first_step(state), self.curvature)
 

@@ -37,7 +37,7 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
             wrong = f"{name} is given, and so not searched"
         elif name in ERR_ONLY and request.solver.method == pb.METHOD_IRR:
             wrong = f"{name} is a parameter of ERR, but the method is IRR"
-        elif name in ("power", "repulsion") and request.solver.HasField("relationship_neighbors"):
+        elif name == "power" and request.solver.HasField("relationship_neighbors"):
             wrong = f"{name} must be 1 with relationship_neighbors"
         elif name == "sigma_x" and request.graph.weights == pb.EDGE_WEIGHTS_FIXED:
             wrong = "sigma_x must be given with fixed weights"

@@ -113,10 +113,8 @@ def solver_parameters(
         parameters.pop("multiclass", None)
         if parameters.get("tol") == 0:
             raise InvalidRequest(f"{field}.tolerance", "must be positive and finite; got 0.0")
-    if "relationship_neighbors" in parameters:
-        for name in ("power", "repulsion"):
-            if parameters.get(name, 1) != 1:
-                raise InvalidRequest(f"{field}.{name}", "must be 1 with relationship_neighbors")
+    if "relationship_neighbors" in parameters and parameters.get("power", 1) != 1:
+        raise InvalidRequest(f"{field}.power", "must be 1 with relationship_neighbors")
     shares = parameters["class_prior"]
     if isinstance(shares, np.ndarray) and n_classes is not None and len(shares) != n_classes:
         where = f"{field}.class_prior.shares.values"

@@ -13,15 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
-from homophily.relationship.choose import LOW_RANK_ERROR, EngineName
-from homophily.relationship.functions import Relationship
-from homophily.relationship.nystrom import SHIFT, choose_landmarks
+from homophily.relationship.choose import LOW_RANK_ERROR, EngineName, check_dimensions, check_gauss_sums
+from homophily.relationship.functions import GAUSSIAN, Relationship
+from homophily.relationship.nystrom import choose_landmarks, landmark_whitening, relative_error
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +57,7 @@ def make_device_engine(
     diagonal: Floats | None = None,
     powered: Callable[[], csr_array] | None = None,
     targets: Floats | None = None,
-    relationship: Relationship = "gaussian",
+    relationship: Relationship = GAUSSIAN,
     tolerance: float = 1e-9,
 ) -> tuple[EngineName, DeviceEngine]:
     """What :func:`homophily.relationship.choose.make_engine` does; ``matrix`` is the Laplacian, on the device already.
@@ -66,17 +65,14 @@ def make_device_engine(
     On a GPU, "chebyshev", "cells" and "nufft" are one engine, called "cells": Fourier modes or near pairs.
     """
     u, n = F.shape
-    gaussian = relationship == "gaussian"
     name = engine
     if engine == "auto":
-        name = "tiles" if not gaussian or (n > 3 and u <= TILES_BEAT_NYSTROM) else "cells" if n <= 3 else "nystrom"
+        small = n > 3 and u <= TILES_BEAT_NYSTROM
+        name = "tiles" if small or not relationship.has_gauss_sums else "cells" if n <= 3 else "nystrom"
     if name == "dense":
         raise ValueError("The 'dense' engine is there to check others, on the CPU. Use engine='tiles' on a GPU.")
-    if not gaussian and name != "tiles":
-        raise ValueError(
-            f"The {name!r} engine works on Gaussian relationships only. Use engine='tiles' with "
-            f"relationship={relationship!r}."
-        )
+    if name != "tiles":
+        check_gauss_sums(name, relationship)
     if name == "nystrom":
         landmarks = choose_landmarks(F, sigma_f, targets=targets)
         # Tiles are exact and fit any memory: they do where there is no room for the low-rank form.
@@ -87,10 +83,7 @@ def make_device_engine(
         name = "tiles"
     if name == "tiles":
         return name, TileEngine(matrix, sigma_f, power=power, diagonal=diagonal, relationship=relationship)
-    most = 1 if name == "chebyshev" else 3
-    if n > most:
-        raise ValueError(f"The {name!r} engine works on F of at most {most} column{'s' * (most > 1)}. Got {n} instead.")
-
+    check_dimensions(name, F, 1 if name == "chebyshev" else 3)
     G = laplacian if power == 1 or powered is None else powered()
     on_device = DeviceMatrix.of(matrix.backend, G)
     if n == 1:
@@ -99,23 +92,13 @@ def make_device_engine(
     return "cells", SpaceEngine(edges.plus_diagonal(diagonal), F, sigma_f, tolerance=tolerance)
 
 
-def evaluate_once(
-    backend: CupyBackend, G: csr_array, F: Floats, sigma_f: float, **how: Any
-) -> tuple[EngineName, float, Floats, float | None]:
-    """The engine's name, energy, gradient and, for "nystrom", its error: everything on the host."""
-    name, engine = make_device_engine(DeviceMatrix.of(backend, G), G, F, sigma_f, **how)
-    energy, gradient = (backend.to_host(part) for part in engine(backend.to_device(F)))
-    error = engine.error(F) if isinstance(engine, NystromEngine) else None
-    return name, float(energy[0]), gradient, error
-
-
-def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, *, cauchy: bool = False) -> Any:
+def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, relationship: Relationship = GAUSSIAN) -> Any:
     """K(F, Z) (u, m) for F (u, n) and Z (m, n)."""
     rows, n = F.shape
     width = Z.shape[0]
     tile = backend.xp.empty((rows, width))
     positions = backend.xp.ascontiguousarray(Z.T)
-    arguments = rows, width, n, int(cauchy), sigma_f**-2, F, positions, tile
+    arguments = rows, width, n, relationship.id, sigma_f**-2, F, positions, tile
     backend.kernels.launch("relate_tile", rows * width, *arguments)
     return tile
 
@@ -136,12 +119,12 @@ class TileEngine:
         *,
         power: int = 1,
         diagonal: Floats | None = None,
-        relationship: Relationship = "gaussian",
+        relationship: Relationship = GAUSSIAN,
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
         rows = matrix.shape[0]
         self.diagonal = _on_device(matrix, diagonal)
-        self.cauchy = relationship == "cauchy"
+        self.relationship = relationship
         # A tile, its product and the product before that.
         fitting = self.backend.planned_memory() // (3 * 8 * rows)
         self.width = int(min(MOST_COLUMNS, max(FEWEST_COLUMNS, fitting // FEWEST_COLUMNS * FEWEST_COLUMNS)))
@@ -163,12 +146,12 @@ class TileEngine:
         for start in range(0, rows, width):
             block = slice(start, min(start + width, rows))
             Z = F[block]
-            tile = relate(self.backend, F, Z, self.sigma_f, cauchy=self.cauchy)
+            tile = relate(self.backend, F, Z, self.sigma_f, self.relationship)
             product = self.matrix.power(self.power - 1, tile)
             product = self.matrix.product_plus(product, 1.0, self.diagonal, tile)
             energy = energy + dot(self.backend, product, tile)
             # dE/dr² at (j, c), times the 2 of dr²/df = 2(f_j − f_c) and the 2 of both places of K.
-            shape = rows, Z.shape[0], int(self.cauchy), 4.0 * self.sigma_f**-2
+            shape = rows, Z.shape[0], self.relationship.id, 4.0 * self.sigma_f**-2
             self.backend.kernels.launch("tile_slopes", rows * Z.shape[0], *shape, tile, product)
             gradient += product.sum(axis=1)[:, None] * F - xp.matmul(product, Z)
             gradient[block] += product.sum(axis=0)[:, None] * Z - xp.matmul(product.T, F)
@@ -189,10 +172,9 @@ class NystromEngine:
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
         self.diagonal = _on_device(matrix, diagonal)
-        squares = np.sum((landmarks[:, None] - landmarks) ** 2, axis=2)
-        K_ZZ = np.exp(-squares / sigma_f**2) + SHIFT * np.eye(len(landmarks))
-        whitening = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
-        self.landmarks, self.whitening = self.backend.to_device(landmarks), self.backend.to_device(whitening)
+        self.landmarks, self.whitening = (
+            self.backend.to_device(part) for part in (landmarks, landmark_whitening(landmarks, sigma_f))
+        )
         fitting = self.backend.planned_memory() // (4 * 8 * len(landmarks))
         self.rows = int(min(MOST_ROWS, max(FEWEST_ROWS, fitting)))
 
@@ -244,7 +226,7 @@ class NystromEngine:
         low_rank = xp.ascontiguousarray(xp.matmul(C, xp.matmul(R.T, xp.matmul(R, C_rows.T))))
         sums = [dot(backend, part, self._times_graph(part)) for part in (exact, low_rank)]
         truth, value = (float(each) for each in backend.to_host(xp.concatenate(sums)))
-        return abs(value - truth) / abs(truth) if truth != 0 else abs(value)
+        return relative_error(value, truth)
 
     def _times_graph(self, C: Any) -> Any:
         return self.matrix.product_plus(self.matrix.power(self.power - 1, C), 1.0, self.diagonal, C)

@@ -28,12 +28,17 @@ from homophily.device.kernels import THREADS
 Floats = NDArray[np.float64]
 
 CHUNK = 8
-"""Modes a pass, as in ``modes.cu``."""
+"""Modes per pass, as in ``modes.cu``."""
+#: Blocks of a sum: several for each multiprocessor of a large GPU.
 MOST_SUM_BLOCKS = 512
+#: Enough for values on a line that spread over 1,600 σ_f.
 MOST_LINE_MODES = 4096
+#: In space, above which near pairs take over: 512 KB of sums.
 MOST_MODES = 2**15
+#: Phases held at once: a quarter of a gigabyte fits any GPU.
 SPACE_BLOCK_BYTES = 2**28
 FEWEST_ROWS = 128
+#: Bits per coordinate of the curve that sorts points: three coordinates fit 32 bits.
 CURVE_BITS = 10
 
 
@@ -252,7 +257,7 @@ class SpaceEngine:
             )
         low = x.min(axis=0)
         scale = (2.0**CURVE_BITS - 1) / self.backend.xp.maximum(x.max(axis=0) - low, 1e-300)
-        points, middles = (Crowd.of(self.backend, places, low, scale) for places in (x, middle))
+        points, middles = (SortedPoints.of(self.backend, places, low, scale) for places in (x, middle))
         decay, farthest = 2.0 * self.sigma_f**-2, log(1 / self.accuracy)
         return (
             lambda: middles.sums(points, self.ones, decay, farthest),
@@ -314,7 +319,7 @@ def read_modes(xp: Any, places: Any, modes: Any, waves: list[Any]) -> tuple[Any,
     return xp.sum(xp.real(folded * last), axis=1), xp.stack(slopes, axis=1)
 
 
-class Crowd(NamedTuple):
+class SortedPoints(NamedTuple):
     """Places in an order that keeps near ones together, with a box around each ``THREADS`` of them."""
 
     backend: CupyBackend
@@ -323,7 +328,7 @@ class Crowd(NamedTuple):
     boxes: Any
 
     @classmethod
-    def of(cls, backend: CupyBackend, places: Any, low: Any, scale: Any) -> Crowd:
+    def of(cls, backend: CupyBackend, places: Any, low: Any, scale: Any) -> SortedPoints:
         """Sort places (m, n) along a curve that fills space: the bits of the coordinates, one of each by turns."""
         xp, (count, n) = backend.xp, places.shape
         cells = xp.floor(xp.clip((places - low) * scale, 0.0, 2.0**CURVE_BITS - 1)).astype(np.int64)
@@ -338,7 +343,7 @@ class Crowd(NamedTuple):
         backend.kernels.launch("tile_boxes", tiles * n, count, n, tiles, sorted_places, boxes)
         return cls(backend, order, sorted_places, boxes)
 
-    def sums(self, sources: Crowd, weights: Any, decay: float, farthest: float) -> Sums:
+    def sums(self, sources: SortedPoints, weights: Any, decay: float, farthest: float) -> Sums:
         """Gauss sums of weighted sources at these places, in the order in which the places were given."""
         backend, xp, (count, n) = self.backend, self.backend.xp, self.places.shape
         found, result = xp.empty((count, n + 1)), xp.empty((count, n + 1))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.exceptions import ConvergenceWarning
 
 from homophily.device.gpu.matrix import DeviceMatrix, column_dots
-from homophily.graph.laplacian import MAX_ITER, Floats, choose_method, power_diagonal
+from homophily.graph.laplacian import MAX_ITER, Floats, choose_method
 from homophily.solve import irr
-from homophily.solve.irr import IRRSolution
+from homophily.solve.irr import IRRSolution, Report
 
 #: Iterations between two looks at the residual, at each of which the host waits for the device.
 CHECK_EVERY = 10
@@ -23,20 +20,12 @@ class DeviceSystem:
     """A = H + λ1 L^p on the device, applied by p products with L."""
 
     def __init__(
-        self,
-        matrix: DeviceMatrix,
-        laplacian: csr_array,
-        power: int,
-        confidence: Floats,
-        lambda1: float,
+        self, matrix: DeviceMatrix, laplacian: csr_array, power: int, confidence: Floats, lambda1: float
     ) -> None:
         self.backend, self.power, self.lambda1 = matrix.backend, power, lambda1
         self.laplacian, backend = matrix, matrix.backend
         self.confidence = backend.to_device(confidence)
-        diagonal = confidence + lambda1 * power_diagonal(laplacian, power)
-        # A row of zeros (an isolated point without label) asks for nothing and stays where it is.
-        scale = np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > 0)
-        self.scale = backend.to_device(scale[:, None])
+        self.scale = backend.to_device(irr.inverse_diagonal(laplacian, power, confidence, lambda1)[:, None])
 
     def product(self, x: Any) -> Any:
         """A x."""
@@ -48,35 +37,10 @@ class DeviceSystem:
         r = b - self.product(x)
         return r, self._relative(self.scale * r, x)
 
-    def solve(
-        self,
-        b: Any,
-        x: Any,
-        tolerance: float,
-        max_iter: int = MAX_ITER,
-        callback: Callable[[int, float], object] | None = None,
-    ) -> tuple[Any, int, float]:
-        """X with A x = b, from a first x; the iterations, and the residual."""
-        iterations = 0
-        r, residual = self.residual(x, b)
-        # The updated residual drifts from the true one; starting again from the true one removes the drift.
-        while residual > tolerance and iterations < max_iter:
-            before = residual
-            x, iterations = self._iterate(x, r, tolerance, iterations, max_iter, callback)
-            r, residual = self.residual(x, b)
-            if residual > before / 2:
-                break
-        return x, iterations, residual
-
-    def _iterate(
-        self,
-        x: Any,
-        r: Any,
-        tolerance: float,
-        iteration: int,
-        max_iter: int,
-        callback: Callable[[int, float], object] | None,
+    def iterate(
+        self, x: Any, r: Any, tolerance: float, iteration: int, max_iter: int, callback: Report | None
     ) -> tuple[Any, int]:
+        """Improve x from its residual r."""
         p = self.scale * r
         rz = column_dots(self.backend, r, p)
         while iteration < max_iter:
@@ -108,7 +72,7 @@ class DeviceSystem:
         backend = self.backend
         squares = backend.xp.concatenate([column_dots(backend, error, error), column_dots(backend, of, of)])
         size, scale = np.split(np.sqrt(backend.to_host(squares)), 2)
-        return float(np.max(np.divide(size, scale, out=np.where(size > 0, np.inf, 0.0), where=scale > 0), initial=0.0))
+        return irr.relative_size(size, scale)
 
 
 def solve_irr(
@@ -121,33 +85,20 @@ def solve_irr(
     power: int = 1,
     tolerance: float = 1e-12,
     initial: Floats | None = None,
-    callback: Callable[[int, float], object] | None = None,
+    callback: Report | None = None,
 ) -> IRRSolution:
     """What :func:`homophily.solve.irr.solve_irr` computes, by conjugate gradients on the device, where ``matrix`` is L.
 
     A graph so deep that they would take too many steps, and whose factors are sparse, is factorised on the host.
     """
     if choose_method(laplacian, power, targets.shape[1]) == "direct":
-        return irr.solve_irr(
-            laplacian,
-            confidence,
-            targets,
-            lambda1,
-            power=power,
-            method="direct",
-            tolerance=tolerance,
-            callback=callback,
-        )
+        how: dict[str, Any] = {"power": power, "tolerance": tolerance, "callback": callback}
+        return irr.solve_irr(laplacian, confidence, targets, lambda1, method="direct", **how)
     backend = matrix.backend
     system = DeviceSystem(matrix, laplacian, power, confidence, lambda1)
     b = system.confidence[:, None] * backend.to_device(targets)
     start = backend.xp.zeros_like(b) if initial is None else backend.to_device(initial)
-    x, iterations, residual = system.solve(b, start, tolerance, MAX_ITER, callback)
+    x, iterations, residual = irr.iterate(system, start, b, tolerance, MAX_ITER, callback)
     if residual > tolerance:
-        warnings.warn(
-            f"The IRR solution stopped at a residual of {residual:.1e} after {iterations} iterations, tolerance "
-            f"{tolerance:.1e}: raise max_iter, the tolerance or lambda1.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        irr.warn_not_converged(residual, iterations, tolerance, stacklevel=3)
     return IRRSolution(backend.to_host(x), iterations, residual, "cg")

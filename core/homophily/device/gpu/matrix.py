@@ -33,7 +33,7 @@ class DeviceMatrix:
 
     @classmethod
     def of(cls, backend: CupyBackend, matrix: csr_array) -> DeviceMatrix:
-        """Send a matrix to the device; the same one is sent once a job."""
+        """Send a matrix to the device; the same one is sent once per job."""
         if matrix.nnz >= 2**31 or max(matrix.shape) >= 2**31:
             raise ValueError(
                 f"A matrix on the GPU must have fewer than 2^31 rows and entries. Got {matrix.shape[0]} rows and "

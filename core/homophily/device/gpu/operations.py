@@ -8,16 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.device.gpu.descend import descend_labels
-from homophily.device.gpu.energy import DeviceMapEnergy
+from homophily.device.gpu.energy import DeviceLabelEnergy, DeviceMapEnergy, DevicePreconditioner
 from homophily.device.gpu.engines import make_device_engine
 from homophily.device.gpu.linear import solve_irr
 from homophily.device.gpu.matrix import DeviceMatrix
-from homophily.device.gpu.optimize import DeviceLBFGS
+from homophily.device.gpu.optimize import DeviceCG, DeviceLBFGS
 from homophily.device.operations import Operations
 from homophily.relationship.choose import EngineName
 from homophily.solve.irr import IRRSolution
-from homophily.solve.nonlinear_cg import State
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +23,7 @@ Floats = NDArray[np.float64]
 class GpuOperations(Operations):
     """With CuPy, on a Laplacian that is on the device already."""
 
-    map_energy, map_optimizer = DeviceMapEnergy, DeviceLBFGS
+    label_optimizer, map_energy, map_optimizer = DeviceCG, DeviceMapEnergy, DeviceLBFGS
 
     def __init__(self, matrix: DeviceMatrix, laplacian: csr_array) -> None:
         self.matrix, self.laplacian = matrix, laplacian
@@ -38,6 +36,15 @@ class GpuOperations(Operations):
         """See Operations."""
         return make_device_engine(self.matrix, self.laplacian, F, sigma_f, **how)
 
-    def descend_labels(self, power: int, *energy: Any, **how: Any) -> State:
+    def _on_host(self, engine: Any, F: Floats) -> tuple[float, Floats]:
+        backend = self.matrix.backend
+        energy, gradient = (backend.to_host(part) for part in engine(backend.to_device(F)))
+        return float(energy[0]), gradient
+
+    def label_energy(self, power: int, confidence: Floats, *terms: Any) -> DeviceLabelEnergy:
         """See Operations."""
-        return descend_labels(self.matrix, self.laplacian, power, *energy, **how)
+        return DeviceLabelEnergy(self.matrix, power, confidence, *terms)
+
+    def preconditioner(self, power: int, confidence: Floats, curvature: float) -> DevicePreconditioner:
+        """See Operations."""
+        return DevicePreconditioner(self.matrix, self.laplacian, power, confidence, curvature)

@@ -8,19 +8,19 @@ that it needs come along with the energy.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from math import ceil, isfinite, sqrt
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from math import ceil, inf, isfinite, sqrt
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.matrix import dot
-from homophily.solve.lbfgs import MEMORY
-from homophily.solve.line_search import MAX_TRIALS, SUFFICIENT_DECREASE, Point
+from homophily.solve.lbfgs import LBFGS, LEAST_CURVATURE, MEMORY, LBFGSState, two_loop
+from homophily.solve.line_search import MAX_TRIALS, SUFFICIENT_DECREASE, Point, line_search
 from homophily.solve.nonlinear_cg import NonlinearCG, State
 
-#: Trials between two looks while the end is far: while the gradient is above so many times the tolerance.
+#: Trials between two looks while the end is far: while the gradient is above this multiple of the tolerance.
 TRIALS_A_LOOK = 8
 FAR = 100.0
 #: Trials before the first look where the end may be near: what the shortest searches take, two steps of two trials.
@@ -126,7 +126,7 @@ class DeviceCG(_OnDevice):
     def run(self, x: Any, callback: Callable[..., object] | None = None) -> State:
         """Step until finished or ``max_iter``; x and the state returned are on the host."""
         backend, shown, refused = self.backend, -1, False
-        vectors, row = self._begin(backend.to_device(x))
+        vectors, row = self._start(backend.to_device(x))
         trials = self.trials_ahead(1.0, 0, 0)
         while True:
             table = backend.to_host(self._queue(vectors, row, trials, refused))
@@ -136,7 +136,7 @@ class DeviceCG(_OnDevice):
                     self._show(callback, self._state(vectors, search))
             if search.status == ASKING and not search.evaluations:
                 if self.objective.adapt(vectors.x):
-                    vectors, row = self._begin(vectors.x)
+                    vectors, row = self._start(vectors.x)
                     continue
                 search = search._replace(status=FINISHED, energy=np.inf, evaluations=1)
             if search.status in (STOPPED, FINISHED):
@@ -153,7 +153,7 @@ class DeviceCG(_OnDevice):
             trials = ceil((evaluations - 1) / iteration) if iteration else FIRST_TRIALS
         return min(trials, self.max_iter - iteration)
 
-    def _begin(self, x: Any) -> tuple[Vectors, Any]:
+    def _start(self, x: Any) -> tuple[Vectors, Any]:
         """The arrays and the numbers before the first step."""
         xp, dots = self.backend.xp, self._dots
         energy, gradient = self.objective(x)
@@ -166,7 +166,7 @@ class DeviceCG(_OnDevice):
         return Vectors(x, gradient, direction, xp.empty(x.shape)), row
 
     def _queue(self, vectors: Vectors, row: Any, trials: int, refused: bool) -> Any:
-        """The table of the search's numbers, before and after each of so many trials."""
+        """The table of the search's numbers, before and after each trial."""
         xp = self.backend.xp
         table = xp.empty((trials + 1, len(Search._fields)))
         table[0] = row
@@ -226,133 +226,76 @@ class DevicePoint(Point):
 
 
 @dataclass(frozen=True)
-class DeviceState(State):
-    """A state of L-BFGS, its arrays (and ``descent``) on the device."""
+class DeviceState(LBFGSState):
+    """A state of L-BFGS with its arrays on the device."""
 
     square: float = 0.0
     """⟨gradient, gradient⟩"""
     largest: float = 0.0
     """The largest entry of the first direction."""
-    pairs: tuple[tuple[Any, Any, float], ...] = ()
-    """(step s, change of gradient y, 1/⟨s, y⟩), oldest first."""
 
 
 @dataclass(frozen=True)
-class DeviceLBFGS(_OnDevice):
+class DeviceLBFGS(LBFGS, _OnDevice):
     """What :class:`~homophily.solve.lbfgs.LBFGS` does, on the device."""
 
-    precondition: None = None
-    curvature: float = 0.9
-    known: DevicePoint | None = None
-    """A trial that is made already."""
+    objective: Any
+    state: ClassVar[type[State]] = DeviceState
 
-    def init(self, x: Any) -> DeviceState:
+    def init(self, x: Any) -> State:
         """The state before the first step."""
-        dots, xp = self._dots, self.backend.xp
         energy, gradient = self.objective(x)
-        direction = -gradient
-        descent = -dots(gradient, direction)
-        largest = xp.abs(direction).max().reshape(1)
-        energy, square, falling, largest = self._fetch([energy, dots(gradient, gradient), descent, largest])
-        if not isfinite(energy) and self.objective.adapt(x):
-            return self.init(x)
-        gradient_norm = sqrt(square) / (self.gradient_scale or sqrt(square) or 1.0)
-        return DeviceState(
-            x=x,
-            energy=energy if isfinite(energy) else float("inf"),
-            gradient=gradient,
-            direction=direction,
-            descent=descent,
-            step_size=0.0,
-            iteration=0,
-            n_evaluations=1,
-            gradient_norm=gradient_norm,
-            finished=not falling > 0.0 or gradient_norm <= self.tolerance,
-            square=square,
-            largest=largest,
-        )
-
-    def step(self, state: State) -> DeviceState:
-        """One line search and the next direction; the same state, finished, when nothing lower was found."""
-        assert isinstance(state, DeviceState)
-        first = self._evaluated(state, self._first_step(state))
-        slope = first.start_slope
-        if not slope < 0.0:
-            return replace(state, n_evaluations=state.n_evaluations + 1, finished=True)
-        point, trials = replace(self, known=first)._line_search(state, slope)
-        evaluations = state.n_evaluations + trials
-        if point is None:
-            return replace(state, n_evaluations=evaluations, finished=True)
-        assert isinstance(point, DevicePoint)
-        direction, descent, pairs = self._turn(state, point)
-        gradient_norm = state.gradient_norm * sqrt(point.square / state.square)
-        return DeviceState(
-            x=state.x + point.step * state.direction,
-            energy=point.energy,
-            gradient=point.gradient,
-            direction=direction,
-            descent=descent,
-            step_size=point.step,
-            iteration=state.iteration + 1,
-            n_evaluations=evaluations,
-            gradient_norm=gradient_norm,
-            finished=gradient_norm <= self.tolerance,
-            square=point.square,
-            pairs=pairs,
-        )
+        largest = self.backend.xp.abs(gradient).max().reshape(1)
+        energy, square, largest = self._fetch([energy, self._dots(gradient, gradient), largest])
+        if not isfinite(energy):
+            if self.objective.adapt(x):
+                return self.init(x)
+            energy = inf
+        return self._begin(x, energy, gradient, -gradient, square, sqrt(square), square=square, largest=largest)
 
     def run(self, x: Any, callback: Callable[..., object] | None = None) -> State:
         """Step until finished or ``max_iter``; x and the state returned are on the host."""
         return self._fetched(super().run(self.backend.to_device(x), lambda state: self._show(callback, state)))
 
-    def _turn(self, state: DeviceState, point: DevicePoint) -> tuple[Any, Any, tuple[Any, ...]]:
+    def _line_search(self, state: State) -> tuple[Point | None, int]:
+        # The slope at the start comes along with the first trial.
+        first = self._trial(state, self._first_step(state))
+        if not first.start_slope < 0.0:
+            return None, 1
+        start = Point(0.0, state.energy, first.start_slope, state.gradient)
+
+        def trial(step: float) -> DevicePoint:
+            return first if step == first.step else self._trial(state, step)
+
+        return line_search(trial, start, first.step, self.curvature)
+
+    def _trial(self, state: State, step: float) -> DevicePoint:
+        x, d = state.x + step * state.direction, state.direction
+        energy, gradient = self.objective(x)
+        others = (gradient, d), (gradient, gradient), (gradient, state.gradient), (d, d), (state.gradient, d)
+        values = self._fetch([energy, *(self._dots(*pair) for pair in others)])
+        if not isfinite(values[0]):
+            if self.objective.adapt(x):
+                return self._trial(state, step)
+            values[0] = inf
+        return DevicePoint(step, values[0], values[1], gradient, *values[2:])
+
+    def _turn(self, state: State, point: Point) -> dict[str, Any]:
+        assert isinstance(state, DeviceState)
+        assert isinstance(point, DevicePoint)
         moved, turned = point.step * state.direction, point.gradient - state.gradient
         # ⟨s, y⟩, ‖s‖ and ‖y‖ from what is known already.
         curvature = point.step * (point.slope - point.start_slope)
         change = sqrt(max(0.0, point.square + state.square - 2.0 * point.cross))
         pairs = state.pairs
-        if curvature > 1e-10 * point.step * sqrt(point.length) * change:
+        if curvature > LEAST_CURVATURE * point.step * sqrt(point.length) * change:
             pairs = (*pairs, (moved, turned, 1.0 / curvature))[-MEMORY:]
-        direction = self._direction(point.gradient, pairs)
-        return direction, -self._dots(direction, point.gradient), pairs
+        return {"direction": two_loop(point.gradient, pairs, self._dots), "pairs": pairs, "square": point.square}
 
-    def _direction(self, gradient: Any, pairs: tuple[tuple[Any, Any, float], ...]) -> Any:
-        """Minus the inverse Hessian times the gradient, by the two-loop recursion."""
-        q = gradient.copy()
-        shares = []
-        for moved, turned, inverse in reversed(pairs):
-            share = inverse * self._dots(moved, q)
-            q = q - share * turned
-            shares.append(share)
-        guess = q
-        if pairs:
-            _, turned, inverse = pairs[-1]
-            guess = q / (inverse * self._dots(turned, turned))
-        for (moved, turned, inverse), share in zip(pairs, reversed(shares), strict=True):
-            guess = guess + (share - inverse * self._dots(turned, guess)) * moved
-        return -guess
-
-    def _trial(self, state: State, step: float) -> Point:
+    def _norm_ratio(self, state: State, point: Point) -> float:
         assert isinstance(state, DeviceState)
-        return self.known if self.known and self.known.step == step else self._evaluated(state, step)
-
-    def _evaluated(self, state: DeviceState, step: float) -> DevicePoint:
-        x, d = state.x + step * state.direction, state.direction
-        energy, gradient = self.objective(x)
-        asked = [
-            energy,
-            self._dots(gradient, d),
-            self._dots(gradient, gradient),
-            self._dots(gradient, state.gradient),
-            self._dots(d, d),
-            self._dots(state.gradient, d),
-        ]
-        values = self._fetch(asked)
-        if not isfinite(values[0]):
-            if self.objective.adapt(x):
-                return self._evaluated(state, step)
-            values[0] = float("inf")
-        return DevicePoint(step, values[0], values[1], gradient, *values[2:])
+        assert isinstance(point, DevicePoint)
+        return sqrt(point.square / state.square)
 
     def _fetch(self, scalars: list[Any]) -> list[float]:
         """Numbers from the device, all at once: the one place where the host waits."""

@@ -5,51 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.graph.computing import Eigenpairs, EigenProblem
 from homophily.graph.subspace import chebyshev_filter, iterate
 
-Floats = NDArray[np.float64]
-
-#: Known eigenvectors up to which they are kept as a full matrix: one a component of the graph, mostly zeros.
+#: Known eigenvectors up to which they are kept as a full matrix: one per component of the graph, mostly zeros.
 FULL_COLUMNS = 64
 
 
-def device_eigenpairs(
-    backend: CupyBackend,
-    matrix: csr_array,
-    X: Floats,
-    n: int,
-    known: csr_array | None,
-    tolerance: float,
-    bound: float,
-) -> tuple[Floats, Floats, float]:
-    """Eigenvalues, eigenvectors and residual, by subspace iteration from the block X with a Chebyshev filter."""
-    with backend.job():
-        return _eigenpairs(backend, matrix, X, n, known, tolerance, bound)
-
-
-def _eigenpairs(
-    backend: CupyBackend,
-    matrix: csr_array,
-    X: Floats,
-    n: int,
-    known: csr_array | None,
-    tolerance: float,
-    bound: float,
-) -> tuple[Floats, Floats, float]:
-    xp, on_device = backend.xp, DeviceMatrix.of(backend, matrix)
+def device_eigenpairs(backend: CupyBackend, problem: EigenProblem) -> Eigenpairs:
+    """Eigenvalues, eigenvectors and residual, by subspace iteration with a Chebyshev filter."""
+    xp, on_device = backend.xp, DeviceMatrix.of(backend, problem.matrix)
 
     def product(block: Any) -> Any:
         # cuSOLVER's factors come column by column, the kernels read row by row.
         return on_device.product(xp.ascontiguousarray(block))
 
-    project, start = _projection(backend, known), backend.to_device(X)
-    apply = chebyshev_filter(product, bound)
-    values, vectors, residual = iterate(xp, backend.to_host, product, apply, start, n, project, tolerance, bound)
+    sent = problem._replace(start=backend.to_device(problem.start))
+    without_known = _projection(backend, problem.known)
+    apply = chebyshev_filter(product, problem.bound)
+    values, vectors, residual = iterate(xp, backend.to_host, product, apply, sent, without_known)
     return values, np.ascontiguousarray(backend.to_host(vectors)), residual
 
 

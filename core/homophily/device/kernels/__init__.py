@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 THREADS = 128
-"""Threads a block of every launch, as in ``common.cuh``."""
+"""Threads per block of every launch, as in ``common.cuh``."""
 SOURCES = ("csr", "reduce", "tiles", "modes", "pairs", "topk", "search")
 MOST_BLOCKS = 2**31 - 1
 MOST_BLOCKS_ACROSS = 2**16 - 1
@@ -49,11 +49,11 @@ def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
     found = {}
     for kernel, listed in _SIGNATURE.findall(source(name)):
         arguments = _ARGUMENT.findall(listed)
-        whole = ", ".join(argument for kind, star, argument, _ in arguments if kind == "int" and not star)
+        integers = ", ".join(argument for kind, star, argument, _ in arguments if kind == "int" and not star)
         found[kernel] = tuple(
             # The expressions are the package's own comments in its kernels; there are no builtins to reach.
-            Argument(argument, kind, bool(star), eval(f"lambda {whole}: {size if star else 0}", {"__builtins__": {}}))
-            for kind, star, argument, size in arguments
+            Argument(name, kind, bool(star), eval(f"lambda {integers}: {size if star else 0}", {"__builtins__": {}}))
+            for kind, star, name, size in arguments
         )
     return found
 
@@ -81,12 +81,12 @@ class Kernels:
         if len(arguments) != len(declared):
             raise TypeError(f"The kernel {kernel!r} takes {len(declared)} arguments. Got {len(arguments)} instead.")
         given = list(zip(declared, arguments, strict=True))
-        whole = [value for argument, value in given if argument.type == "int" and not argument.pointer]
+        integers = [value for argument, value in given if argument.type == "int" and not argument.pointer]
         device, checked = self.xp.cuda.Device(), []
         for argument, value in given:
             try:
                 check = self._pointer if argument.pointer else self._number
-                checked.append(check(argument, value, whole, device))
+                checked.append(check(argument, value, integers, device))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"The argument {argument.name!r} of the kernel {kernel!r} {error}") from None
         self._function(kernel)((blocks, across), (THREADS,), tuple(checked))
@@ -99,7 +99,7 @@ class Kernels:
             raise TypeError(f"must be a Python number. Got {type(value).__name__} instead.")
         return self._types[argument.type].type(value)
 
-    def _pointer(self, argument: Argument, value: Any, whole: list[int], device: Any) -> Any:
+    def _pointer(self, argument: Argument, value: Any, integers: list[int], device: Any) -> Any:
         if not isinstance(value, self.xp.ndarray):
             raise TypeError(f"must be an array on the device. Got {type(value).__name__} instead.")
         wanted, contiguous = self._types[argument.type], value.flags.c_contiguous
@@ -108,7 +108,7 @@ class Kernels:
             raise TypeError(f"must be a contiguous array of {wanted}. Got a {layout} one of {value.dtype}.")
         if value.device != device:
             raise ValueError(f"must be on the current device. Got an array on {value.device} instead.")
-        size = argument.size(*whole)
+        size = argument.size(*integers)
         if value.size < size:
             raise ValueError(f"must have at least {size} elements. Got {value.size} instead.")
         return value

@@ -1,7 +1,7 @@
 // What every kernel file starts with; the launcher puts it in front of each.
 //
-// `real` is float64 unless the launcher compiles with -DREAL=float. Launches are one thread a unit of work, THREADS
-// threads a block: a multiple of the warp on every architecture, small enough that the registers of the largest kernel
+// `real` is float64 unless the launcher compiles with -DREAL=float. Launches are one thread per unit of work, THREADS
+// threads per block: a multiple of the warp on every architecture, small enough that the registers of the largest kernel
 // still allow several blocks a multiprocessor. Sums are taken in an order that depends on sizes alone (never on the
 // device, on timing, or on atomics over floating-point numbers), so that a repeated run gives the same bits.
 //
@@ -34,4 +34,19 @@ __device__ __forceinline__ real block_sum(real value, real* scratch) {
         __syncthreads();
     }
     return scratch[0];
+}
+
+// The relationship functions of homophily.relationship.functions: id, k(x), and dk/dx in terms of k.
+#define RELATIONSHIPS(ADD)      \
+    ADD(0, exp(-x), -k)         \
+    ADD(1, 1 / (1 + x), -k * k)
+
+#define VALUE(id, value, slope) case id: return value;
+__device__ __forceinline__ real relate(int function, real x) {
+    switch (function) { RELATIONSHIPS(VALUE) default: return 0; }
+}
+
+#define SLOPE(id, value, slope) case id: return slope;
+__device__ __forceinline__ real relate_slope(int function, real k) {
+    switch (function) { RELATIONSHIPS(SLOPE) default: return 0; }
 }

@@ -3,9 +3,9 @@
 // One thread an entry. The few points (`positions`, transposed) are read by neighbouring threads side by side, a
 // point's own values by all threads of a warp at once; both stay in the cache, so shared memory would save nothing.
 
-// tile[i, z] = exp(−x) or 1/(1 + x) for x = ‖f_i − z‖² · inverse
+// tile[i, z] = k(x) of the relationship function for x = ‖f_i − z‖² · inverse
 extern "C" __global__ void relate_tile(
-    int rows, int width, int dimensions, int cauchy, real inverse,
+    int rows, int width, int dimensions, int function, real inverse,
     const real* F /* rows * dimensions */, const real* positions /* dimensions * width */, real* tile /* rows * width */
 ) {
     long long at = global_thread();
@@ -17,16 +17,14 @@ extern "C" __global__ void relate_tile(
         real gap = F[row * dimensions + d] - positions[(long long)d * width + z];
         x += gap * gap;
     }
-    x *= inverse;
-    tile[at] = cauchy ? 1 / (1 + x) : exp(-x);
+    tile[at] = relate(function, x * inverse);
 }
 
 // product[i, z] ← factor · product · dk/dx: from G K to what multiplies f_i − z in the gradient
 extern "C" __global__ void tile_slopes(
-    int rows, int width, int cauchy, real factor, const real* tile /* rows * width */, real* product /* rows * width */
+    int rows, int width, int function, real factor, const real* tile /* rows * width */, real* product /* rows * width */
 ) {
     long long at = global_thread();
     if (at >= (long long)rows * width) return;
-    real k = tile[at];
-    product[at] *= -factor * (cauchy ? k * k : k);
+    product[at] *= factor * relate_slope(function, tile[at]);
 }
