@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from homophily_service.api.messages import KINDS, STATES
+from homophily_service.api.messages import STATES
 from homophily_service.cli import failures
 from homophily_service.cli.demonstration import command
 from homophily_service.cli.main import app
+from homophily_service.contract.kinds import KINDS
 
 
 def shown(*arguments: str) -> str:
