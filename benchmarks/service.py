@@ -36,9 +36,11 @@ from homophily_client.labels import to_labels
 from homophily_client.names import JobName, new_id
 from homophily_client.tensors import to_tensor
 from homophily_service.contract.kinds import FIT
+from homophily_service.contract.states import FINAL
 from homophily_service.runtime.processes import keep_freed_memory
 from homophily_service.storage.database import Database
-from homophily_service.storage.queue import FINAL, NewJob, Queue
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.records import NewJob
 
 CLIENTS = 8
 PREDICT = "/homophily.v1.HomophilyService/Predict"

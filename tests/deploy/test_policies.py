@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from homophily_service.contract.states import FAILED, QUEUED, RUNNING
 from homophily_service.predictor.process import BASE_BYTES, LOADED
 from homophily_service.runtime.settings import Settings, load_settings
-from homophily_service.storage.queue import FAILED, QUEUED, RUNNING, NewJob, Queue
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.records import NewJob
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"

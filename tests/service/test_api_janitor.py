@@ -24,7 +24,7 @@ from homophily_service.contract.errors import Unavailable
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage import identity
 from homophily_service.storage.database import Database
-from homophily_service.storage.queue import NewJob
+from homophily_service.storage.records import NewJob
 from homophily_service.storage.retention import BLOCKED, sweep
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.tables import resources, store

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import pytest
 
-from homophily_service.api.batch_loader import Together
+from homophily_service.api.batch_loader import BatchLoader
 
 
 class Looks:
@@ -26,7 +26,7 @@ class Looks:
         return {key: str(key) for key in keys if key > 0}
 
 
-async def asked(together: Together[int, str], looks: Looks, keys: list[int]) -> list[asyncio.Task[str | None]]:
+async def asked(together: BatchLoader[int, str], looks: Looks, keys: list[int]) -> list[asyncio.Task[str | None]]:
     """Ask for the first key, and while that look is under way for all others."""
     tasks = [asyncio.create_task(together.get(keys[0]))]
     while not looks.batches:
@@ -39,7 +39,7 @@ async def asked(together: Together[int, str], looks: Looks, keys: list[int]) -> 
 def test_who_asks_meanwhile_is_in_the_next_look() -> None:
     async def run() -> None:
         looks = Looks()
-        together = Together(looks)
+        together = BatchLoader(looks)
         tasks = await asked(together, looks, [1, 2, 1, 3, 2, 0])
         looks.may_end.set()
         assert await asyncio.gather(*tasks) == ["1", "2", "1", "3", "2", None]
@@ -51,7 +51,7 @@ def test_who_asks_meanwhile_is_in_the_next_look() -> None:
 def test_a_failure_reaches_those_of_its_look_and_nobody_else() -> None:
     async def run() -> None:
         looks = Looks()
-        together = Together(looks)
+        together = BatchLoader(looks)
         tasks = await asked(together, looks, [1, 2, 13])
         looks.may_end.set()
         first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
@@ -66,7 +66,7 @@ def test_a_failure_reaches_those_of_its_look_and_nobody_else() -> None:
 def test_a_caller_who_leaves_takes_nobody_along() -> None:
     async def run() -> None:
         looks = Looks()
-        together = Together(looks)
+        together = BatchLoader(looks)
         tasks = await asked(together, looks, [1, 2, 2])
         tasks[1].cancel()
         looks.may_end.set()

@@ -19,7 +19,8 @@ from homophily_client.names import JobName, new_id
 from homophily_service.contract.errors import FailedPrecondition, Unavailable
 from homophily_service.storage import database as database_module
 from homophily_service.storage.database import Database, now
-from homophily_service.storage.queue import NewJob, Queue
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.records import NewJob
 from homophily_service.storage.tables import graphs, metadata
 from homophily_service.storage.tokens import Tokens
 

@@ -37,11 +37,13 @@ from homophily_client._pb import job_pb2
 from homophily_client.names import JobName, new_id
 from homophily_service.api.metrics import LATE_SECONDS, EndedJobs, ServiceMetrics
 from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.contract.states import FINAL, QUEUED, RUNNING, WAITING
 from homophily_service.runtime.devices import Devices
 from homophily_service.runtime.settings import load_settings
 from homophily_service.runtime.telemetry import STOP_SECONDS, Traces, is_traceparent, start_traces
 from homophily_service.storage.database import Database
-from homophily_service.storage.queue import FINAL, QUEUED, RUNNING, WAITING, NewJob, Queue
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.records import NewJob
 from homophily_service.storage.stores import Stores
 from homophily_service.worker.metrics import WorkerMetrics
 from homophily_service.worker.supervisor import Worker

@@ -14,24 +14,14 @@ from sqlalchemy import Connection, Row, event, text, update
 
 from homophily_client.names import JobName, ModelName, new_id
 from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, LimitExceeded, NotFound, Unavailable
+from homophily_service.contract.states import CANCELLED, FAILED, FINAL, QUEUED, RUNNING, SUCCEEDED, WAITING
 from homophily_service.storage import database as database_module
+from homophily_service.storage import job_rows, leases
 from homophily_service.storage import queue as queue_module
 from homophily_service.storage.catalog import Catalog
 from homophily_service.storage.database import Database
-from homophily_service.storage.queue import (
-    CANCELLED,
-    FAILED,
-    FINAL,
-    QUEUED,
-    RUNNING,
-    SUCCEEDED,
-    WAITING,
-    Event,
-    Lease,
-    LeaseLost,
-    NewJob,
-    Queue,
-)
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.records import Event, Lease, LeaseLost, NewJob
 from homophily_service.storage.tables import jobs
 
 from .together import eventually, in_processes, in_threads
@@ -46,7 +36,7 @@ LOST = -1.0
 @pytest.fixture
 def queue(database: Database, monkeypatch: pytest.MonkeyPatch) -> Queue:
     """A queue in which lost jobs may start again at once."""
-    monkeypatch.setattr(queue_module, "FIRST_BACKOFF", 0.0)
+    monkeypatch.setattr(job_rows, "FIRST_BACKOFF", 0.0)
     return Queue(database)
 
 
@@ -442,8 +432,8 @@ def test_a_lost_job_goes_behind_others_of_its_priority(queue: Queue) -> None:
 def test_a_lost_job_waits_longer_before_each_attempt(
     queue: Queue, lose: Callable[[Queue, Lease], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "FIRST_BACKOFF", 1000.0)
-    monkeypatch.setattr(queue_module, "LONGEST_BACKOFF", 5000.0)
+    monkeypatch.setattr(job_rows, "FIRST_BACKOFF", 1000.0)
+    monkeypatch.setattr(job_rows, "LONGEST_BACKOFF", 5000.0)
     name = submit(queue, max_attempts=9)
     for expected in (1000.0, 4000.0, 5000.0):
         lose(queue, claim(queue))
@@ -601,8 +591,8 @@ def test_pages_end_before_their_results_are_too_large_together(queue: Queue, mon
 def test_reports_of_progress_are_thinned_but_states_and_the_newest_stay(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "MOST_REPORTS", 40)
-    monkeypatch.setattr(queue_module, "NEWEST_REPORTS", 10)
+    monkeypatch.setattr(leases, "MOST_REPORTS", 40)
+    monkeypatch.setattr(leases, "NEWEST_REPORTS", 10)
     name = submit(queue)
     lease = claim(queue)
     for number in range(300):
@@ -986,7 +976,7 @@ def test_children_count_towards_the_limits_of_their_project(queue: Queue) -> Non
 
 def test_a_job_that_no_worker_has_time_for_is_charged_in_the_end(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that were scaled in gave a job back that took longer than their grace time, again and again."""
-    monkeypatch.setattr(queue_module, "FREE_RETURNS", 3)
+    monkeypatch.setattr(leases, "FREE_RETURNS", 3)
     name, other = submit(queue, max_attempts=2), submit(queue, priority=-1)
     for attempt in (1, 1, 1, 1, 2):
         lease = claim(queue)
@@ -1002,7 +992,7 @@ def test_a_job_that_waits_for_its_own_jobs_again_and_again_is_not_charged(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only returns count towards the limit, though the job is queued after each wait as well."""
-    monkeypatch.setattr(queue_module, "FREE_RETURNS", 2)
+    monkeypatch.setattr(leases, "FREE_RETURNS", 2)
     name = submit(queue, max_attempts=1)
     for number in range(4):
         queue.wait_for(claim(queue), [NewJob(JobName("default", f"child-{number}"), "trial", b"t")], "waits")

@@ -20,7 +20,8 @@ from homophily_service.contract.kinds import KINDS
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.database import Database
 from homophily_service.storage.outbox import MOST_ATTEMPTS, LeaderLock, Outbox
-from homophily_service.storage.queue import NewJob, Queue
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.records import NewJob
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.tracker import Tracker, run_tracker
 

@@ -16,8 +16,7 @@ from homophily_service.contract.arrays import shape_of
 from homophily_service.contract.tasks import Task
 from homophily_service.jobs.compute import compute
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage import queue
-from homophily_service.storage.queue import NewJob
+from homophily_service.storage.records import Lease, NewJob
 from homophily_service.tracking.place import connect
 from homophily_service.tracking.tracker import Tracker
 
@@ -46,7 +45,7 @@ class Scene:
         with self.stores.database.write() as connection:
             self.stores.catalog.add(connection, POINTS, described.SerializeToString(), "datasets/clouds")
 
-    def begin(self, **fields: Any) -> queue.Lease:
+    def begin(self, **fields: Any) -> Lease:
         """A fit that a worker has just taken."""
         labels = model_pb2.Labels(points=range(30))
         labels.classes.integers.values.extend(point % 3 for point in range(30))
@@ -58,11 +57,11 @@ class Scene:
         assert lease is not None
         return lease
 
-    def compute(self, lease: queue.Lease) -> Any:
+    def compute(self, lease: Lease) -> Any:
         """What a worker's child answers."""
         return compute(task_of(lease), self.stores, self.tracker.settings, 1, lambda _: None)
 
-    def end(self, lease: queue.Lease) -> model_pb2.Model:
+    def end(self, lease: Lease) -> model_pb2.Model:
         result = self.compute(lease)
         assert isinstance(result, bytes)
         model = job_pb2.FitResult.FromString(result).model
@@ -75,7 +74,7 @@ class Scene:
         )
         return model
 
-    def runs(self, lease: queue.Lease) -> list[Any]:
+    def runs(self, lease: Lease) -> list[Any]:
         return self.found(f"tags.`homophily.job` = '{lease.name}'")
 
     def found(self, which: str) -> list[Any]:
@@ -83,7 +82,7 @@ class Scene:
         return list(self.client.search_runs(experiments, which))
 
 
-def task_of(lease: queue.Lease) -> Task:
+def task_of(lease: Lease) -> Task:
     return Task(lease.name, lease.kind, lease.request, lease.token)
 
 

@@ -23,13 +23,15 @@ from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelNam
 from homophily_service.api.messages import job_message
 from homophily_service.contract.arrays import parts_from_points, shape_of
 from homophily_service.contract.errors import Unavailable
+from homophily_service.contract.states import FINAL, QUEUED, SUCCEEDED
 from homophily_service.jobs.search import read_trial_request
 from homophily_service.runtime import processes
 from homophily_service.runtime.settings import load_settings
 from homophily_service.storage import database as database_module
 from homophily_service.storage.catalog import Catalog
 from homophily_service.storage.database import Database
-from homophily_service.storage.queue import FINAL, QUEUED, SUCCEEDED, NewJob, Queue
+from homophily_service.storage.queue import Queue
+from homophily_service.storage.records import NewJob
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.tables import metadata
 from homophily_service.storage.uploads import publish_dataset

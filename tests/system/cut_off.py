@@ -21,7 +21,7 @@ from sqlalchemy import Row
 from homophily_client._pb.job_pb2 import FitResult
 from homophily_client._pb.model_pb2 import Model
 from homophily_client.names import ModelName
-from homophily_service.storage import queue
+from homophily_service.contract import states
 
 from ..service.databases import Postgres
 from .conftest import S3, MakeCluster
@@ -146,7 +146,7 @@ def test_a_worker_that_is_cut_off_loses_its_job_writes_nothing_late_and_works_ag
     # Alone again, it works as if nothing had happened.
     last = there.submit("Fit", fit_request(1))
     done = cluster.ended(last)
-    assert (done.state, done.attempt) == (queue.SUCCEEDED, 1)
+    assert (done.state, done.attempt) == (states.SUCCEEDED, 1)
     assert is_by(done, far)
     assert cluster.exceptions() == []
 
@@ -165,7 +165,7 @@ def done_elsewhere(cluster: Cluster, link: Link, far: Process, submit: Callable[
     assert not link.reaches()
     near = [cluster.worker(data_dir=cluster.folder / f"near-{number}") for number in range(2)]
     done = cluster.ended(name)
-    assert (done.state, done.attempt) == (queue.SUCCEEDED, 2)
+    assert (done.state, done.attempt) == (states.SUCCEEDED, 2)
     assert not is_by(done, far)
     signal_to(child, signal.SIGCONT)
     eventually("the far worker is without its database", lambda: far.log.read_text().count(silence) > told)

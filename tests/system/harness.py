@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_client.names import DatasetName, JobName, new_id
+from homophily_service.contract import states
 from homophily_service.contract.arrays import parts_from_points, shape_of
 from homophily_service.contract.kinds import FIT
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage import queue
-from homophily_service.storage.queue import NewJob
-from homophily_service.storage.records import JobRecord, ResourceRecord
+from homophily_service.storage.records import JobRecord, NewJob, ResourceRecord
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import publish_dataset
 
@@ -221,18 +220,18 @@ class Cluster:
     def is_running_job(self, name: JobName | str, attempt: int = 1) -> bool:
         """Whether a worker has the job, for the so-many-th time."""
         job = self.job(name)
-        return job.state == queue.RUNNING and job.attempt == attempt
+        return job.state == states.RUNNING and job.attempt == attempt
 
     def ended(self, name: JobName | str, seconds: float = PATIENCE) -> JobRecord:
         """A job's record after its end."""
-        return eventually(f"{name} ends", lambda: (job := self.job(name)).state in queue.FINAL and job, seconds)
+        return eventually(f"{name} ends", lambda: (job := self.job(name)).state in states.FINAL and job, seconds)
 
     def has_one_end(self, name: JobName | str) -> None:
         """Check a job's history: numbered without gaps, with one end, which is the last of it."""
         job = self.job(name)
         history = self.queue.events_after(job.number, 0)
         assert [event.sequence for event in history] == list(range(1, job.last_sequence + 1)), history
-        assert [event.state in queue.FINAL for event in history] == [False] * (len(history) - 1) + [True], history
+        assert [event.state in states.FINAL for event in history] == [False] * (len(history) - 1) + [True], history
         assert history[-1].state == job.state
 
 

@@ -6,8 +6,8 @@ import signal
 
 from homophily_client._pb import job_pb2
 from homophily_client.names import JobName
-from homophily_service.storage import queue
-from homophily_service.storage.queue import NewJob
+from homophily_service.contract import states
+from homophily_service.storage.records import NewJob
 
 from .conftest import MakeCluster
 from .harness import endless_fit, eventually, signal_to
@@ -25,10 +25,10 @@ def test_a_poison_job_fails_after_its_attempts_and_an_unknown_kind_waits(make_cl
         signal_to(child, signal.SIGKILL)
     job = cluster.ended(poison)
     error = job_pb2.JobError.FromString(job.outcome)
-    assert (job.state, job.attempt, error.reason) == (queue.FAILED, 2, "TOO_MANY_ATTEMPTS")
+    assert (job.state, job.attempt, error.reason) == (states.FAILED, 2, "TOO_MANY_ATTEMPTS")
     cluster.has_one_end(poison)
-    assert cluster.ended(cluster.submit()).state == queue.SUCCEEDED
+    assert cluster.ended(cluster.submit()).state == states.SUCCEEDED
 
     job = cluster.job(unknown)
-    assert (job.state, job.attempt, job.last_sequence) == (queue.QUEUED, 0, 1)
+    assert (job.state, job.attempt, job.last_sequence) == (states.QUEUED, 0, 1)
     assert cluster.exceptions() == []

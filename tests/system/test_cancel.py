@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 
 from homophily_client._pb import job_pb2
-from homophily_service.storage import queue
+from homophily_service.contract import states
 
 from .conftest import MakeCluster
 from .harness import endless_fit, eventually
@@ -24,14 +24,14 @@ def test_a_fit_that_is_cancelled_or_out_of_time_stops_computing(make_cluster: Ma
     (child,) = cluster.children()
     client.call("CancelJob", job_pb2.CancelJobRequest(name=name))
     eventually("the process is gone", lambda: child not in cluster.running(), SECONDS_TO_STOP)
-    assert cluster.ended(name).state == queue.CANCELLED
+    assert cluster.ended(name).state == states.CANCELLED
     cluster.has_one_end(name)
 
     # Cancelled while the next process warms up: the job never starts.
     name = client.submit("Fit", endless_fit())
     job = client.call("CancelJob", job_pb2.CancelJobRequest(name=name)).job
     assert (job.state, job.attempt) == (job_pb2.JOB_STATE_CANCELLED, 0)
-    assert cluster.ended(cluster.submit()).state == queue.SUCCEEDED
+    assert cluster.ended(cluster.submit()).state == states.SUCCEEDED
 
     # Out of time.
     (child,) = cluster.children()
@@ -41,7 +41,7 @@ def test_a_fit_that_is_cancelled_or_out_of_time_stops_computing(make_cluster: Ma
     assert job.finished - job.started <= limit + SECONDS_TO_STOP
     assert child not in cluster.running()
     error = job_pb2.JobError.FromString(job.outcome)
-    assert (job.state, error.reason) == (queue.FAILED, "TIME_LIMIT")
-    assert cluster.ended(cluster.submit()).state == queue.SUCCEEDED
+    assert (job.state, error.reason) == (states.FAILED, "TIME_LIMIT")
+    assert cluster.ended(cluster.submit()).state == states.SUCCEEDED
     assert len(cluster.children()) == 1
     assert cluster.exceptions() == []

@@ -20,7 +20,7 @@ import numpy as np
 
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import DatasetName, ModelName
-from homophily_service.storage import queue
+from homophily_service.contract import states
 from homophily_service.storage.solutions import CLASS_INDICES, SCORES
 
 from .conftest import MakeCluster
@@ -43,7 +43,7 @@ class Stored:
     def __init__(self, cluster: Cluster, client: Client, seed: int) -> None:
         self.cluster, self.client = cluster, client
         job = client.submit("Fit", fit_request(seed))
-        assert cluster.ended(job).state == queue.SUCCEEDED
+        assert cluster.ended(job).state == states.SUCCEEDED
         self.model = client.job(job).fit.model
         catalog, root = cluster.stores.catalog, cluster.stores.blobs.local_root
         assert root is not None
@@ -79,7 +79,7 @@ class Stored:
 
     def _ended(self, method: str, request: Any) -> str | Lost:
         job = self.cluster.ended(self.client.submit(method, request))
-        if job.state != queue.FAILED:
+        if job.state != states.FAILED:
             return str(job.state)
         error = job_pb2.JobError.FromString(job.outcome)
         assert error.code == grpc.StatusCode.DATA_LOSS.value[0], error
@@ -131,7 +131,7 @@ def test_no_flipped_bit_is_ever_answered_from(make_cluster: MakeCluster, long: b
 
     other.prediction()
     assert (stored.solution(), stored.prediction()) == (solution, prediction)
-    assert stored.with_another_label() == stored.with_another_graph() == queue.SUCCEEDED
+    assert stored.with_another_label() == stored.with_another_graph() == states.SUCCEEDED
     assert cluster.exceptions() == []
 
 
@@ -197,7 +197,7 @@ def test_a_forged_file_is_neither_run_nor_believed(make_cluster: MakeCluster, tm
     assert all(most_memory(pid) < most + ALLOWED for pid, most in before.items())
 
     assert stored.solution() == right
-    assert stored.with_another_label() == queue.SUCCEEDED
+    assert stored.with_another_label() == states.SUCCEEDED
     assert cluster.exceptions() == []
 
 
@@ -271,7 +271,7 @@ def test_a_disk_that_fails_anywhere_in_a_save_costs_an_attempt_or_the_job_and_no
         disk.fail(errno.EIO, place)
         job = cluster.ended(client.submit("Fit", fit_request(next(seeds))))
         assert disk.left is None
-        assert (job.state, job.attempt) == (queue.SUCCEEDED, 2)
+        assert (job.state, job.attempt) == (states.SUCCEEDED, 2)
         assert "Input/output error" in "".join(event.message for event in cluster.queue.events_after(job.number, 0))
         nothing_is_half_saved(cluster)
 
@@ -280,10 +280,10 @@ def test_a_disk_that_fails_anywhere_in_a_save_costs_an_attempt_or_the_job_and_no
         request = fit_request(next(seeds))
         job = cluster.ended(client.submit("Fit", request))
         error = job_pb2.JobError.FromString(job.outcome)
-        assert (job.state, job.attempt, error.reason) == (queue.FAILED, 1, "NO_SPACE")
+        assert (job.state, job.attempt, error.reason) == (states.FAILED, 1, "NO_SPACE")
         nothing_is_half_saved(cluster)
         request.ClearField("options")
-        assert cluster.ended(client.submit("Fit", request)).state == queue.SUCCEEDED
+        assert cluster.ended(client.submit("Fit", request)).state == states.SUCCEEDED
 
         assert (stored.solution(), stored.prediction()) == (solution, prediction)
 
@@ -292,7 +292,7 @@ def test_a_disk_that_fails_anywhere_in_a_save_costs_an_attempt_or_the_job_and_no
     request = fit_request(next(seeds))
     request.options.max_attempts = 1
     job = cluster.ended(client.submit("Fit", request))
-    assert (job.state, job.attempt) == (queue.FAILED, 1)
+    assert (job.state, job.attempt) == (states.FAILED, 1)
     assert "Input/output error" in job_pb2.JobError.FromString(job.outcome).message
     assert cluster.exceptions() == []
 

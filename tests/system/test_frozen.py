@@ -9,8 +9,8 @@ from sqlalchemy import text
 from homophily_client._pb.job_pb2 import FitResult
 from homophily_client._pb.model_pb2 import Model
 from homophily_client.names import ModelName
+from homophily_service.contract import states
 from homophily_service.contract.errors import Unavailable
-from homophily_service.storage import queue
 
 from . import procfs
 from .conftest import MakeCluster
@@ -34,7 +34,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     freeze(cluster, first)
     second = cluster.worker()
     done = cluster.ended(idle)
-    assert (done.state, done.attempt) == (queue.SUCCEEDED, 2)
+    assert (done.state, done.attempt) == (states.SUCCEEDED, 2)
     silent = procfs.written(child)
     signal_to(child, signal.SIGCONT)
     eventually("the frozen worker's child answers", lambda: procfs.written(child) > silent)
@@ -51,7 +51,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     freeze(cluster, second)
     signal_to(first.pid, signal.SIGCONT)
     done = cluster.ended(fit)
-    assert (done.state, done.attempt) == (queue.SUCCEEDED, 2)
+    assert (done.state, done.attempt) == (states.SUCCEEDED, 2)
     signal_to(child, signal.SIGCONT)
     signal_to(second.pid, signal.SIGCONT)
     eventually("the frozen worker notices", lambda: cluster.logged(second, LOST))
@@ -66,7 +66,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     first.terminate()
     assert first.exit_code() == 0
     last = cluster.ended(cluster.submit())
-    assert (last.state, last.attempt, second.is_running) == (queue.SUCCEEDED, 1, True)
+    assert (last.state, last.attempt, second.is_running) == (states.SUCCEEDED, 1, True)
     assert cluster.exceptions() == []
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from homophily_client._pb import job_pb2
 from homophily_client.names import EmbeddingName, JobName, ModelName
-from homophily_service.storage import queue
+from homophily_service.contract import states
 from homophily_service.storage.database import now
 from homophily_service.storage.tables import jobs
 
@@ -115,16 +115,16 @@ def jobs_in_a_row(cluster: Cluster, client: Client, seed: int, enough: threading
 
 
 def jobs_succeeded(cluster: Cluster) -> int:
-    return sum(count for state, _, count in cluster.queue.depths() if state == queue.SUCCEEDED)
+    return sum(count for state, _, count in cluster.queue.depths() if state == states.SUCCEEDED)
 
 
 def nothing_is_open(cluster: Cluster, last_kill: float) -> bool:
     """Whether every job has ended; until then, none is shown as running that nobody has run for long."""
-    lost = select(jobs.c.id).where(jobs.c.state == queue.RUNNING, jobs.c.lease_until < now() - MOST_LATE)
+    lost = select(jobs.c.id).where(jobs.c.state == states.RUNNING, jobs.c.lease_until < now() - MOST_LATE)
     with cluster.stores.database.read() as connection:
         stuck = connection.scalars(lost).all()
     assert not stuck or time.monotonic() < last_kill + LEASE_SECONDS + MOST_LATE, stuck
-    return all(state in queue.FINAL for state, _, _ in cluster.queue.depths())
+    return all(state in states.FINAL for state, _, _ in cluster.queue.depths())
 
 
 def check_each(cluster: Cluster, acknowledged: list[Acknowledged]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
-from homophily_service.storage import queue
+from homophily_service.contract import states
 from homophily_service.storage.tables import graphs
 
 from ..service.databases import Postgres
@@ -119,7 +119,7 @@ def victims(rng: random.Random, count: int) -> list[str]:
 
 def ended(cluster: Cluster) -> int:
     counted = cluster.queue.depths()
-    return sum(count for state, kind, count in counted if state in queue.FINAL and kind != "trial")
+    return sum(count for state, kind, count in counted if state in states.FINAL and kind != "trial")
 
 
 def jobs_in_a_row(client: Client, seed: int, count: int) -> list[Asked]:
@@ -204,8 +204,8 @@ def check_runs(cluster: Cluster, mlflow: MlflowServer, names: list[str]) -> None
     for name, (run,) in runs.items():
         job = cluster.job(name)
         assert run.info.run_id == job.tracking_run
-        assert run.info.status == {queue.SUCCEEDED: "FINISHED", queue.CANCELLED: "KILLED"}[job.state]
-        if job.kind == "fit" and job.state == queue.SUCCEEDED:
+        assert run.info.status == {states.SUCCEEDED: "FINISHED", states.CANCELLED: "KILLED"}[job.state]
+        if job.kind == "fit" and job.state == states.SUCCEEDED:
             tried = job_pb2.FitResult.FromString(job.outcome).model.search.trials
             below = mlflow.runs(f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
             told = sorted(int(one.data.tags["homophily.trial"]) for one in below)

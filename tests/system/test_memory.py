@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from homophily_client._pb import model_pb2
-from homophily_service.storage import queue
+from homophily_service.contract import states
 
 from . import procfs
 from .conftest import MakeCluster
@@ -37,7 +37,7 @@ def do_ten_jobs(cluster: Cluster, client: Client, batch: int) -> None:
     idle = [cluster.submit() for _ in range(7)]
     fits = [client.submit("Fit", fit_request(batch, 400)) for _ in range(3)]
     for name in [*idle, *fits]:
-        assert cluster.ended(name).state == queue.SUCCEEDED
+        assert cluster.ended(name).state == states.SUCCEEDED
     X, _ = clouds(batch, 400)
     for name in fits:
         model = client.job(name).fit.model.name

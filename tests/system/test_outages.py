@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from homophily_client._pb import job_pb2, model_pb2
-from homophily_service.storage import queue
+from homophily_service.contract import states
 
 from ..service.databases import Postgres
 from .conftest import S3, MakeCluster
@@ -50,7 +50,7 @@ def test_everything_goes_on_after_postgres_was_away(make_cluster: MakeCluster, p
             enough.set()
         names = [name for client in clients for name in client.result()]
     for name in names:
-        assert cluster.ended(name).state == queue.SUCCEEDED
+        assert cluster.ended(name).state == states.SUCCEEDED
         cluster.has_one_end(name)
     assert set(cluster.running()) == before
     assert cluster.exceptions() == []
@@ -87,7 +87,7 @@ def test_jobs_end_after_the_bucket_was_away(make_cluster: MakeCluster, s3: S3) -
     eventually("a worker has the job", lambda: cluster.is_running_job(name))
     time.sleep(3.0)  # so long it is away
     # It runs, or was given back and waits for its next attempt.
-    assert cluster.job(name).state not in queue.FINAL
+    assert cluster.job(name).state not in states.FINAL
     s3.start()
 
     second = fitted(cluster, client, name)
@@ -103,7 +103,7 @@ def test_jobs_end_after_the_bucket_was_away(make_cluster: MakeCluster, s3: S3) -
 
 def fitted(cluster: Cluster, client: Client, name: str) -> str:
     """The model that a fit has made."""
-    assert cluster.ended(name).state == queue.SUCCEEDED
+    assert cluster.ended(name).state == states.SUCCEEDED
     return client.job(name).fit.model.name
 
 
@@ -140,7 +140,7 @@ def test_a_save_on_a_full_disk_fails_by_name_and_what_was_saved_still_answers(
     request.ClearField("options")
     failed = cluster.ended(client.submit("Fit", request))
     error = job_pb2.JobError.FromString(failed.outcome)
-    assert (failed.state, error.code) == (queue.FAILED, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    assert (failed.state, error.code) == (states.FAILED, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
     assert "there is no space left" in error.message
     with pytest.raises(grpc.RpcError) as refused:
         client.submit("Fit", fit_request(1))

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from homophily_client._pb import model_pb2
-from homophily_service.storage import queue
+from homophily_service.contract import states
 
 from .conftest import MakeCluster
 from .harness import PATIENCE, Client, clouds, code, eventually, fit_request, points, signal_to
@@ -24,7 +24,7 @@ def test_predict_works_again_a_moment_after_predictors_were_killed(make_cluster:
     cluster.serve(workers=1, predictors=2)
     client = cluster.client()
     name = client.submit("Fit", fit_request(0))
-    assert cluster.ended(name).state == queue.SUCCEEDED
+    assert cluster.ended(name).state == states.SUCCEEDED
     X, _ = clouds(0)
     request = model_pb2.PredictRequest(name=client.job(name).fit.model.name, points=points(X[:50] + 0.1))
     answer = client.call("Predict", request)

@@ -7,7 +7,7 @@ import signal
 import time
 
 from homophily_client._pb import job_pb2, model_pb2
-from homophily_service.storage import queue
+from homophily_service.contract import states
 
 from .conftest import MakeCluster
 from .harness import Cluster, eventually, fit_request, signal_to
@@ -19,7 +19,7 @@ def search_request(points: int, **search: object) -> job_pb2.FitRequest:
 
 def found(cluster: Cluster, name: object) -> model_pb2.Model:
     job = cluster.ended(name)
-    assert job.state == queue.SUCCEEDED, job.outcome
+    assert job.state == states.SUCCEEDED, job.outcome
     cluster.has_one_end(name)
     return job_pb2.FitResult.FromString(job.outcome).model
 
@@ -34,8 +34,8 @@ def test_a_spread_search_survives_the_death_of_workers(make_cluster: MakeCluster
     rng = random.Random(0)
     name = cluster.submit_fit(search_request(points, trials=trials, spread=True), max_attempts=1000)
     kills = 0
-    while cluster.job(name).state not in queue.FINAL and kills < most_kills:
-        eventually("trials run", lambda: cluster.children() or cluster.job(name).state in queue.FINAL)
+    while cluster.job(name).state not in states.FINAL and kills < most_kills:
+        eventually("trials run", lambda: cluster.children() or cluster.job(name).state in states.FINAL)
         time.sleep(rng.uniform(0.0, longest_pause))
         if rng.random() < 0.5:
             place = rng.randrange(len(workers))
@@ -52,4 +52,4 @@ def test_a_spread_search_survives_the_death_of_workers(make_cluster: MakeCluster
     tried = [[(trial.number, trial.error_rate, trial.score) for trial in one.search.trials] for one in (model, alone)]
     assert tried[0] == tried[1]
     for child in cluster.queue.children(name):
-        assert child.state == queue.SUCCEEDED
+        assert child.state == states.SUCCEEDED

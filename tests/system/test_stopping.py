@@ -12,12 +12,12 @@ import pytest
 
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import JobName
+from homophily_service.contract import states
 from homophily_service.contract.frames import frame
 from homophily_service.contract.internal_pb2 import PredictCall
 from homophily_service.contract.tasks import Task
 from homophily_service.runtime import processes
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage import queue
 from homophily_service.storage.stores import Stores
 
 from . import procfs
@@ -44,10 +44,10 @@ def test_a_worker_told_to_stop_gives_a_long_job_back_for_free_and_finishes_a_sho
     worker.terminate()
     assert worker.exit_code() == 0
     cluster.nothing_runs()
-    assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.QUEUED, 0)
+    assert (cluster.job(name).state, cluster.job(name).attempt) == (states.QUEUED, 0)
 
     worker = cluster.worker(shutdown_grace=PATIENCE)
-    assert (cluster.ended(name).state, cluster.job(name).attempt) == (queue.SUCCEEDED, 1)
+    assert (cluster.ended(name).state, cluster.job(name).attempt) == (states.SUCCEEDED, 1)
     cluster.has_one_end(name)
     name, child = running_job(cluster)
     left = cluster.submit()
@@ -55,8 +55,8 @@ def test_a_worker_told_to_stop_gives_a_long_job_back_for_free_and_finishes_a_sho
     signal_to(child, signal.SIGCONT)
     assert worker.exit_code() == 0
     cluster.nothing_runs()
-    assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.SUCCEEDED, 1)
-    assert cluster.job(left).state == queue.QUEUED
+    assert (cluster.job(name).state, cluster.job(name).attempt) == (states.SUCCEEDED, 1)
+    assert cluster.job(left).state == states.QUEUED
     assert cluster.exceptions() == []
 
 
@@ -73,7 +73,7 @@ def test_a_server_told_to_stop_lets_jobs_finish_and_sends_waiting_clients_away(m
     signal_to(child, signal.SIGCONT)
     assert server.exit_code() == 0
     cluster.nothing_runs()
-    assert cluster.job(name).state == queue.SUCCEEDED
+    assert cluster.job(name).state == states.SUCCEEDED
     assert cluster.exceptions() == []
 
 
@@ -87,7 +87,7 @@ def test_nothing_remains_of_a_killed_server_and_its_job_is_given_back(make_clust
     assert len(cluster.running()) == 4
     server.kill()
     cluster.nothing_runs()
-    assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.QUEUED, 0)
+    assert (cluster.job(name).state, cluster.job(name).attempt) == (states.QUEUED, 0)
 
 
 FIT_ON_NOTHING = job_pb2.FitRequest(dataset="projects/default/datasets/none").SerializeToString()

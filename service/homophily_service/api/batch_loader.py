@@ -1,4 +1,4 @@
-"""One look at the database for all who ask at a time: with many callers, a thread and a statement each cost most."""
+"""One query for all calls that wait at a time: with many callers, a thread and a statement each would cost most."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Value = TypeVar("Value")
 MOST_AT_ONCE = 1000
 
 
-class Together(Generic[Key, Value]):
-    """Who asks while a look is under way is in the next one, so that everybody sees what was there when he asked."""
+class BatchLoader(Generic[Key, Value]):
+    """Loads keys in batches. Keys asked for during a load go into the next, so that no caller gets an older state."""
 
     def __init__(self, look: Callable[[Collection[Key]], Mapping[Key, Value]]) -> None:
         self.look = look

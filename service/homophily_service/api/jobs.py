@@ -16,7 +16,7 @@ from homophily_client.names import (
     new_id,
 )
 from homophily_service.api.access import allowed_name, allowed_project, note_made
-from homophily_service.api.batch_loader import Together
+from homophily_service.api.batch_loader import BatchLoader
 from homophily_service.api.messages import (
     STATES,
     event_message,
@@ -26,15 +26,14 @@ from homophily_service.api.messages import (
     page_start,
 )
 from homophily_service.api.watcher import Watcher
+from homophily_service.contract import states
 from homophily_service.contract.errors import InvalidRequest, NotFound
 from homophily_service.contract.kinds import EMBED, FIT, IMPORT, KINDS, TRANSDUCE, Kind, load
 from homophily_service.jobs.checks import Checks
 from homophily_service.jobs.options import new_job, seconds
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage import queue
-from homophily_service.storage.queue import NewJob
 from homophily_service.storage.quotas import check_bytes
-from homophily_service.storage.records import JobRecord
+from homophily_service.storage.records import JobRecord, NewJob
 from homophily_service.storage.sources import source_digest, source_name
 from homophily_service.storage.stores import Stores
 
@@ -51,7 +50,7 @@ class Jobs:
     stores: Stores
     settings: Settings
     watcher: Watcher
-    looks: Together[JobName, tuple[JobRecord, int]]
+    looks: BatchLoader[JobName, tuple[JobRecord, int]]
 
     async def Fit(self, request: pb.FitRequest, _: Any) -> pb.FitResponse:
         """Start a fit."""
@@ -119,9 +118,9 @@ class Jobs:
             events = await asyncio.to_thread(self.stores.queue.events_after, row.number, sequence)
             for event in events:
                 sequence = event.sequence
-                if event.state not in queue.FINAL:
+                if event.state not in states.FINAL:
                     yield pb.WatchJobResponse(event=event_message(event))
-            if events and events[-1].state in queue.FINAL:
+            if events and events[-1].state in states.FINAL:
                 job = await self._job(name)
                 yield pb.WatchJobResponse(event=event_message(events[-1]), job=job)
                 return
@@ -186,7 +185,7 @@ class Jobs:
 
         async def ended() -> None:
             sequence, state = job.last_sequence, job.state
-            while state not in queue.FINAL:
+            while state not in states.FINAL:
                 await self.watcher.changed(job.number, sequence)
                 versions = await asyncio.to_thread(self.stores.queue.versions, [job.number])
                 if job.number not in versions:

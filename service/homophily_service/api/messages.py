@@ -10,10 +10,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from homophily_client._pb import job_pb2
 from homophily_client.names import JobName
 from homophily_client.words import words
+from homophily_service.contract import states
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.kinds import KINDS
-from homophily_service.storage import queue
-from homophily_service.storage.records import JobRecord, ResourceRecord
+from homophily_service.storage.records import Event, JobRecord, ResourceRecord
 
 STATES: dict[str, int] = words(job_pb2.JobState.DESCRIPTOR)
 DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
@@ -58,9 +58,9 @@ def job_message(row: JobRecord, position: int = 0) -> job_pb2.Job:
         tracking_url=row.tracking_url or "",
         parent_job=str(JobName(row.project, row.parent_id)) if row.parent_id is not None else "",
     )
-    if row.state == queue.FAILED:
+    if row.state == states.FAILED:
         job.error.ParseFromString(row.outcome)
-    elif row.state == queue.SUCCEEDED and kind is not None:
+    elif row.state == states.SUCCEEDED and kind is not None:
         getattr(job, kind.outcome).ParseFromString(row.outcome)
     return job
 
@@ -70,7 +70,7 @@ def state_number(state: str) -> job_pb2.JobState.ValueType:
     return job_pb2.JobState.ValueType(STATES[state])
 
 
-def event_message(event: queue.Event) -> job_pb2.JobEvent:
+def event_message(event: Event) -> job_pb2.JobEvent:
     """An event as clients see it."""
     return job_pb2.JobEvent(
         sequence=event.sequence,

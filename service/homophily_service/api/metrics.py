@@ -16,9 +16,9 @@ from prometheus_client.registry import Collector
 
 from homophily_service.contract.errors import Unavailable
 from homophily_service.contract.kinds import KINDS
+from homophily_service.contract.states import SUCCEEDED
 from homophily_service.runtime.devices import Devices
 from homophily_service.storage.database import Database
-from homophily_service.storage.queue import SUCCEEDED
 from homophily_service.storage.records import EndedJob
 from homophily_service.storage.statistics import backlog, ended_after
 from homophily_service.storage.stores import Stores

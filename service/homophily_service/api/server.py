@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY, start_http_server
 
 from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc
 from homophily_service.api.audit import Audit, start_audit
-from homophily_service.api.batch_loader import Together
+from homophily_service.api.batch_loader import BatchLoader
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
 from homophily_service.api.interceptors import (
@@ -69,7 +69,7 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         super().__init__()
         self.settings, self.stores = settings, stores
         self.watcher, self.predictors = watcher, predictors
-        self.looks = Together(stores.queue.placed)
+        self.looks = BatchLoader(stores.queue.placed)
         self.uploads, self.under_way = Uploads(settings, stores), set()
         # Separate: finishing a large upload takes minutes, during which other calls need threads.
         self.upload_threads = FairThreads(UPLOAD_THREADS, "upload")

@@ -10,7 +10,7 @@ import typer
 
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import Service, command
-from homophily_service.cli.screen import AsJson, out, print_json, print_table, say, tell
+from homophily_service.cli.screen import AsJson, out, print_json, print_result, print_status, print_table
 from homophily_service.cli.submit import LabelColumn
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _give(answers: Prediction | Solution, output: Path | None, *, as_json: bool)
     columns = _columns(answers)
     if output is not None:
         _write(columns, output)
-        say(f"{len(columns['label']):,} answers are in {output}.")
+        print_status(f"{len(columns['label']):,} answers are in {output}.")
     if as_json:
         given = {
             "classes": answers.classes,
@@ -136,7 +136,7 @@ def _show(columns: dict[str, Any]) -> None:
             shown[title] = [round(max(row), 4) for row in zip(*found, strict=True)]
     print_table("", list(shown), zip(*shown.values(), strict=True))
     if count > _SHOWN_ROWS:
-        tell(f"… and {count - _SHOWN_ROWS:,} more; --output FILE writes all.")
+        print_result(f"… and {count - _SHOWN_ROWS:,} more; --output FILE writes all.")
 
 
 def _write(columns: dict[str, Any], path: Path) -> None:

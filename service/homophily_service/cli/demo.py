@@ -9,7 +9,7 @@ import typer
 
 from homophily_service.cli.failures import FAILED
 from homophily_service.cli.options import command
-from homophily_service.cli.screen import AsJson, say
+from homophily_service.cli.screen import AsJson, print_status
 
 
 @command
@@ -26,5 +26,5 @@ def demo(
     try:
         run(picture, as_json=as_json)
     except DemoFailed as error:
-        say(f"Error: the demonstration failed: {error}", "red")
+        print_status(f"Error: the demonstration failed: {error}", "red")
         raise typer.Exit(FAILED) from None

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 
 from homophily_client import Client, ClientError, JobHandle, Model
 from homophily_service.cli.progress import follow_own
-from homophily_service.cli.screen import err, print_json, print_table, say, tell
+from homophily_service.cli.screen import err, print_json, print_result, print_status, print_table
 from homophily_service.cli.serve import ask_health
 from homophily_service.cli.submit import send
 
@@ -79,7 +79,7 @@ def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
             Client(target) as client,
         ):
             rows, given, wrong, digits = _work(client)
-        say("✓ the service has stopped cleanly")
+        print_status("✓ the service has stopped cleanly")
         is_drawn = _draw(digits, given, wrong, rows, picture)
     except (ClientError, OSError, ValueError, TypeError) as error:
         raise DemoFailed(str(error)) from error
@@ -87,11 +87,11 @@ def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
     if as_json:
         print_json({"rows": [row._asdict() for row in rows], "picture": str(picture) if is_drawn else None})
         return
-    tell("")
+    print_result("")
     _print_rows(rows)
-    tell(f"\n{seconds:.0f} s in all." + (f" The picture is in {picture}." if is_drawn else ""))
-    tell(f"Go on with your own data: `{command()} serve` runs the service; then, in another terminal,")
-    tell(f"  {command()} fit points.csv --label-column label")
+    print_result(f"\n{seconds:.0f} s in all." + (f" The picture is in {picture}." if is_drawn else ""))
+    print_result(f"Go on with your own data: `{command()} serve` runs the service; then, in another terminal,")
+    print_result(f"  {command()} fit points.csv --label-column label")
 
 
 def command() -> str:
@@ -103,7 +103,7 @@ def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Di
     """Upload, fit, transduce, predict; the table, and for the picture the labels and mistakes of one fit."""
     digits = load_and_split()
     dataset = send(client, digits.X, "digits", "scikit-learn's digits", "digits")
-    say(f"✓ {dataset.points:,} digits uploaded, {len(digits.new_y)} kept back as new points")
+    print_status(f"✓ {dataset.points:,} digits uploaded, {len(digits.new_y)} kept back as new points")
     rows: list[Row] = []
     first_models: dict[str, Model] = {}
     for name, parameters in METHODS.items():
@@ -115,7 +115,7 @@ def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Di
             row = _with(row, model)
             first_models.setdefault(name, model)
         rows.append(row)
-        say(f"✓ {name}: {_spread(row.errors)} error from {LABELS} labels")
+        print_status(f"✓ {name}: {_spread(row.errors)} error from {LABELS} labels")
     best, given = first_models[BEST], draw_labels(digits.y, 0)
     solution = client.read_solution(best, ("labels", "scores"))
     assert solution.labels is not None
@@ -125,12 +125,14 @@ def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Di
     job = client.transduce(best, more, validation=_others(digits.y, given | more))
     changed = _follow(job, f"{MORE_LABELS} more labels")
     rows.append(_with(Row(f"fit 1, {MORE_LABELS} more labels", [], [], 0, best.error_rate), changed))
-    say(f"✓ {MORE_LABELS} more labels, where it was least sure: {job.info.changed_points} points changed their class")
+    print_status(
+        f"✓ {MORE_LABELS} more labels, where it was least sure: {job.info.changed_points} points changed their class"
+    )
     began = time.monotonic()
     answers = client.predict(changed, digits.new_X).labels
     seconds = time.monotonic() - began
     rows.append(Row(f"fit 1, {NEW_POINTS} new points", [float(np.mean(answers != digits.new_y))], [seconds], None))
-    say(f"✓ {NEW_POINTS} new points predicted")
+    print_status(f"✓ {NEW_POINTS} new points predicted")
     return rows, given, wrong, digits
 
 
@@ -196,7 +198,7 @@ def embedded_service(folder: Path) -> Iterator[str]:
         with Status("starting a service of our own", console=err):
             target = _address(process, log)
             _wait_until_ready(process, target, log)
-        say(f"✓ a service runs on {target} ({time.monotonic() - began:.1f} s)")
+        print_status(f"✓ a service runs on {target} ({time.monotonic() - began:.1f} s)")
         yield target
     except BaseException:
         process.terminate()
@@ -294,7 +296,7 @@ def _draw(digits: Digits, given: dict[int, int], wrong: dict[int, int], rows: li
     try:
         import matplotlib as mpl
     except ImportError:
-        say("There is no picture, as matplotlib is not installed: pip install 'homophily[plot]'")
+        print_status("There is no picture, as matplotlib is not installed: pip install 'homophily[plot]'")
         return False
     mpl.use("agg")
     from matplotlib import pyplot as plt

@@ -11,7 +11,7 @@ import typer
 from homophily_client.options import GraphOptions, MapOptions
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import JobOptions, Service, command
-from homophily_service.cli.screen import AsJson, print_json, say
+from homophily_service.cli.screen import AsJson, print_json, print_status
 from homophily_service.cli.submit import DATA_HELP, LabelsFile, Unlabelled, find_dataset, run_job
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ class MapOutput:
         known = None if labels is None else labels.checked(embedding.points, str(self.color_by)).by_point
         if self.output is not None:
             write_map(found, self.output, known)
-            say(f"{embedding.points:,} points are in {self.output}.")
+            print_status(f"{embedding.points:,} points are in {self.output}.")
         for path, what in ((self.plot, "picture"), (self.html, "page")):
             if path is not None:
                 plot_map(found, path, known, title=short(embedding.name))
-                say(f"A {what} is in {path}.")
+                print_status(f"A {what} is in {path}.")
 
 
 @command

@@ -248,7 +248,7 @@ def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
 
 
 def find_csv_column(wanted: str, first: list[str], path: Path) -> int:
-    """Where a column is; a number is always its place, as «4» in the first row may be a measurement."""
+    """Where a column is; a number is always its place, as "4" in the first row may be a measurement."""
     return find_column(wanted, None if is_number(wanted) else first, len(first), path)
 
 

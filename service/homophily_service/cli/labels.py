@@ -35,7 +35,7 @@ class PointLabels(NamedTuple):
     length: int | None
 
     def checked(self, points: int, source: str) -> PointLabels:
-        """The same, if it is for so many points."""
+        """The same, if it is for this number of points."""
         if self.length is not None and self.length != points:
             raise WrongInput(f"{source}: must have an entry for each of {points} points. Got {self.length} instead.")
         return self

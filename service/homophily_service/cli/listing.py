@@ -10,13 +10,13 @@ import typer
 
 from homophily_service.cli.failures import INTERRUPTED, WrongInput
 from homophily_service.cli.options import Service, command
-from homophily_service.cli.screen import AsJson, percent, print_json, print_json_line, print_table, say, size
+from homophily_service.cli.screen import AsJson, percent, print_json, print_json_line, print_status, print_table, size
 
 if TYPE_CHECKING:
     from homophily_client import Client
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's short or full name.")]
-Limit = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many, the newest.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, help="The most to list, newest first.")]
 
 
 @command
@@ -86,7 +86,7 @@ def watch(*, name: JobArgument, service: Service, as_json: AsJson = False) -> No
                 Follower().follow(found)
                 print_outcome(found, as_json=False)
         except KeyboardInterrupt:
-            say(f"Left. The job goes on; homophily cancel {short(found.name)} stops it.")
+            print_status(f"Left. The job goes on; homophily cancel {short(found.name)} stops it.")
             raise typer.Exit(INTERRUPTED) from None
         if found.info.error is not None or found.info.state == "cancelled":
             found.result()
@@ -215,7 +215,7 @@ def delete(
         for name, kind, short in wanted:
             _DELETIONS[kind](client, short)
             if not as_json:
-                say(f"Deleted {name}.")
+                print_status(f"Deleted {name}.")
     if as_json:
         print_json({"deleted": names})
 

@@ -9,7 +9,7 @@ import typer
 
 from homophily_service.cli import answers, demo, embedding, listing, report, serve, store, submit
 from homophily_service.cli.failures import explained
-from homophily_service.cli.screen import say
+from homophily_service.cli.screen import print_status
 
 app = typer.Typer(
     help="Label and map data of which only a little is labelled.",
@@ -68,5 +68,5 @@ def main() -> None:
         if known is None:
             raise
         sentence, code = known
-        say(f"Error: {sentence}", "red")
+        print_status(f"Error: {sentence}", "red")
         sys.exit(code)

@@ -13,7 +13,7 @@ import typer
 
 from homophily_client.options import GraphOptions, MapOptions, SolverOptions
 from homophily_service.cli.failures import INTERRUPTED, WrongInput
-from homophily_service.cli.screen import say
+from homophily_service.cli.screen import print_status
 from homophily_service.contract.parameters import GRAPH, MAP, SEARCHED, SOLVER, Group, Parameter, Shares
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(**values)
         except KeyboardInterrupt:
-            say("Interrupted.")
+            print_status("Interrupted.")
             raise typer.Exit(INTERRUPTED) from None
 
     # typer reads these; what functools has copied are the function's own.

@@ -17,7 +17,7 @@ from rich.text import Text
 import homophily_client as client
 from homophily_client import ClientError, Job, JobEvent, JobHandle, JobState
 from homophily_service.cli.failures import INTERRUPTED
-from homophily_service.cli.screen import err, percent, say
+from homophily_service.cli.screen import err, percent, print_status
 from homophily_service.cli.show import clock, short
 
 
@@ -94,7 +94,7 @@ class Follower:
                 self.sequence = event.sequence
                 self.pace.see(event)
                 if event.message and not self.quiet and not event.state.is_final:
-                    say(event.message[0].upper() + event.message[1:])
+                    print_status(event.message[0].upper() + event.message[1:])
                 if self._bar is not None and task is not None:
                     described = self._titled(_what(event))
                     done = event.progress.fraction if event.progress is not None else None
@@ -121,7 +121,7 @@ class Follower:
     def _line(self, event: JobEvent) -> None:
         what = _what(event)
         if what != self._last:
-            say(self._titled(what))
+            print_status(self._titled(what))
         self._last = what
 
 
@@ -133,14 +133,14 @@ def follow_own(job: JobHandle[Any], *, quiet: bool = False, title: str = "", int
                 cancelling.begin()
             Follower(title, quiet=quiet).follow(job)
     except KeyboardInterrupt:
-        say("Left. The job is being cancelled.")
+        print_status("Left. The job is being cancelled.")
         raise typer.Exit(INTERRUPTED) from None
     if not cancelling.has_begun:
         return job.info
     if job.state == JobState.CANCELLED:
-        say(f"Job {short(job.name)} is cancelled.")
+        print_status(f"Job {short(job.name)} is cancelled.")
     else:
-        say(f"Job {short(job.name)} had ended before: {job.state}.")
+        print_status(f"Job {short(job.name)} had ended before: {job.state}.")
     raise typer.Exit(INTERRUPTED)
 
 
@@ -177,11 +177,11 @@ class _Cancelling:
         self.begin()
 
     def _cancel(self) -> None:
-        say(f"Cancelling job {short(self.job.name)} … (Ctrl-C again leaves at once)")
+        print_status(f"Cancelling job {short(self.job.name)} … (Ctrl-C again leaves at once)")
         try:
             self.job.cancel()
         except ClientError as error:
-            say(f"The job could not be cancelled: {error.message}")
+            print_status(f"The job could not be cancelled: {error.message}")
 
 
 def _what(event: JobEvent) -> str:

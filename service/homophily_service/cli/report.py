@@ -10,7 +10,7 @@ import typer
 
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import Service, command
-from homophily_service.cli.screen import AsJson, print_json, say, tell
+from homophily_service.cli.screen import AsJson, print_json, print_result, print_status
 
 if TYPE_CHECKING:
     from homophily_client import Client, Embedding, Model
@@ -62,8 +62,8 @@ def report(
     if as_json:
         print_json({"report": str(folder / "report.html"), "pictures": [str(folder / file) for file in pictures]})
     else:
-        tell(f"{folder / 'report.html'}")
-        say(f"{len(pictures)} pictures are beside it: {', '.join(pictures)}.")
+        print_result(f"{folder / 'report.html'}")
+        print_status(f"{len(pictures)} pictures are beside it: {', '.join(pictures)}.")
 
 
 def _find(client: Client, name: str) -> Model | Embedding:
@@ -114,7 +114,7 @@ def _map_of(client: Client, model: Model) -> tuple[Any, str]:
         client.delete_embedding(mapped)
         job.delete()
     except (ClientError, TimeoutError) as error:
-        say(f"There is no map of it: {error}")
+        print_status(f"There is no map of it: {error}")
         return None, ""
     return coordinates, "two spectral vectors"
 

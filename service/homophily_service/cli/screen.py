@@ -24,12 +24,12 @@ err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 _PIPED_WIDTH = 10_000
 
 
-def say(sentence: str, style: str = "") -> None:
+def print_status(sentence: str, style: str = "") -> None:
     """A sentence for people, beside the result."""
     _print(err, Text(sentence, style))
 
 
-def tell(sentence: str, style: str = "") -> None:
+def print_result(sentence: str, style: str = "") -> None:
     """A sentence that is the result, or part of it."""
     _print(out, Text(sentence, style))
 

@@ -15,7 +15,7 @@ import typer
 
 from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE
 from homophily_service.cli.options import DEFAULT_TARGET, Ca, Certificate, Key, Target, Tls
-from homophily_service.cli.screen import AsJson, print_facts, print_json, print_table, say, tell
+from homophily_service.cli.screen import AsJson, print_facts, print_json, print_result, print_status, print_table
 
 if TYPE_CHECKING:
     import grpc
@@ -84,8 +84,8 @@ def serve(
     start_logging(settings.log_level)
 
     def started(running: server.Server) -> None:
-        tell(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
-        tell(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
+        print_result(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
+        print_result(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
 
     server.run_server(settings, started)
 
@@ -143,14 +143,14 @@ def ui(
     settings = settings_from(config, assignments, data_dir=data_dir)
     place = Place.of(settings)
     if place.artifacts is None:
-        tell(f"The runs are in {place.shown}" + (f", its pages at {place.url}" if place.url else ""))
+        print_result(f"The runs are in {place.shown}" + (f", its pages at {place.url}" if place.url else ""))
         return
     if not port:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
     command, environment = pages_command(settings, port)
-    tell(f"MLflow's pages are on http://127.0.0.1:{port} in a few seconds; Ctrl-C stops.")
+    print_result(f"MLflow's pages are on http://127.0.0.1:{port} in a few seconds; Ctrl-C stops.")
     # In our place, so that signals are its own.
     os.execve(command[0], command, environment)
 
@@ -217,9 +217,9 @@ def health(
     if as_json:
         print_json({"target": target, "state": state})
     elif state is None:
-        say(f"Error: {target} cannot be reached within {timeout:g} s", "red")
+        print_status(f"Error: {target} cannot be reached within {timeout:g} s", "red")
     else:
-        tell(f"{target}: {state}")
+        print_result(f"{target}: {state}")
     raise typer.Exit(0 if state == "SERVING" else UNREACHABLE if state is None else FAILED)
 
 
@@ -320,12 +320,12 @@ def revoke_token(
             tokens.revoke(identifier)
         _note(settings, "token revoked", identifier)
     except NotFound as error:
-        say(f"Error: {error.message}", "red")
+        print_status(f"Error: {error.message}", "red")
         raise typer.Exit(NOT_FOUND) from None
     if as_json:
         print_json({"revoked": identifier})
     else:
-        say(f"Revoked {identifier}.")
+        print_status(f"Revoked {identifier}.")
 
 
 @contextmanager

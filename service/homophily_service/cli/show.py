@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from homophily_client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search
-from homophily_service.cli.screen import percent, print_facts, say, size
+from homophily_service.cli.screen import percent, print_facts, print_status, size
 
 _SHOWN_CLASSES = 12
 _SHOWN_LINKS = 20
@@ -104,7 +104,7 @@ def print_model(model: Model, changed_points: int | None = None) -> None:
     """A model's facts; what was worth telling, beside them."""
     print_facts(model_facts(model, changed_points))
     for warning in model.warnings:
-        say(f"Warning: {warning}", "yellow")
+        print_status(f"Warning: {warning}", "yellow")
 
 
 def model_facts(model: Model, changed_points: int | None = None) -> dict[str, Any]:
@@ -147,9 +147,9 @@ def print_embedding(embedding: Embedding) -> None:
     ):
         if pairs:
             shown = ", ".join(f"{first}–{second}" for first, second in pairs[:_SHOWN_LINKS])
-            say(f"Violated {kind}-links: {shown}{', …' if total > _SHOWN_LINKS else ''}", "yellow")
+            print_status(f"Violated {kind}-links: {shown}{', …' if total > _SHOWN_LINKS else ''}", "yellow")
     for warning in embedding.warnings:
-        say(f"Warning: {warning}", "yellow")
+        print_status(f"Warning: {warning}", "yellow")
 
 
 def embedding_facts(embedding: Embedding) -> dict[str, Any]:

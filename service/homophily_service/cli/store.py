@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from homophily_service.cli.failures import FAILED, NOT_FOUND
-from homophily_service.cli.screen import AsJson, print_json, say, size, tell
+from homophily_service.cli.screen import AsJson, print_json, print_result, print_status, size
 from homophily_service.cli.serve import ConfigFile, DataDir, Set, settings_from
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def migrate(
     if as_json:
         print_json({"migrated": True})
     else:
-        tell("The database is of this version.")
+        print_result("The database is of this version.")
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def fsck(
         restored = restore_all(stores) if restore_referenced else 0
         for path in restore or ():
             if not checks.restore(stores, path):
-                say(f"Error: {path} is not in quarantine, or its place is taken", "red")
+                print_status(f"Error: {path} is not in quarantine, or its place is taken", "red")
                 raise typer.Exit(NOT_FOUND)
             restored += 1
         mismatch = stores.identity.mismatch()
@@ -110,17 +110,17 @@ def fsck(
                 shown.append(finding._asdict())
             else:
                 note = f"  ({finding.note})" if finding.note else ""
-                tell(f"{finding.state:<12}{finding.bytes:>16,}  {finding.path}{note}")
+                print_result(f"{finding.state:<12}{finding.bytes:>16,}  {finding.path}{note}")
     wrong = None if mismatch is None else mismatch.sentence
     if as_json:
         print_json({"mismatch": wrong, "restored": restored, "blobs": shown, "totals": totals})
     else:
         if restored:
-            tell(f"Restored {restored} from quarantine.")
+            print_result(f"Restored {restored} from quarantine.")
         counts = (f"{found['blobs']:,} {state} ({size(found['bytes'])})" for state, found in totals.items())
-        tell(f"In all: {', '.join(counts)}.")
+        print_result(f"In all: {', '.join(counts)}.")
         if wrong is not None:
-            tell(f"Nothing is swept: {wrong}.", "red")
+            print_result(f"Nothing is swept: {wrong}.", "red")
     raise typer.Exit(FAILED if totals[checks.MISSING]["blobs"] or totals[checks.DAMAGED]["blobs"] else 0)
 
 
@@ -153,8 +153,8 @@ def adopt_store(
         mismatch = stores.identity.mismatch()
         counts = Counter(finding.state for finding in checks.findings(stores, hashes=False))
         if not yes:
-            say("They belong together already." if mismatch is None else f"Now: {mismatch.sentence}.")
-            say(
+            print_status("They belong together already." if mismatch is None else f"Now: {mismatch.sentence}.")
+            print_status(
                 f"The database refers to {counts[checks.REFERENCED]} objects in {settings.blobs}; "
                 f"{counts[checks.MISSING]} are missing, {counts[checks.DAMAGED]} damaged. "
                 f"{counts[checks.ORPHANED]} others will be swept, {counts[checks.FOREIGN]} foreign folders stay."
@@ -164,7 +164,7 @@ def adopt_store(
     if as_json:
         print_json({"id": identifier})
     else:
-        tell(f"The database and the store of arrays belong together, as {identifier}.")
+        print_result(f"The database and the store of arrays belong together, as {identifier}.")
 
 
 def worker_state(endpoint: str, timeout: float, silence: float, *, only_alive: bool) -> str | None:

@@ -21,7 +21,7 @@ from homophily_service.cli.options import (
     command,
     numbers,
 )
-from homophily_service.cli.screen import AsJson, err, print_json, say, tell
+from homophily_service.cli.screen import AsJson, err, print_json, print_result, print_status
 
 if TYPE_CHECKING:
     from homophily_client import Client, Dataset, JobHandle
@@ -251,10 +251,10 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     elif job.info.embedding is not None:
         print_embedding(job.info.embedding)
     elif not job.state.is_final:
-        tell(short(job.name))
-        say(f"It is {job.state}; homophily watch {short(job.name)} shows how far it is.")
+        print_result(short(job.name))
+        print_status(f"It is {job.state}; homophily watch {short(job.name)} shows how far it is.")
     if job.info.tracking_url and not as_json:
-        say(f"Its run is {job.info.tracking_url}")
+        print_status(f"Its run is {job.info.tracking_url}")
     if job.info.error is not None:
         if not as_json:
             raise job.info.error
@@ -302,10 +302,10 @@ def find_dataset(client: Client, data: str, label_column: str | None) -> tuple[D
     name = f"{_slug(path.stem)[:40]}-{fingerprint(path, label_column)}"
     try:
         dataset = client.get_dataset(name)
-        say(f"{path.name} is on the service already, as {name}.")
+        print_status(f"{path.name} is on the service already, as {name}.")
     except NotFound:
         dataset = send(client, table.points, name, f"from {path.name}", path.name)
-        say(f"{path.name} is uploaded, as {name}.")
+        print_status(f"{path.name} is uploaded, as {name}.")
     return dataset, table.labels
 
 

@@ -10,7 +10,7 @@ from homophily_client.names import JobName
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.runtime.logs import request_id, trace
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage.queue import NewJob
+from homophily_service.storage.records import NewJob
 
 
 def new_job(name: JobName, kind: str, request: Message, options: pb.JobOptions, settings: Settings) -> NewJob:

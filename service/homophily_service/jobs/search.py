@@ -23,10 +23,10 @@ from homophily_service.contract.arrays import points_from_parts
 from homophily_service.contract.errors import error_of_code
 from homophily_service.contract.internal_pb2 import TrialJob, TrialRequest, Waiting
 from homophily_service.contract.parameters import SEARCHED_IN_GRAPHS
+from homophily_service.contract.states import FAILED, FINAL, SUCCEEDED
 from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
 from homophily_service.jobs.work import PHASES, Work
 from homophily_service.storage.models import graph_digest
-from homophily_service.storage.queue import FAILED, FINAL, SUCCEEDED
 
 STAGES = {"graph": 1, "relationships": 2}
 GIVEN_UP = Result(None, None, 0, 0.0, pruned=True)

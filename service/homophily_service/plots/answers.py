@@ -150,7 +150,7 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], kind: str, about: str) -
 
 
 def _interval(share: Floats, count: Floats) -> tuple[Floats, Floats]:
-    """Wilson's interval for a share of so many."""
+    """Wilson's interval for a share of a number of answers."""
     z = 1.96
     centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))

@@ -31,7 +31,7 @@ _MOST_BYTES = 180_000
 
 
 def colours(count: int) -> list[str]:
-    """Colours of so many groups."""
+    """One colour for each of ``count`` groups."""
     found = list(_PALETTE[:count])
     for number in range(len(found), count):
         # The golden ratio of the circle never comes near a hue again; lightness goes up and down beside it.

@@ -25,7 +25,7 @@ _MUST, _CANNOT, _VIOLATED = "#2f3b47", "#8895a3", MARK
 # More lines than these, of which up to half are violated links, would only hide the points.
 _DRAWN_LINKS = 800
 _NAMED_GROUPS = 24
-# More points than these are drawn as cells, so many from side to side.
+# More points than these are drawn as cells; the number of cells from side to side.
 _SINGLE_POINTS, _CELLS = 12_000, 480
 _SHADES = (0.45, 0.65, 0.85, 1.0)
 
@@ -254,7 +254,7 @@ def map_page(drawing: Drawing) -> bytes:
         ],
         "linkColours": {"must": _MUST, "cannot": _CANNOT, "violated": _VIOLATED},
     }
-    # A name with «</script>» in it must not end the script.
+    # A name with "</script>" in it must not end the script.
     script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {"TITLE": html.escape(drawing.title), "DATA": script}
     return re.sub("__(TITLE|DATA)__", lambda found: parts[found[1]], template).encode()

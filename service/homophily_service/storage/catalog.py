@@ -30,7 +30,7 @@ class Catalog:
         upload_id: str | None = None,
         size: int = 0,
     ) -> None:
-        """Record a resource of so many bytes within a transaction, or AlreadyExists."""
+        """Record a resource of ``size`` bytes within a transaction, or AlreadyExists."""
         values = {"collection": name.collection, "project": name.project, "id": name.id}
         try:
             connection.execute(

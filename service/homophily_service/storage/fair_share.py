@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from homophily_service.contract.states import QUEUED, RUNNING
 from homophily_service.storage.database import now
 from homophily_service.storage.tables import jobs, turns
 
-QUEUED, RUNNING = "queued", "running"
 _LAST_STARTED = func.coalesce(turns.c.last_started, 0.0)
 # Of a project's jobs.
 ORDER = (jobs.c.priority.desc(), jobs.c.not_before, jobs.c.number)

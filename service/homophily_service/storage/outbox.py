@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, exc, make_url, or_, select, text, update
 
-from homophily_service.storage import queue
+from homophily_service.contract import states
 from homophily_service.storage.database import Database
-from homophily_service.storage.queue import RECORD
+from homophily_service.storage.job_rows import RECORD
 from homophily_service.storage.records import JobRecord
 from homophily_service.storage.tables import jobs
 
@@ -41,7 +41,7 @@ class Outbox:
 
     def pass_over(self, kinds: Collection[str]) -> int:
         """Take the mark from jobs that have nothing to be sent: of other kinds, or not started yet."""
-        idle = or_(jobs.c.kind.not_in(kinds), (jobs.c.state == queue.QUEUED) & jobs.c.tracking_run.is_(None))
+        idle = or_(jobs.c.kind.not_in(kinds), (jobs.c.state == states.QUEUED) & jobs.c.tracking_run.is_(None))
         with self.database.read() as connection:
             if connection.scalar(select(jobs.c.number).where(jobs.c.untracked, idle).limit(1)) is None:
                 return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from homophily_client.names import JobName
 
@@ -94,3 +94,51 @@ class ResourceRecord(Record):
     graph: str | None
     #: The upload that made a dataset.
     upload_id: str | None
+
+
+class LeaseLost(Exception):
+    """Somebody else has the job now, or it has ended: stop computing, write nothing."""
+
+
+class NewJob(NamedTuple):
+    """A job to be queued. ``request_id`` may be empty."""
+
+    name: JobName
+    kind: str
+    request: bytes
+    request_id: str = ""
+    priority: int = 0
+    max_attempts: int = 3
+    time_limit: float = 3600.0
+    # The call that asks for it, for logs and traces.
+    origin: str = ""
+    trace: str = ""
+    # Of the dataset, model or embedding that it was submitted for.
+    source_digest: str = ""
+
+
+class Lease(NamedTuple):
+    """A claimed job: what it is, and the token to write with."""
+
+    name: JobName
+    number: int
+    kind: str
+    request: bytes
+    attempt: int
+    max_attempts: int
+    time_limit: float
+    token: str
+    origin: str = ""
+    trace: str = ""
+    source_digest: str = ""
+
+
+class Event(NamedTuple):
+    """Something that happened to a job."""
+
+    sequence: int
+    time: float
+    state: str
+    attempt: int
+    progress: bytes | None
+    message: str

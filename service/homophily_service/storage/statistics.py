@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select, tuple_
 
+from homophily_service.contract.states import QUEUED, RUNNING
 from homophily_service.storage.database import Database, now
 from homophily_service.storage.outbox import MOST_ATTEMPTS
-from homophily_service.storage.queue import QUEUED, RUNNING
 from homophily_service.storage.records import EndedJob
 from homophily_service.storage.tables import events, jobs
 

@@ -12,13 +12,12 @@ import numpy as np
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName
 from homophily_client.tensors import DTYPES
+from homophily_service.contract import states
 from homophily_service.contract.errors import NotFound, ServiceError
 from homophily_service.contract.kinds import KINDS
 from homophily_service.contract.names import parse_name
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
-from homophily_service.storage import queue
-from homophily_service.storage.queue import Event
-from homophily_service.storage.records import JobRecord
+from homophily_service.storage.records import Event, JobRecord
 from homophily_service.storage.stores import Stores
 
 # Parameters that say how it was computed, not what.
@@ -91,7 +90,7 @@ def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record
     kind = KINDS[job.kind]
     request: Any = kind.request.FromString(stores.queue.get_request(job.number))
     name = job.name
-    made = kind.made(job.outcome) if job.state == queue.SUCCEEDED else None
+    made = kind.made(job.outcome) if job.state == states.SUCCEEDED else None
     ended = job.finished or 0.0
     data = _data(made.dataset if made is not None and made.dataset else _dataset(request, stores), stores)
     result = kind.made_name(job.project, job.id, request)
@@ -106,7 +105,7 @@ def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record
     }
     # In the order in which MLflow's page shows them.
     facts: list[Measure] = []
-    if job.state == queue.FAILED:
+    if job.state == states.FAILED:
         error = job_pb2.JobError.FromString(job.outcome)
         tags |= {"homophily.error": error.message, "homophily.error_reason": error.reason}
     if isinstance(request, job_pb2.TransduceRequest):

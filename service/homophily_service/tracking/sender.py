@@ -32,9 +32,9 @@ from mlflow.exceptions import MlflowException
 from homophily import HomophilyWarning
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DEFAULT_PROJECT, EmbeddingName, ModelName
+from homophily_service.contract import states
 from homophily_service.contract.errors import DataLoss, NotFound
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage import queue
 from homophily_service.storage.embeddings import (
     CANNOT_LINKS,
     CLUSTERS,
@@ -62,7 +62,7 @@ from homophily_service.tracking.registry import JOB_TAG, registered_name
 
 _log = logging.getLogger(__name__)
 
-STATUS = {queue.SUCCEEDED: "FINISHED", queue.FAILED: "FAILED", queue.CANCELLED: "KILLED"}
+STATUS = {states.SUCCEEDED: "FINISHED", states.FAILED: "FAILED", states.CANCELLED: "KILLED"}
 # What MLflow takes at once.
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 500, 100
 _LONGEST_DIGEST = 36
@@ -115,7 +115,7 @@ class Sender:
         self._experiments.clear()
 
     def _send(self, job: JobRecord) -> None:
-        ended = job.state in queue.FINAL
+        ended = job.state in states.FINAL
         events = self.stores.queue.events_after(job.number, self._sent.get(job.number, 0))
         record = record_of(job, events, self.stores)
         run = self._run(job, record)
@@ -298,7 +298,7 @@ class Sender:
         """The model's; where there is no model, the trials that were jobs of their own and came to their end."""
         if isinstance(record.made, model_pb2.Model):
             return record.made.search
-        ended = [one for one in self.stores.queue.children(record.job) if one.state == queue.SUCCEEDED]
+        ended = [one for one in self.stores.queue.children(record.job) if one.state == states.SUCCEEDED]
         results = [job_pb2.TrialResult.FromString(one.outcome) for one in ended]
         return model_pb2.SearchSummary(trials=[trial for result in results for trial in result.trials])
 

@@ -26,7 +26,7 @@ from homophily_service.runtime import processes
 from homophily_service.runtime.logs import about, start_logging
 from homophily_service.runtime.settings import Settings
 from homophily_service.runtime.telemetry import JobSpans, start_traces
-from homophily_service.storage.queue import Lease, LeaseLost, NewJob
+from homophily_service.storage.records import Lease, LeaseLost, NewJob
 from homophily_service.storage.stores import Stores
 
 # Not __name__, which is __main__ in the process.

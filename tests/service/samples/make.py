@@ -21,7 +21,7 @@ from homophily_service.contract.tasks import Task
 from homophily_service.jobs.compute import compute
 from homophily_service.runtime.settings import Settings, load_settings
 from homophily_service.storage.models import load_model
-from homophily_service.storage.queue import NewJob
+from homophily_service.storage.records import NewJob
 from homophily_service.storage.uploads import publish_dataset
 from homophily_service.worker.supervisor import Worker
 

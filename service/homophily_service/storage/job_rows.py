@@ -1,0 +1,228 @@
+"""Jobs in the database: their states, and the statements that every change of them is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    and_,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
+
+from homophily_client.names import JobName
+from homophily_service.contract.errors import LimitExceeded, NotFound
+from homophily_service.contract.states import CANCELLED, FAILED, FINAL, QUEUED, RUNNING, WAITING
+from homophily_service.storage.database import now
+from homophily_service.storage.fair_share import ORDER, MaxRunning, projects_in_turn
+from homophily_service.storage.records import JobRecord, Lease, LeaseLost, NewJob
+from homophily_service.storage.tables import events, jobs
+
+WORKER_LOST = "cancelled after its worker was lost"
+_parents = jobs.alias()
+#: The columns of a JobRecord.
+RECORD = [
+    *(jobs.c[one.name] for one in fields(JobRecord) if one.name in jobs.c),
+    select(_parents.c.id).where(_parents.c.number == jobs.c.parent).scalar_subquery().label("parent_id"),
+]
+NO_LEASE: dict[str, None] = {"token": None, "worker": None, "lease_until": None}
+UNCLAIMED = NO_LEASE | {"progress": None}
+# A job whose process was lost waits before its next attempt: four times as long each time.
+FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 300.0
+
+
+def request_digest(job: NewJob) -> str:
+    """What tells whether a request was sent before."""
+    return hashlib.sha256(job.kind.encode() + b"\0" + job.request).hexdigest()
+
+
+def insert_job(connection: Connection, job: NewJob, digest: str, parent: int | None = None) -> JobRecord:
+    """Write a new job and its first event."""
+    number = connection.scalar(
+        insert(jobs)
+        .values(
+            project=job.name.project,
+            id=job.name.id,
+            kind=job.kind,
+            state=QUEUED,
+            priority=job.priority,
+            request=job.request,
+            request_id=job.request_id or None,
+            request_digest=digest,
+            attempt=0,
+            max_attempts=job.max_attempts,
+            time_limit=job.time_limit,
+            cancel_requested=False,
+            created=now(),
+            not_before=now(),
+            last_sequence=1,
+            parent=parent,
+            untracked=True,
+            origin=job.origin or None,
+            trace=job.trace or None,
+            source_digest=job.source_digest or None,
+        )
+        .returning(jobs.c.number)
+    )
+    assert number is not None
+    _write_event(connection, number, 1, QUEUED, 0, None, "")
+    return JobRecord.of(connection.execute(select(*RECORD).where(jobs.c.number == number)).one())
+
+
+def first_started(number: int) -> Select[Any]:
+    """When the first attempt of a job began."""
+    return select(func.min(events.c.time)).where(events.c.job == number, events.c.state == RUNNING)
+
+
+def wake(connection: Connection, parent: int, message: str) -> None:
+    """Tell a waiting job that one of those it waits for has ended, and queue it again after the last one."""
+    waiting = select(jobs.c.number).where(jobs.c.number == parent, jobs.c.state == WAITING).with_for_update()
+    if connection.scalar(waiting) is None:
+        return
+    # With the parent locked: of two that end at once, the second sees the first.
+    counts = select(func.count(), func.count().filter(jobs.c.state.in_(FINAL))).where(jobs.c.parent == parent)
+    all_of_them, ended = connection.execute(counts).one()
+    if ended == all_of_them:
+        change(connection, parent, QUEUED, "what it waited for has ended")
+    elif message:
+        change(connection, parent, WAITING, f"{message} ({ended} of {all_of_them})")
+
+
+def get_job(connection: Connection, name: JobName, *, lock: bool = False) -> JobRecord:
+    """A job, locked if asked for, or NotFound."""
+    query = select(*RECORD).where(jobs.c.project == name.project, jobs.c.id == name.id)
+    found = connection.execute(query.with_for_update(of=jobs) if lock else query).one_or_none()
+    if found is None:
+        raise NotFound(f"{name} does not exist")
+    return JobRecord.of(found)
+
+
+def is_lost(connection: Connection, number: int) -> bool:
+    """Whether the lease of a running job has run out."""
+    return bool(connection.scalar(select(jobs.c.lease_until < now()).where(jobs.c.number == number)))
+
+
+@lru_cache
+def claimable(kinds: tuple[str, ...]) -> tuple[Select[Any], Select[Any], Select[Any]]:
+    """Lost jobs, jobs that may start, and whether there is any: kept, as every idle worker asks 20 times a second."""
+    known = select(jobs).where(jobs.c.kind.in_(kinds))
+    lost = known.where(jobs.c.state == RUNNING, jobs.c.lease_until < now())
+    ready = known.where(jobs.c.state == QUEUED, jobs.c.not_before <= now())
+    return lost, ready, select(or_(lost.exists(), ready.exists()))
+
+
+def first_of(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
+    """The one that goes first, locked; others that claim at the same time get the next ones."""
+    in_turn = candidates.order_by(*ORDER).limit(1)
+    return connection.execute(in_turn.with_for_update(skip_locked=True)).one_or_none()
+
+
+def next_job(connection: Connection, ready: Select[Any], poison: bytes, max_running: MaxRunning) -> Row[Any] | None:
+    """The job whose turn it is, locked. Those that must not be started once more end."""
+    for project in projects_in_turn(connection, ready, max_running):
+        if connection.dialect.name == "postgresql" and max_running(project) is not None:
+            # Of two that claim at the same time, neither sees the other's job run.
+            alone = text("SELECT pg_try_advisory_xact_lock(hashtextextended('claim ' || :project, 0))")
+            if not connection.scalar(alone, {"project": project}):
+                continue
+            if project not in projects_in_turn(connection, ready.where(jobs.c.project == project), max_running):
+                continue
+        while (job := first_of(connection, ready.where(jobs.c.project == project))) is not None:
+            if not has_ended(connection, job, poison):
+                return job
+    return None
+
+
+def take_back(connection: Connection, lost: Select[Any], poison: bytes) -> int:
+    """Queue lost jobs again, behind others, or end them; returns how many there were."""
+    taken = 0
+    while (job := first_of(connection, lost)) is not None:
+        if not has_ended(connection, job, poison):
+            later = now() + backoff(job.attempt)
+            change(connection, job.number, QUEUED, "waits again: its worker was lost", not_before=later, **UNCLAIMED)
+        taken += 1
+    return taken
+
+
+def backoff(attempt: int) -> float:
+    """Seconds before the next attempt after ``attempt`` that were lost."""
+    return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 4.0 ** (min(attempt, 10) - 1)))
+
+
+def check_room(connection: Connection, project: str, max_queued: int) -> None:
+    """LimitExceeded if too many of a project's jobs wait."""
+    waiting = count_waiting(connection, project)
+    if waiting >= max_queued:
+        raise LimitExceeded(
+            f"{waiting} jobs of project {project} are waiting, the limit is {max_queued}",
+            reason="QUEUE_FULL",
+            retry_seconds=5.0,
+        )
+
+
+def count_waiting(connection: Connection, project: str) -> int:
+    """How many of a project's jobs wait."""
+    query = select(func.count()).where(jobs.c.project == project, jobs.c.state == QUEUED)
+    return int(connection.scalar(query) or 0)
+
+
+def has_ended(connection: Connection, job: Row[Any], poison: bytes) -> bool:
+    """End a job that must not be started once more."""
+    if job.cancel_requested:
+        change(connection, job.number, CANCELLED, WORKER_LOST)
+    elif job.attempt >= job.max_attempts:
+        change(connection, job.number, FAILED, f"failed: its worker was lost {job.attempt} times", outcome=poison)
+    else:
+        return False
+    return True
+
+
+def held_by(lease: Lease) -> Any:
+    """The condition that a lease still holds its job."""
+    return and_(jobs.c.number == lease.number, jobs.c.token == lease.token, jobs.c.state == RUNNING)
+
+
+def change(connection: Connection, target: int | Lease, state: str, message: str, **values: Any) -> int:
+    """Update a job and write the event, whose number is the answer; with a lease, only while it holds."""
+    which = held_by(target) if isinstance(target, Lease) else jobs.c.number == target
+    ends: dict[str, Any] = {"finished": now(), "token": None, "lease_until": None} if state in FINAL else {}
+    changed = connection.execute(
+        update(jobs)
+        .where(which)
+        .values(state=state, last_sequence=jobs.c.last_sequence + 1, untracked=True, **ends, **values)
+        .returning(jobs.c.number, jobs.c.last_sequence, jobs.c.attempt, jobs.c.parent)
+    ).one_or_none()
+    if changed is None:
+        raise LeaseLost(target.name if isinstance(target, Lease) else target)
+    progress = values.get("progress")
+    _write_event(connection, changed.number, changed.last_sequence, state, changed.attempt, progress, message)
+    if state in FINAL and changed.parent is not None:
+        wake(connection, changed.parent, "one of its jobs has ended")
+    return int(changed.last_sequence)
+
+
+def _write_event(
+    connection: Connection, job: int, sequence: int, state: str, attempt: int, progress: bytes | None, message: str
+) -> None:
+    connection.execute(
+        insert(events).values(
+            job=job,
+            sequence=sequence,
+            time=now(),
+            state=state,
+            attempt=attempt,
+            progress=progress,
+            # Postgres stores no NUL.
+            message=message.replace("\0", "�"),
+        )
+    )
