@@ -43,15 +43,25 @@ $(VENV)/.chromium: $(VENV)/.dev
 		{ apt-get update && apt-get install --yes --no-install-recommends chromium; } > $(VENV)/chromium.log 2>&1; \
 	then touch $@; fi
 
-# Tests start a hundred processes, which would compile our modules each time. Four at once, as the slowest tests mostly
-# wait; a file stays with one process, which has its fixtures, and tests/conftest.py puts the slowest files first.
+# The siege compares times, so it runs beside nothing but tests that only compute and that the kernel schedules when no
+# other process wants a core. They go on in what the others leave, four at once, as the slowest tests mostly wait. A file
+# stays with one process, which has its fixtures, and tests/conftest.py puts the slowest files first.
+SIEGE = tests/system/test_siege.py
+COMPUTING = tests/core tests/gpu tests/benchmarks
+WHEN_IDLE := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
+COMPUTING_LOG = $(VENV)/computing-tests.log
+
+# Tests start a hundred processes, which would compile our modules each time.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 15 --ignore $(SIEGE)
-	$(BIN)/python -m pytest -s $(SIEGE)
-
-# It compares times, so that nothing else may run beside it.
-SIEGE = tests/system/test_siege.py
+	@$(WHEN_IDLE) $(BIN)/python -m pytest -n 2 --dist loadfile $(COMPUTING) > $(COMPUTING_LOG) 2>&1 & computing=$$!; \
+	failed=0; \
+	$(BIN)/python -m pytest -s $(SIEGE) || failed=1; \
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 15 \
+		$(addprefix --ignore ,$(SIEGE) $(COMPUTING)) || failed=1; \
+	wait $$computing || failed=1; \
+	cat $(COMPUTING_LOG); \
+	exit $$failed
 
 siege: $(VENV)/.dev  ## one tenant attacks for half an hour, another works as usual; `make test` does so for two minutes
 	$(BIN)/python -m pytest -s --long $(SIEGE)
