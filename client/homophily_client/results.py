@@ -7,10 +7,22 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2
 from homophily_client.errors import JobFailed, from_job
 from homophily_client.records import Record, computed
 from homophily_client.tensors import DTYPES
+
+
+@dataclass(frozen=True)
+class ServerInfo(Record, of=server_pb2.GetServerInfoResponse):
+    """What the server is."""
+
+    #: The version of the homophily distribution, such as "0.1.0".
+    version: str
+    #: The version of the interface, such as "v1".
+    api_version: str
+    #: Whether jobs are recorded in a tracking server.
+    tracking: bool
 
 
 def _shape(message: dataset_pb2.Dataset) -> Any:

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from homophily_service.api.messages import KINDS, STATES
 from homophily_service.cli import failures
+from homophily_service.cli.commands import app
 from homophily_service.cli.demonstration import command
-from homophily_service.cli.main import app
 
 
 def shown(*arguments: str) -> str:

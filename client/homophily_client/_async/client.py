@@ -10,7 +10,9 @@ import grpc
 
 from homophily_client._async.connection import AsyncConnection
 from homophily_client._async.embeddings import AsyncEmbeddings
+from homophily_client._pb import server_pb2
 from homophily_client.names import DEFAULT_PROJECT
+from homophily_client.results import ServerInfo
 from homophily_client.tls import channel_credentials
 
 
@@ -76,6 +78,11 @@ class AsyncClient(AsyncEmbeddings):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """Return the server's version."""
+        request = server_pb2.GetServerInfoRequest()
+        return ServerInfo.from_message(await self._connection.call("GetServerInfo", request, timeout=timeout))
 
     async def close(self) -> None:
         """Close the connection; jobs go on."""

@@ -9,9 +9,11 @@ from typing import Self
 
 import grpc
 
+from homophily_client._pb import server_pb2
 from homophily_client._sync.connection import Connection
 from homophily_client._sync.embeddings import Embeddings
 from homophily_client.names import DEFAULT_PROJECT
+from homophily_client.results import ServerInfo
 from homophily_client.tls import channel_credentials
 
 
@@ -77,6 +79,11 @@ class Client(Embeddings):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """Return the server's version."""
+        request = server_pb2.GetServerInfoRequest()
+        return ServerInfo.from_message(self._connection.call("GetServerInfo", request, timeout=timeout))
 
     def close(self) -> None:
         """Close the connection; jobs go on."""

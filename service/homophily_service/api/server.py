@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import grpc
@@ -17,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, start_http_server
 
-from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc
+from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc, server_pb2
 from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.batch_loader import Together
 from homophily_service.api.datasets import Datasets
@@ -54,6 +55,7 @@ from homophily_service.tracking.place import is_kept
 _log = logging.getLogger(__name__)
 
 SERVICE = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].full_name
+API_VERSION = homophily_service_pb2.DESCRIPTOR.package.rpartition(".")[2]
 # Threads that wait for the database; uploads have their own.
 THREADS, UPLOAD_THREADS = 16, 8
 SECONDS_BETWEEN_PINGS = 5
@@ -74,6 +76,13 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         self.uploads, self.under_way = Uploads(settings, stores), set()
         # Separate: finishing a large upload takes minutes, during which other calls need threads.
         self.upload_threads = FairThreads(UPLOAD_THREADS, "upload")
+        self._info = server_pb2.GetServerInfoResponse(
+            version=version("homophily"), api_version=API_VERSION, tracking=is_kept(settings)
+        )
+
+    async def GetServerInfo(self, *_: Any) -> server_pb2.GetServerInfoResponse:
+        """Tell the server's version."""
+        return self._info
 
 
 class Server:
@@ -119,7 +128,7 @@ class Server:
         )
         homophily_service_pb2_grpc.add_HomophilyServiceServicer_to_server(self.servicer, self.server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.server)
-        if settings.reflection:
+        if has_reflection(settings):
             reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME), self.server)
         try:
             address = _address(settings.host, settings.port)
@@ -218,6 +227,11 @@ def check_bind(settings: Settings) -> None:
             f"host {settings.host} is reachable from other machines, and auth is none: set auth to tokens, "
             "or allow_insecure_bind if the network is yours"
         )
+
+
+def has_reflection(settings: Settings) -> bool:
+    """Whether clients may ask what calls there are. By default only those on this machine."""
+    return _is_loopback(settings.host) if settings.reflection is None else settings.reflection
 
 
 def warn_of_plain_tokens(settings: Settings) -> None:

@@ -57,7 +57,9 @@ class Settings(BaseSettings):
         None, description="PEM file of CAs: only who shows a certificate of theirs gets in (mutual TLS)."
     )
     allow_insecure_bind: bool = Field(False, description="Listen beyond loopback although auth = none.")
-    reflection: bool = Field(False, description="Answer gRPC server reflection.")
+    reflection: bool | None = Field(
+        None, description="Answer gRPC server reflection; if not given, only when listening on loopback."
+    )
     metrics_port: int | None = Field(
         None, ge=0, le=65535, description="Port of the Prometheus endpoint on the same host; none if not given."
     )
