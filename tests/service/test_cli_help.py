@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from homophily_service.api.messages import KINDS, STATES
 from homophily_service.cli import failures
 from homophily_service.cli.commands import app
 from homophily_service.cli.demonstration import command
+
+from .commands import Run
 
 
 def shown(*arguments: str) -> str:
@@ -40,3 +43,11 @@ def test_what_the_demonstration_says_to_type_is_found(
     monkeypatch.setenv("PATH", path)
     monkeypatch.chdir(tmp_path)
     subprocess.run(["/bin/sh", "-c", f"{command()} --help"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_versions_of_the_program_and_of_the_service(run: Run) -> None:
+    own = version("homophily")
+    assert run("--version").out == f"homophily {own}\n"
+    told = run("version", "--json").json
+    assert told == {"program": own, "service": {"version": own, "api_version": "v1", "tracking": False}}
+    assert run("version").out.split() == ["program", own, "service", own, "interface", "v1", "tracking", "no"]

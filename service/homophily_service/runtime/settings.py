@@ -40,7 +40,9 @@ class Settings(BaseSettings):
         None, description="sqlite:///… or postgresql+psycopg://…; homophily.db in data_dir if not given."
     )
     blobs_url: str | None = Field(
-        None, description="Where arrays are kept: a folder or s3://bucket/prefix; blobs in data_dir if not given."
+        None,
+        description="Where arrays are kept: a folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix "
+        "with the credentials in AWS_*, GOOGLE_* or AZURE_* variables; blobs in data_dir if not given.",
     )
 
     # -- the API

@@ -50,7 +50,7 @@ from homophily_service.storage.blobs.backends import (
     open_folder,
     storage_errors,
 )
-from homophily_service.storage.blobs.bucket import Bucket
+from homophily_service.storage.blobs.bucket import BUCKET_URLS, SCHEMES, Bucket
 from homophily_service.storage.layout import (
     IDENTITY,
     QUARANTINE,
@@ -107,12 +107,13 @@ class _ArrayFile(StoredFile):
 
 
 class Blobs:
-    """Objects, each a folder of .npy files and a manifest, under one root: a folder, or a bucket by URL.
+    """Objects, each a folder of .npy files and a manifest, in a folder or a bucket.
 
-    ``url`` is a folder, a ``file://`` URL, or ``s3://bucket/prefix``, with endpoint and credentials from the usual
-    ``AWS_*`` variables or from ``options``, which go to :class:`obstore.store.S3Store`. Every method raises
-    Unavailable if the storage fails, and ValueError for paths that are not segments of a–z, 0–9, «.», «_» and «-»,
-    none with a «.» first, joined by «/». Arrays have names of the same kind.
+    ``url`` is a folder, a ``file://`` URL, or a bucket: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or
+    ``az://container/prefix``, with endpoint and credentials from the usual ``AWS_*``, ``GOOGLE_*`` or ``AZURE_*``
+    variables. Every method raises Unavailable if the storage fails, and ValueError for a path that is not made of
+    segments joined by "/", each of a–z, 0–9, ".", "_" and "-" and not starting with ".". Names of arrays are such
+    segments.
 
     >>> import tempfile
     >>> blobs = Blobs(tempfile.mkdtemp())
@@ -121,21 +122,15 @@ class Blobs:
     {'classes': ['cat', 'dog']}
     """
 
-    local_root: Path | None
-
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str) -> None:
         self._backend: Backend
         scheme = urlsplit(url).scheme if "://" in url else ""
-        if scheme == "s3":
-            self._backend = Bucket(url, **options)
-            self.local_root = None
-        elif scheme in ("", "file") and not options:
-            self._backend = folder = Folder(Path(url2pathname(urlsplit(url).path) if scheme else url))
-            self.local_root = folder.root
+        if scheme in SCHEMES:
+            self._backend = Bucket(url)
+        elif scheme in ("", "file"):
+            self._backend = Folder(Path(url2pathname(urlsplit(url).path) if scheme else url))
         else:
-            raise ValueError(
-                f"Blobs must be in a folder, without options, or in s3://bucket/prefix. Got {url} instead."
-            )
+            raise ValueError(f"Blobs must be in a folder, or in {BUCKET_URLS}. Got {url} instead.")
 
     def write(self, path: str, arrays: Mapping[str, NDArray[Any]], document: Mapping[str, Any]) -> int:
         """Publish an object and return its size in bytes.
@@ -154,9 +149,9 @@ class Blobs:
     ) -> int:
         """Publish a folder of finished .npy files, which is gone afterwards, and return the object's size in bytes.
 
-        ``digests`` spares reading the files: the sha256 of each by its array's name. The folder has to be on the file
-        system of ``local_root`` if there is one. Errors are those of write, and leave the folder as it was; NotFound
-        if it is not there, DataLoss if a file is no such array as write would write.
+        ``digests`` spares reading the files: the sha256 of each by its array's name. If the store is a folder, both
+        must be on one file system. Errors are those of write, and leave the folder as it was; NotFound if it does not
+        exist, DataLoss if a file is not an array as write would write it.
         """
         _check_path(path)
         files = _files_of(folder, digests or {})
