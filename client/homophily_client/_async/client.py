@@ -28,16 +28,16 @@ class AsyncClient(AsyncEmbeddings):
     target : str
         The server's address, host:port.
     token : str, optional
-        A bearer token, if the server wants one.
+        A bearer token, if the server requires one.
     project : str, default="default"
         The project of short names.
     timeout : float, default=30.0
-        Seconds that an answer may take. Uploads, watches and results take as long as they take.
+        Seconds that an answer may take. It does not limit uploads, watches and results.
     patience : float, default=60.0
         Seconds for which uploads, watches, results and the start of jobs wait for a server that has answered before
         and is away now, restarting for example. Other calls give up after five seconds.
     tls : bool, default=False
-        Speak TLS, and trust the CAs that gRPC brings along.
+        Use TLS, and trust the CAs that come with gRPC.
     ca : path, optional
         PEM file of the CAs to trust instead; implies ``tls``.
     certificate, key : path, optional

@@ -18,8 +18,8 @@ STRANGERS, NEIGHBOURS = "?", "localhost?"
 
 
 @dataclass
-class Deed:
-    """What the audit log tells of a call. One object a call, so that what any thread notes in it is seen at the end."""
+class AuditRecord:
+    """What the audit log says about a call. One object per call, so that every thread of it adds to the same one."""
 
     token: str = ""
     certificate: str = ""
@@ -33,12 +33,12 @@ class Deed:
         return {name: value for name, value in asdict(self).items() if value}
 
 
-deed: ContextVar[Deed] = ContextVar("deed")
+audit_record: ContextVar[AuditRecord] = ContextVar("audit_record")
 
 
-def this_deed() -> Deed:
-    """That of the call under way."""
-    return deed.get(None) or Deed()
+def current_record() -> AuditRecord:
+    """Return the record of the current call."""
+    return audit_record.get(None) or AuditRecord()
 
 
 Name = TypeVar("Name", bound=ResourceName)
@@ -59,11 +59,11 @@ def allowed_name(kind: type[Name], name: str, field: str) -> Name:
 
 def note_made(name: ResourceName) -> None:
     """Tell the audit log what a call has made."""
-    this_deed().made = str(name)
+    current_record().made = str(name)
 
 
 def _allowed(project: str, resource: str) -> str:
-    done = this_deed()
+    done = current_record()
     if not done.resource:
         done.project, done.resource = project, resource
     if caller.get() not in (project, EVERY_PROJECT):

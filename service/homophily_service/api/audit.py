@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from homophily_service.api.access import Deed, this_deed
+from homophily_service.api.access import AuditRecord, current_record
 from homophily_service.api.interceptors import Context, Interceptor, Observed
 from homophily_service.runtime.logs import JsonLines
 from homophily_service.runtime.settings import Settings
@@ -43,11 +43,11 @@ class Audit(Interceptor):
         """Note who calls, and tell what came of it."""
         if self.which == "off":
             return _UNTOLD
-        done = this_deed()
+        done = current_record()
         done.certificate = _certificate(context) if self.shows_certificates else ""
         return Observed(context, self._teller(method, done))
 
-    def _teller(self, method: str, done: Deed) -> Callable[[str, float], None]:
+    def _teller(self, method: str, done: AuditRecord) -> Callable[[str, float], None]:
         def tell(code: str, _: float) -> None:
             if self._counts(method, code):
                 fields = {"method": method.rpartition("/")[2], "code": code, **done.fields()}

@@ -25,7 +25,7 @@ from grpc_status.rpc_status import to_status
 from prometheus_client import Counter, Histogram
 
 from homophily_client.names import new_id
-from homophily_service.api.access import NEIGHBOURS, STRANGERS, Deed, caller, deed, this_deed
+from homophily_service.api.access import NEIGHBOURS, STRANGERS, AuditRecord, audit_record, caller, current_record
 from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
 from homophily_service.contract.errors import (
     InternalError,
@@ -156,8 +156,8 @@ class Logging(Interceptor):
         if not trace.get() and is_traceparent(parent := metadata_of(context, "traceparent")):
             trace.set(parent)
         # The peer is asked for now: once a cancelled call is gone, that ends the process.
-        done = Deed(peer=context.peer())
-        deed.set(done)
+        done = AuditRecord(peer=context.peer())
+        audit_record.set(done)
         if not _log.isEnabledFor(logging.INFO):
             return _UNOBSERVED
 
@@ -271,7 +271,7 @@ class _Known:
             self.header = metadata_of(self.context, "authorization")
             token = await self.authentication.token(self.header)
             caller.set(token.project)
-            this_deed().token = token.id
+            current_record().token = token.id
             self._task = asyncio.current_task()
             self._check_later()
 

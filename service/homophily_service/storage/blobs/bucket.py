@@ -1,4 +1,4 @@
-"""A bucket as the place of stored objects: of Amazon S3 or a store that speaks it, Google or Azure."""
+"""A bucket as a backend of stored objects: S3 and stores that speak its protocol, Google, Azure."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ RETRY_SECONDS = 30.0
 # A request of obstore may take 30 s in all, body included: files go in parts that a slow line manages in that time.
 _PART_BYTES = 16 << 20
 _MAX_PARTS = 10_000
-# What is read at once of a file that is only looked through.
+# The bytes of one read when a file is only hashed.
 _RANGE_BYTES = 1 << 20
 
 
 def _space(size: int) -> NDArray[np.uint8]:
-    """Room for a file's bytes, aligned as arrays want it; for large ones on disk, as many may be read at a time."""
+    """Return a buffer for a file's bytes, aligned for arrays; a large one is on disk, as many may be read at a time."""
     if size <= _PART_BYTES:
         return np.empty(size, np.uint8)
     with tempfile.TemporaryFile(prefix="homophily-") as file:
@@ -169,7 +169,7 @@ class Bucket(Backend):
                 self._store.delete([f"{path}/{name}" for name in names])
 
     def move(self, source: str, target: str) -> bool:
-        """See Backend. The manifest is copied last, and the first to be deleted."""
+        """See Backend. The manifest is copied last and deleted first."""
         with storage_errors(source):
             items = self._directly_in(source)
             if not items or self.manifest(target) is not None:
@@ -180,7 +180,7 @@ class Bucket(Backend):
                         self._copy(f"{source}/{name}", f"{target}/{name}", size)
                 manifest = self.manifest(source)
             except FileNotFoundError:
-                return False  # somebody else has moved it meanwhile
+                return False  # another process has moved it in the meantime
             if MANIFEST in items and (manifest is None or not self._put_manifest(target, manifest)):
                 return False
             self.delete(source)
@@ -191,7 +191,7 @@ class Bucket(Backend):
             self._store.copy(source, target)
             return
         part = max(_PART_BYTES, -(-size // _MAX_PARTS))
-        # In a thread of its own: while obstore asks for pieces, it cannot be asked for anything.
+        # In another thread: obstore cannot be called while it asks for the next piece.
         with ThreadPoolExecutor(1) as reader:
 
             def piece(start: int) -> memoryview:
@@ -226,7 +226,7 @@ class Bucket(Backend):
         return f"{path}/{self.stored_name(file)}"
 
     def _directly_in(self, path: str) -> dict[str, int]:
-        """The sizes of the files in a folder, without those further below."""
+        """Return the sizes of the files directly in a folder."""
         items = [item for chunk in self._store.list(path) for item in chunk]
         split = [(*item["path"].rpartition("/"), item["size"]) for item in items]
         return {name: size for folder, _, name, size in split if folder == path}
