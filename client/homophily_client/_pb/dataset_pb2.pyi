@@ -155,7 +155,7 @@ class UploadChunk(_message.Message):
     offset: _builtins.int
     """Where the piece starts. There must be no gap after the bytes that the server has, which GetUpload counts."""
     data: _builtins.bytes
-    """Required. The bytes; one mebibyte is a good size."""
+    """The bytes; one mebibyte is a good size."""
     def __init__(
         self,
         *,
