@@ -32,8 +32,10 @@ from benchmarks.report import Options, Report
 from homophily import ERRClassifier, KNNGraph
 from homophily_client import Client
 from homophily_client._pb import homophily_service_pb2_grpc, job_pb2, model_pb2, points_pb2
+from homophily_client.labels import to_labels
 from homophily_client.names import JobName, new_id
 from homophily_client.tensors import to_tensor
+from homophily_service.contract.kinds import FIT
 from homophily_service.runtime.processes import keep_freed_memory
 from homophily_service.storage.database import Database
 from homophily_service.storage.queue import FINAL, NewJob, Queue
@@ -66,7 +68,7 @@ def run(options: Options, report: Report) -> None:
         submit(client, data.X, few, dataset, report, 3 if quick else 10)
         report.progress(f"Predict from {CLIENTS} clients")
         uvloop.run(predict(service.target, model.name, data.X, report, 50 if quick else 2000))
-        noop(service, report, 200 if quick else 1000)
+        small_fits(service, client, report, 100 if quick else 500)
         report.progress(f"GetJob from {POLLING_CLIENTS} clients on a full queue")
         full_queue(service, report, 5 if quick else 20)
         memory(service, client, dataset, few, report, 50 if quick else 1000)
@@ -165,21 +167,23 @@ async def _from_light_client(target: str, requests: list[model_pb2.PredictReques
     return seconds
 
 
-def noop(service: Service, report: Report, count: int) -> None:
-    """Jobs that do nothing, by the one worker of the service, on SQLite."""
-    report.progress(f"{count} jobs that do nothing")
+def small_fits(service: Service, client: Client, report: Report, count: int) -> None:
+    """The smallest fits, by the one worker of the service, on SQLite: what a job costs beside its computing."""
+    report.progress(f"{count} smallest fits")
     queue = Queue(Database(f"sqlite:///{service.folder / 'homophily.db'}"))
+    dataset = client.upload(np.arange(20.0).reshape(10, 2))
+    solver = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR, power=1)
+    request = job_pb2.FitRequest(dataset=dataset.name, labels=to_labels({0: 0, 9: 1}).message, solver=solver)
     began = time.perf_counter()
-    names = [JobName("noop", new_id()) for _ in range(count)]
+    names = [JobName(client.project, new_id()) for _ in range(count)]
     for name in names:
-        queue.submit(NewJob(name, "noop", b""), max_queued=count)
+        queue.submit(NewJob(name, FIT.name, request.SerializeToString()), max_queued=count)
     submitted = time.perf_counter() - began
-    while any(state not in FINAL for state, kind, _ in queue.depths() if kind == "noop"):
+    while queue.get(names[-1]).state not in FINAL:
         time.sleep(0.02)
     seconds = time.perf_counter() - began
     report.note(
-        f"Jobs that do nothing, on SQLite: {count / seconds:.0f} a second (bar: 50), "
-        f"{count / submitted:.0f} submits a second."
+        f"Smallest fits, on SQLite: {count / seconds:.0f} per second, {count / submitted:.0f} submits per second."
     )
     queue.database.close()
 

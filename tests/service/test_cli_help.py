@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from homophily_service.api.messages import KINDS, STATES
+from homophily_service.api.messages import STATES
 from homophily_service.cli import failures
 from homophily_service.cli.commands import app
 from homophily_service.cli.demonstration import command
+from homophily_service.contract.kinds import KINDS
 
 from .commands import Run
 

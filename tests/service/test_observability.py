@@ -360,10 +360,10 @@ def counted(jobs: EndedJobs) -> float:
 
 
 def test_every_ended_job_is_counted_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    from homophily_service.api import metrics
+    from homophily_service.storage import statistics
     from homophily_service.storage.tables import jobs as table
 
-    monkeypatch.setattr(metrics, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(statistics, "ROWS_AT_ONCE", 2)
     queue, jobs = Queue(database), EndedJobs(database)
     ended(queue)
     time.sleep(0.005)
@@ -576,10 +576,10 @@ def test_a_worker_alone_waits_for_the_tables_and_tells_that_it_lives(tmp_path: P
         database = Database(f"sqlite:///{tmp_path / 'homophily.db'}")
         database.migrate()
         queue = Queue(database)
-        queue.submit(
-            NewJob(JobName("p", "j"), "noop", b"", origin="a-request", trace=f"00-{'ab' * 16}-{'cd' * 8}-01"), 1
-        )
-        eventually(lambda: queue.get(JobName("p", "j")).state == "succeeded")
+        request = job_pb2.FitRequest(dataset="projects/p/datasets/none").SerializeToString()
+        trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
+        queue.submit(NewJob(JobName("p", "j"), "fit", request, origin="a-request", trace=trace), 1)
+        eventually(lambda: queue.get(JobName("p", "j")).state == "failed")
         started = worker.line("starts, attempt 1")
         assert (started["job"], started["request_id"]) == ("projects/p/jobs/j", "a-request")
         assert (started["trace_id"], started["span_id"]) == ("ab" * 16, "cd" * 8)

@@ -16,7 +16,7 @@ from homophily import IRRClassifier, KNNGraph
 from homophily_client._pb import model_pb2
 from homophily_client.names import ModelName
 from homophily_service.contract.arrays import Limits
-from homophily_service.contract.frames import DROPPED, ERROR, SUCCESS
+from homophily_service.contract.internal_pb2 import PredictAnswer, PredictCall
 from homophily_service.predictor.pool import _Predictor
 from homophily_service.predictor.process import Call, Desk, ModelCache
 from homophily_service.runtime.settings import Settings
@@ -98,7 +98,8 @@ def answered(desk: Desk, count: int) -> list[int]:
 
     def done() -> bool:
         for number, body in desk.step().items():
-            assert body[:1] in (SUCCESS, ERROR)
+            assert body.WhichOneof("kind") in ("response", "error")
+            assert body.number == number
             order.append(number)
         return len(order) >= count
 
@@ -125,9 +126,9 @@ def test_a_large_question_is_answered_as_if_at_once(model: Any) -> None:
     points = np.random.default_rng(1).normal(4.0, 5.0, size=(700, 3))
     request = model_pb2.PredictRequest(points=inline(points), probabilities=True)
     desk.put(Call(1, "models/p/m/t", "g", request))
-    body: dict[int, bytes] = {}
+    body: dict[int, PredictAnswer] = {}
     eventually(lambda: body.update(desk.step()) or body, 60.0)
-    found = model_pb2.PredictResponse.FromString(body[1][1:])
+    found = body[1].response
     expected = model.answer(points, probabilities=True, validated=True)
     assert list(found.class_indices) == expected.classes.tolist()
     np.testing.assert_allclose(
@@ -151,9 +152,9 @@ def test_a_model_that_loads_holds_up_only_questions_about_it(model: Any) -> None
 def test_a_model_that_cannot_be_loaded_is_an_error_for_those_who_asked(model: Any) -> None:
     desk = Desk(Cache(model), LIMITS, lambda: None)
     desk.put(call(1, "p", 1, "lost"))
-    body: dict[int, bytes] = {}
+    body: dict[int, PredictAnswer] = {}
     eventually(lambda: body.update(desk.step()) or body, 60.0)
-    assert body[1].startswith(ERROR)
+    assert body[1].HasField("error")
     assert desk.is_idle
 
 
@@ -199,25 +200,28 @@ def test_a_question_that_nobody_waits_for_is_not_answered(model: Any, begun: int
 
 
 def test_the_predictor_is_told_when_a_caller_is_gone() -> None:
-    class Sent(list[tuple[int, bytes]]):
-        def send(self, number: int, body: bytes) -> None:
-            self.append((number, body))
+    class Sent(list[PredictCall]):
+        def send(self, call: PredictCall) -> None:
+            self.append(call)
+
+    question = model_pb2.PredictRequest()
 
     async def scenario() -> None:
         predictor, sent = _Predictor(Settings()), Sent()
         predictor._questions = sent  # type: ignore[assignment]
         predictor._ready.set()
-        asking = asyncio.create_task(predictor.ask(b"a question"))
+        asking = asyncio.create_task(predictor.ask(PredictCall(path="a", request=question)))
         await asyncio.sleep(0)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert sent == [(1, b"a question"), (1, DROPPED)]
+        assert [(call.number, call.HasField("request")) for call in sent] == [(1, True), (1, False)]
         assert predictor.asked == {}
-        answered = asyncio.create_task(predictor.ask(b"another"))
+        answered = asyncio.create_task(predictor.ask(PredictCall(path="b", request=question)))
         await asyncio.sleep(0)
-        predictor.answered(2, SUCCESS)
-        assert await answered == SUCCESS
+        answer = PredictAnswer(number=2, response=model_pb2.PredictResponse())
+        predictor.answered(answer)
+        assert await answered == answer
         assert len(sent) == 3
 
     asyncio.run(scenario())

@@ -21,11 +21,11 @@ from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import JobName
 from homophily_service.contract.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.contract.tasks import Task
-from homophily_service.jobs import import_
 from homophily_service.jobs.compute import compute
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.models import load_model
 from homophily_service.storage.stores import Stores
+from homophily_service.tracking import import_
 from homophily_service.tracking.mlflow_models import log_model
 from homophily_service.tracking.place import Place, connect
 

@@ -16,12 +16,12 @@ from sqlalchemy import Row
 from homophily_client.names import JobName, new_id
 from homophily_service.api import server
 from homophily_service.contract.errors import FailedPrecondition
+from homophily_service.contract.kinds import KINDS
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.database import Database
+from homophily_service.storage.outbox import MOST_ATTEMPTS, LeaderLock, Outbox
 from homophily_service.storage.queue import NewJob, Queue
-from homophily_service.tracking.outbox import MOST_ATTEMPTS, Outbox, Turn
 from homophily_service.tracking.place import Place
-from homophily_service.tracking.records import KINDS
 from homophily_service.tracking.tracker import Tracker, run_tracker
 
 from .serving import PATIENCE, eventually
@@ -37,13 +37,13 @@ def queued(database: Database, kind: str = "fit") -> JobName:
 
 def waiting(database: Database) -> list[Row[Any]]:
     outbox = Outbox(database)
-    outbox.pass_over(KINDS)
+    outbox.pass_over([kind.name for kind in KINDS.values() if kind.is_tracked])
     return list(outbox.waiting(100))
 
 
 def test_only_jobs_that_were_started_wait_to_be_sent(database: Database) -> None:
     queued(database)
-    queued(database, "noop")
+    queued(database, "trial")
     assert waiting(database) == []
     lease = Queue(database).claim("worker", ["fit"], 60.0, POISON)
     assert lease is not None
@@ -88,12 +88,12 @@ def test_runs_in_the_data_directory_are_where_the_ui_shows_them(tmp_path: Path) 
 
 def test_one_tracker_has_the_turn_until_it_is_gone(database: Database) -> None:
     other = Database(database.url)
-    with Turn(database) as mine:
-        assert mine.is_mine()
-        assert mine.is_mine()
-        theirs = Turn(other)
-        assert not theirs.is_mine()
-    assert theirs.is_mine()
+    with LeaderLock(database) as mine:
+        assert mine.is_held()
+        assert mine.is_held()
+        theirs = LeaderLock(other)
+        assert not theirs.is_held()
+    assert theirs.is_held()
     theirs.close()
     other.close()
 
@@ -129,7 +129,7 @@ def test_a_job_that_the_tracker_dies_of_is_given_up(database: Database, tmp_path
         tracker._sender = sender  # type: ignore[assignment]
         with suppress(Killed):
             tracker.round()
-        tracker.turn.close()
+        tracker.lock.close()
         tracker.stores.close()
     assert sender.sent == MOST_ATTEMPTS
     assert waiting(database) == []
@@ -149,7 +149,7 @@ def test_a_job_that_mlflow_refuses_is_not_given_up(database: Database, tmp_path:
     sender.failure = None
     tracker._refused.clear()
     assert tracker.round() == 1
-    tracker.turn.close()
+    tracker.lock.close()
     tracker.stores.close()
 
 

@@ -91,7 +91,7 @@ def task_of(lease: queue.Lease) -> Task:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     scene = Scene(tmp_path_factory.mktemp("sender"))
     yield scene
-    scene.tracker.turn.close()
+    scene.tracker.lock.close()
     scene.stores.close()
 
 
@@ -125,8 +125,12 @@ def test_trials_that_had_ended_when_their_search_was_cancelled_are_told(scene: S
     jobs = scene.stores.queue
     lease = scene.begin(search=model_pb2.SearchParameters(spread=True))
     waiting = scene.compute(lease)
-    assert len(waiting.children) > 1
-    jobs.wait_for(lease, [NewJob(JobName("default", one.id), "trial", one.request) for one in waiting.children], "")
+    assert len(waiting.trials) > 1
+    jobs.wait_for(
+        lease,
+        [NewJob(JobName("default", one.id), "trial", one.request.SerializeToString()) for one in waiting.trials],
+        "",
+    )
     first = jobs.claim("worker", ["trial"], 600.0, b"")
     assert first is not None
     result = scene.compute(first)

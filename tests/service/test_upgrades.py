@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tarfile
 from collections.abc import Iterator
 from hashlib import sha256
@@ -22,6 +23,7 @@ from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelNam
 from homophily_service.api.messages import job_message
 from homophily_service.contract.arrays import parts_from_points, shape_of
 from homophily_service.contract.errors import Unavailable
+from homophily_service.jobs.search import read_trial_request
 from homophily_service.runtime import processes
 from homophily_service.runtime.settings import load_settings
 from homophily_service.storage import database as database_module
@@ -207,6 +209,8 @@ def test_a_worker_goes_on_beside_a_newer_version(empty: Database, tmp_path: Path
     publish_dataset(stores, points, start, sha256(make.X).digest(), make.X.nbytes, arrays=parts_from_points(make.X))
     request = job_pb2.FitRequest(dataset=str(points), labels=make.labels({0: "a", 1: "b"}), model_id="m")
     newer = request.SerializeToString() + NOVELTY
+    request.model_id = "n"
+    another = request.SerializeToString()
     stores.queue.submit(NewJob(JobName("p", "unheard-of"), "dream", b"r", priority=9), 10)
     stores.queue.submit(NewJob(JobName("p", "known"), "fit", newer), 10)
     process, ours = processes.start("homophily_service.worker.supervisor", settings, 1)
@@ -217,7 +221,7 @@ def test_a_worker_goes_on_beside_a_newer_version(empty: Database, tmp_path: Path
         assert stores.catalog.has(ModelName("p", "m"))
         assert stores.queue.get(JobName("p", "unheard-of")).state == QUEUED
         # It has looked for more since, and is still there.
-        stores.queue.submit(NewJob(JobName("p", "another"), "noop", b""), 10)
+        stores.queue.submit(NewJob(JobName("p", "another"), "fit", another), 10)
         eventually(lambda: stores.queue.get(JobName("p", "another")).state == SUCCEEDED)
         assert stores.queue.get(JobName("p", "unheard-of")).attempt == 0
     finally:
@@ -264,3 +268,13 @@ def test_a_request_of_a_newer_client_is_queued_and_kept_whole(database: Database
     assert bytes(queue.get_request(row.number)) == request
     with database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(metadata.tables["jobs"])) == 1
+
+
+def test_trials_that_an_earlier_release_has_queued_are_read() -> None:
+    """They were a line of JSON and a fit, and at first the group alone."""
+    fit = job_pb2.FitRequest(dataset="projects/p/datasets/d")
+    group = {"stage": "graph", "number": 3}
+    for head, until in (({"group": group, "until": 7.5}, 7.5), (group, math.inf)):
+        found = read_trial_request(json.dumps(head).encode() + b"\n" + fit.SerializeToString())
+        assert (json.loads(found.group), found.until, found.fit) == (group, until, fit)
+    assert read_trial_request(found.SerializeToString()) == found

@@ -21,15 +21,16 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sqlalchemy import Row
 
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_client.names import DatasetName, JobName, new_id
 from homophily_service.contract.arrays import parts_from_points, shape_of
+from homophily_service.contract.kinds import FIT
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage import queue
 from homophily_service.storage.queue import NewJob
+from homophily_service.storage.records import JobRecord, ResourceRecord
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import publish_dataset
 
@@ -186,11 +187,10 @@ class Cluster:
         self._clients.append(client)
         return client
 
-    def submit(self, kind: str = "noop", request: bytes = b"", **options: Any) -> JobName:
-        """Queue a job past the API, one that does nothing unless told otherwise."""
-        name = JobName("default", new_id())
-        self.queue.submit(NewJob(name, kind, request, **options), 10**9)
-        return name
+    def submit(self, **options: Any) -> JobName:
+        """Queue a job past the API that takes next to no time."""
+        solver = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR, power=1)
+        return self.submit_fit(fit_request(0, 20, 2, solver=solver), **options)
 
     def submit_fit(self, request: job_pb2.FitRequest, **options: Any) -> JobName:
         """Queue a fit past the API, with its points as a dataset."""
@@ -200,19 +200,21 @@ class Cluster:
         digest = hashlib.sha256(tensor.data).digest()
         publish_dataset(self.stores, name, start, digest, X.nbytes, arrays=parts_from_points(X))
         request.dataset = str(name)
-        return self.submit("fit", request.SerializeToString(), **options)
+        job = JobName("default", new_id())
+        self.queue.submit(NewJob(job, FIT.name, request.SerializeToString(), **options), 10**9)
+        return job
 
-    def job(self, name: JobName | str) -> Row[Any]:
-        """A job's row."""
+    def job(self, name: JobName | str) -> JobRecord:
+        """A job's record."""
         return self.queue.get(name if isinstance(name, JobName) else JobName.parse(name, "name"))
 
-    def jobs(self, project: str = "default") -> list[Row[Any]]:
-        """The rows of all jobs of a project."""
+    def jobs(self, project: str = "default") -> list[JobRecord]:
+        """The records of all jobs of a project."""
         placed = _all_pages(lambda before: self.queue.page(project, before=before), lambda one: one[0])
         return [row for row, _ in placed]
 
-    def resources(self, collection: str) -> list[Row[Any]]:
-        """The rows of all datasets, models or embeddings."""
+    def resources(self, collection: str) -> list[ResourceRecord]:
+        """The records of all datasets, models or embeddings."""
         catalog = self.stores.catalog
         return _all_pages(lambda before: catalog.page(collection, "default", before=before), lambda row: row)
 
@@ -221,8 +223,8 @@ class Cluster:
         job = self.job(name)
         return job.state == queue.RUNNING and job.attempt == attempt
 
-    def ended(self, name: JobName | str, seconds: float = PATIENCE) -> Row[Any]:
-        """A job's row after its end."""
+    def ended(self, name: JobName | str, seconds: float = PATIENCE) -> JobRecord:
+        """A job's record after its end."""
         return eventually(f"{name} ends", lambda: (job := self.job(name)).state in queue.FINAL and job, seconds)
 
     def has_one_end(self, name: JobName | str) -> None:
@@ -234,7 +236,7 @@ class Cluster:
         assert history[-1].state == job.state
 
 
-def _all_pages(page: Callable[[int | None], tuple[Sequence[Any], bool]], row: Callable[[Any], Row[Any]]) -> list[Any]:
+def _all_pages(page: Callable[[int | None], tuple[Sequence[Any], bool]], row: Callable[[Any], Any]) -> list[Any]:
     found: list[Any] = []
     has_more = True
     while has_more:

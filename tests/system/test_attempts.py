@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 
 from homophily_client._pb import job_pb2
+from homophily_client.names import JobName
 from homophily_service.storage import queue
+from homophily_service.storage.queue import NewJob
 
 from .conftest import MakeCluster
 from .harness import endless_fit, eventually, signal_to
@@ -14,7 +16,8 @@ from .harness import endless_fit, eventually, signal_to
 def test_a_poison_job_fails_after_its_attempts_and_an_unknown_kind_waits(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     cluster.worker()
-    unknown = cluster.submit("of-a-later-release", priority=100)
+    unknown = JobName("default", "unknown")
+    cluster.queue.submit(NewJob(unknown, "of-a-later-release", b"", priority=100), 10)
     poison = cluster.submit_fit(endless_fit(), max_attempts=2)
     for attempt in (1, 2):
         eventually(f"attempt {attempt} runs", lambda: cluster.is_running_job(poison, attempt))  # noqa: B023

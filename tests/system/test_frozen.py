@@ -26,7 +26,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     first = cluster.worker()
     cluster.ended(cluster.submit())
 
-    # A job without progress reports: what is refused is its result.
+    # A job of next to no time.
     child = cluster.child_of(first)
     signal_to(child, signal.SIGSTOP)
     idle = cluster.submit()
@@ -43,7 +43,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     assert cluster.job(idle) == done
     cluster.has_one_end(idle)
 
-    # The other way round, with a fit: what is refused is already its progress.
+    # The other way round, with a larger one.
     freeze(cluster, first)
     signal_to(child := cluster.child_of(second), signal.SIGSTOP)
     fit = cluster.submit_fit(fit_request(0))
@@ -57,8 +57,9 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     eventually("the frozen worker notices", lambda: cluster.logged(second, LOST))
     assert cluster.job(fit) == done
     cluster.has_one_end(fit)
-    (model,), _ = cluster.stores.catalog.page(ModelName.collection, "default")
-    assert Model.FromString(model.message) == FitResult.FromString(done.outcome).model
+    made = FitResult.FromString(done.outcome).model
+    (model,) = [one for one in cluster.resources(ModelName.collection) if str(fit).endswith(one.id)]
+    assert Model.FromString(model.message) == made
     assert cluster.stores.blobs.read(model.blob).arrays
 
     # It works on as if nothing had happened.

@@ -91,8 +91,8 @@ def jobs_in_a_row(cluster: Cluster, client: Client, seed: int, enough: threading
     models: list[str] = []
     maps: list[str] = []
     while not enough.wait(SECONDS_BETWEEN_JOBS):
-        kind = rng.choice(("fit", "fit", "fit on new points", "transduce", "embed", "noop", "cancelled fit"))
-        if kind == "noop":
+        kind = rng.choice(("fit", "fit", "fit on new points", "transduce", "embed", "small fit", "cancelled fit"))
+        if kind == "small fit":
             name = str(cluster.submit())
         elif kind == "transduce" and models:
             _, y = clouds(0, N_POINTS)

@@ -10,9 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from homophily_client._pb import job_pb2
+from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import JobName
-from homophily_service.contract.frames import frame, head
+from homophily_service.contract.frames import frame
+from homophily_service.contract.internal_pb2 import PredictCall
 from homophily_service.contract.tasks import Task
 from homophily_service.runtime import processes
 from homophily_service.runtime.settings import Settings
@@ -89,12 +90,15 @@ def test_nothing_remains_of_a_killed_server_and_its_job_is_given_back(make_clust
     assert (cluster.job(name).state, cluster.job(name).attempt) == (queue.QUEUED, 0)
 
 
-TASK = Task(JobName("default", "job"), "noop", b"", "token").encode()
-QUESTION = frame(1, head("models/default/none/none", "none"))
+FIT_ON_NOTHING = job_pb2.FitRequest(dataset="projects/default/datasets/none").SerializeToString()
+TASK = Task(JobName("default", "job"), "fit", FIT_ON_NOTHING, "token").encode()
+QUESTION = frame(
+    PredictCall(number=1, path="models/default/none/none", graph="none", request=model_pb2.PredictRequest())
+)
 
 
 @pytest.mark.parametrize("has_answered", [True, False])
-@pytest.mark.parametrize(("who", "asked"), [("worker.child", TASK), ("predictor", QUESTION)])
+@pytest.mark.parametrize(("who", "asked"), [("worker.child", TASK), ("predictor.process", QUESTION)])
 def test_who_computes_ends_without_a_word_when_its_answer_is_not_heard(
     who: str, asked: bytes, has_answered: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +113,7 @@ def test_who_computes_ends_without_a_word_when_its_answer_is_not_heard(
         silent = procfs.written(process.pid)
         if not has_answered:
             process.send_signal(signal.SIGSTOP)
-        if who == "predictor":
+        if who == "predictor.process":
             ours.sendall(asked)
         else:
             with Connection(os.dup(ours.fileno())) as connection:

@@ -7,18 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from homophily_client._pb import embedding_pb2 as pb
-from homophily_client._pb import job_pb2
 from homophily_client.names import EmbeddingName
 from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
-from homophily_service.contract.checks import map_shape
 from homophily_service.contract.errors import FailedPrecondition, InvalidRequest
-from homophily_service.contract.labels import read_labels
-from homophily_service.contract.links import check_closure, links_of_labels, read_links
-from homophily_service.contract.values import embedding_parameters
-from homophily_service.runtime.settings import Settings
 from homophily_service.storage.embeddings import (
     CANNOT_LINKS,
     CLUSTERS,
@@ -89,19 +83,3 @@ class Embeddings:
         for start in range(request.start, end, step) or (request.start,):
             rows = await asyncio.to_thread(array.rows, start, max(start, min(end, start + step)))
             yield pb.ReadEmbeddingResponse(start=start, count=len(rows), total=total, rows=to_tensor(rows))
-
-
-def check_embed(request: job_pb2.EmbedRequest, n_points: int, settings: Settings) -> tuple[int, int | None]:
-    """Refuse links, labels and parameters that are wrong; the answer is that of :func:`map_shape`."""
-    links = read_links(request.links, n_points, "links", max_links=settings.max_links)
-    withdrawn = read_links(request.withdrawn, n_points, "withdrawn", max_links=settings.max_links)
-    goes_on = request.WhichOneof("points") == "embedding"
-    if any(map(len, withdrawn)) and not goes_on:
-        raise InvalidRequest("withdrawn", "must be of an earlier embedding, from which this request does not go on")
-    labels = read_labels(request.labels, n_points, "labels", max_classes=settings.max_classes)
-    embedding_parameters(request.solver, "solver")
-    shape = map_shape(request, n_points, settings.max_classes)
-    if not goes_on:
-        # What an earlier embedding was told, only the job reads.
-        check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)
-    return shape

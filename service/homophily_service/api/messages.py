@@ -1,36 +1,21 @@
-"""Messages that answer, out of rows of the database."""
+"""Messages that answer, out of the database's records."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
-from sqlalchemy import Row
 
 from homophily_client._pb import job_pb2
 from homophily_client.names import JobName
+from homophily_client.words import words
 from homophily_service.contract.errors import InvalidRequest
+from homophily_service.contract.kinds import KINDS
 from homophily_service.storage import queue
+from homophily_service.storage.records import JobRecord, ResourceRecord
 
-STATES = {
-    queue.QUEUED: job_pb2.JOB_STATE_QUEUED,
-    queue.RUNNING: job_pb2.JOB_STATE_RUNNING,
-    queue.SUCCEEDED: job_pb2.JOB_STATE_SUCCEEDED,
-    queue.FAILED: job_pb2.JOB_STATE_FAILED,
-    queue.CANCELLED: job_pb2.JOB_STATE_CANCELLED,
-    queue.WAITING: job_pb2.JOB_STATE_WAITING,
-}
-KINDS = {
-    "fit": job_pb2.JOB_KIND_FIT,
-    "transduce": job_pb2.JOB_KIND_TRANSDUCE,
-    "embed": job_pb2.JOB_KIND_EMBED,
-    "trial": job_pb2.JOB_KIND_TRIAL,
-    "import": job_pb2.JOB_KIND_IMPORT,
-}
-# Where a job's result is, if the field is not called as the kind.
-OUTCOMES = {"import": "imported"}
+STATES: dict[str, int] = words(job_pb2.JobState.DESCRIPTOR)
 DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
 
 
@@ -50,12 +35,13 @@ def duration(seconds: float) -> Duration:
     return length
 
 
-def job_message(row: Row[Any], position: int = 0) -> job_pb2.Job:
+def job_message(row: JobRecord, position: int = 0) -> job_pb2.Job:
     """A job as clients see it."""
+    kind = KINDS.get(row.kind)
     job = job_pb2.Job(
-        name=str(JobName(row.project, row.id)),
-        kind=KINDS.get(row.kind, job_pb2.JOB_KIND_UNSPECIFIED),
-        state=STATES[row.state],
+        name=str(row.name),
+        kind=kind.number if kind is not None else job_pb2.JOB_KIND_UNSPECIFIED,
+        state=state_number(row.state),
         priority=row.priority,
         queue_position=position,
         attempt=row.attempt,
@@ -70,12 +56,18 @@ def job_message(row: Row[Any], position: int = 0) -> job_pb2.Job:
         last_sequence=row.last_sequence,
         tracking_run=row.tracking_run or "",
         tracking_url=row.tracking_url or "",
+        parent_job=str(JobName(row.project, row.parent_id)) if row.parent_id is not None else "",
     )
     if row.state == queue.FAILED:
         job.error.ParseFromString(row.outcome)
-    elif row.state == queue.SUCCEEDED and row.kind in KINDS:
-        getattr(job, OUTCOMES.get(row.kind, row.kind)).ParseFromString(row.outcome)
+    elif row.state == queue.SUCCEEDED and kind is not None:
+        getattr(job, kind.outcome).ParseFromString(row.outcome)
     return job
+
+
+def state_number(state: str) -> job_pb2.JobState.ValueType:
+    """The state as clients see it."""
+    return job_pb2.JobState.ValueType(STATES[state])
 
 
 def event_message(event: queue.Event) -> job_pb2.JobEvent:
@@ -83,7 +75,7 @@ def event_message(event: queue.Event) -> job_pb2.JobEvent:
     return job_pb2.JobEvent(
         sequence=event.sequence,
         time=timestamp(event.time),
-        state=STATES[event.state],
+        state=state_number(event.state),
         attempt=event.attempt,
         progress=job_pb2.Progress.FromString(event.progress) if event.progress else None,
         message=event.message,
@@ -106,6 +98,6 @@ def page_start(page_token: str) -> int | None:
     return int(page_token)
 
 
-def next_page(rows: Sequence[Row[Any]], *, has_more: bool) -> str:
+def next_page(rows: Sequence[JobRecord | ResourceRecord], *, has_more: bool) -> str:
     """The token of the page that follows; empty if there is none."""
     return str(rows[-1].number) if has_more else ""

@@ -7,28 +7,25 @@ of jobs begin with the process, as those of calls do; each ended job is counted 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import Row, Select, func, select, tuple_
 
-from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_service.contract.errors import Unavailable
+from homophily_service.contract.kinds import KINDS
 from homophily_service.runtime.devices import Devices
-from homophily_service.storage.database import Database, now
-from homophily_service.storage.queue import QUEUED, RUNNING, SUCCEEDED
+from homophily_service.storage.database import Database
+from homophily_service.storage.queue import SUCCEEDED
+from homophily_service.storage.records import EndedJob
+from homophily_service.storage.statistics import backlog, ended_after
 from homophily_service.storage.stores import Stores
-from homophily_service.storage.tables import events, jobs
-from homophily_service.tracking.outbox import MOST_ATTEMPTS
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
 # A job may be seen so long after its end was written down: the row appears when the transaction ends.
 LATE_SECONDS = 60.0
-# Each comes with what the job has made, which may be large.
-ROWS_AT_ONCE = 200
 
 
 class ServiceMetrics(Collector):
@@ -59,7 +56,7 @@ class ServiceMetrics(Collector):
         for state, kind, count in self.stores.queue.depths():
             jobs.add_metric([state, kind], count)
         yield jobs
-        oldest, untracked, given_up = _delays(self.stores.database)
+        oldest, untracked, given_up = backlog(self.stores.database)
         yield GaugeMetricFamily("homophily_oldest_queued_seconds", "Age of the job that waits longest", value=oldest)
         # Without a tracker nobody waits for them, though they are marked for when there is one.
         late = untracked if self.tracks else 0
@@ -131,7 +128,7 @@ class EndedJobs:
         assert self._begin is not None
         since = max(self._begin, self._last - LATE_SECONDS)
         after = (since, 0)
-        while rows := _ended_after(self.database, *after):
+        while rows := ended_after(self.database, *after):
             for row in rows:
                 if row.number not in self._seen:
                     self._seen[row.number] = row.finished
@@ -141,15 +138,17 @@ class EndedJobs:
         oldest = self._last - LATE_SECONDS
         self._seen = {number: finished for number, finished in self._seen.items() if finished >= oldest}
 
-    def _count(self, row: Row[Any]) -> None:
+    def _count(self, row: EndedJob) -> None:
         self.jobs.labels(row.kind, row.state).inc()
         self.attempts.labels(row.kind).inc(row.attempt)
         if row.first_started is not None:
             self.wait.labels(row.kind).observe(max(0.0, row.first_started - row.created))
-            self.run.labels(row.kind, row.state).observe(max(0.0, row.finished - row.started))
-        made = made_by(row)
-        if made is None:
+            self.run.labels(row.kind, row.state).observe(max(0.0, row.finished - (row.started or row.finished)))
+        kind = KINDS.get(row.kind)
+        if kind is None or not kind.is_tracked or row.state != SUCCEEDED:
             return
+        made = kind.made(row.outcome)
+        assert made is not None
         engine = made.engine or "none"
         self.evaluations.labels(row.kind, engine).inc(made.evaluations)
         self.solving.labels(row.kind, engine).inc(made.seconds.get("solve", 0.0))
@@ -157,43 +156,6 @@ class EndedJobs:
             self.phases.labels(row.kind, phase).inc(seconds)
         if made.peak_memory_bytes:
             self.memory.labels(row.kind).observe(made.peak_memory_bytes)
-
-
-def made_by(row: Row[Any]) -> model_pb2.Model | embedding_pb2.Embedding | None:
-    """The model or the embedding that a job has made."""
-    if row.state != SUCCEEDED:
-        return None
-    if row.kind == "fit":
-        return job_pb2.FitResult.FromString(row.outcome).model
-    if row.kind == "transduce":
-        return job_pb2.TransduceResult.FromString(row.outcome).model
-    if row.kind == "embed":
-        return job_pb2.EmbedResult.FromString(row.outcome).embedding
-    return None
-
-
-def _delays(database: Database) -> tuple[float, int, int]:
-    """Seconds that the oldest queued job has waited (0 if there is none); jobs with something untracked; given up."""
-    oldest = select(now() - func.min(jobs.c.created)).where(jobs.c.state == QUEUED)
-    untracked = select(func.count()).where(jobs.c.untracked)
-    given_up = select(func.count()).where(jobs.c.tracking_attempts >= MOST_ATTEMPTS)
-    with database.read() as connection:
-        behind, lost = (int(connection.scalar(query) or 0) for query in (untracked, given_up))
-        return float(connection.scalar(oldest) or 0.0), behind, lost
-
-
-def _ended_after(database: Database, finished: float, number: int) -> Sequence[Row[Any]]:
-    """Jobs that ended after one that ended then, in this order, and when each was started for the first time."""
-    first = select(func.min(events.c.time)).where(events.c.job == jobs.c.number, events.c.state == RUNNING)
-    names = ("number", "kind", "state", "created", "started", "finished", "attempt", "outcome")
-    query: Select[Any] = (
-        select(*[jobs.c[name] for name in names], first.scalar_subquery().label("first_started"))
-        .where(jobs.c.finished >= finished, tuple_(jobs.c.finished, jobs.c.number) > (finished, number))
-        .order_by(jobs.c.finished, jobs.c.number)
-        .limit(ROWS_AT_ONCE)
-    )
-    with database.read() as connection:
-        return connection.execute(query).all()
 
 
 class DeviceMetrics(Collector):

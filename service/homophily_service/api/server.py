@@ -44,13 +44,12 @@ from homophily_service.contract.job_errors import lost_too_often
 from homophily_service.predictor.pool import Predictors
 from homophily_service.runtime.background import repeat
 from homophily_service.runtime.processes import fair_threads, keep_freed_memory, keep_running
-from homophily_service.runtime.settings import MIB, Settings
+from homophily_service.runtime.settings import MIB, Settings, sends_runs
 from homophily_service.runtime.telemetry import start_traces
 from homophily_service.storage.database import Database
 from homophily_service.storage.retention import sweep
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import Uploads
-from homophily_service.tracking.place import is_kept
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         # Separate: finishing a large upload takes minutes, during which other calls need threads.
         self.upload_threads = FairThreads(UPLOAD_THREADS, "upload")
         self._info = server_pb2.GetServerInfoResponse(
-            version=version("homophily"), api_version=API_VERSION, tracking=is_kept(settings)
+            version=version("homophily"), api_version=API_VERSION, tracking=sends_runs(settings)
         )
 
     async def GetServerInfo(self, *_: Any) -> server_pb2.GetServerInfoResponse:
@@ -201,7 +200,7 @@ class Server:
             server, _ = start_http_server(port, self.settings.host)
         except OSError as error:
             raise FailedPrecondition(f"cannot listen on {self.settings.host} port {port}: {error}") from error
-        collector = ServiceMetrics(self.stores, tracks=is_kept(self.settings))
+        collector = ServiceMetrics(self.stores, tracks=sends_runs(self.settings))
         collector.ended.begin()
         REGISTRY.register(collector)
         self._metrics = (server, collector)

@@ -102,7 +102,7 @@ def _give(answers: Prediction | Solution, output: Path | None, *, as_json: bool)
         }
         print_json({field: array.tolist() for field, array in given.items() if array is not None})
     elif output is None and not out.is_terminal:
-        from homophily_service.cli.tables import write_csv
+        from homophily_service.plots.tables import write_csv
 
         write_csv(columns, sys.stdout)
     elif output is None:
@@ -146,6 +146,6 @@ def _write(columns: dict[str, Any], path: Path) -> None:
 
         np.save(path, columns["label"], allow_pickle=False)
     else:
-        from homophily_service.cli.tables import write_table
+        from homophily_service.plots.tables import write_table
 
         write_table(columns, path)

@@ -283,7 +283,7 @@ def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -
 
 def arrow(path: Path) -> Any:
     """Pyarrow with its Parquet part, which is needed for this file."""
-    from homophily_service.cli.tables import need_pyarrow
+    from homophily_service.plots.tables import need_pyarrow
 
     try:
         return need_pyarrow()

@@ -20,6 +20,13 @@ REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,180}")
 # MLflow keeps the newest version's name and those of all versions for itself, in either case.
 ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[a-z0-9_-]{1,100}", re.IGNORECASE | re.ASCII)
 
+# A version or an alias of a registered model, or an artifact of a run.
+IMPORT_URI = re.compile(
+    r"models:/(?P<model>m-[0-9a-f]{32})"
+    r"|models:/(?P<name>[^/@\0]{1,250})(?:/(?P<version>\d{1,9})|@(?P<alias>[\w.-]{1,250}))"
+    r"|runs:/(?P<run>[0-9a-f]{32})/[\w./-]{1,250}"
+)
+
 
 def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) -> None:
     """Refuse a search that cannot be done."""

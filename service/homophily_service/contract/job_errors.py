@@ -11,21 +11,21 @@ LONGEST_MESSAGE = 2000
 
 
 def lost_too_often() -> bytes:
-    """The error of a job whose workers do not survive it."""
-    return job_error(ServiceError("the process that computed it was lost too often", reason="TOO_MANY_ATTEMPTS"))
+    """The serialised error of a job whose workers do not survive it."""
+    error = ServiceError("the process that computed it was lost too often", reason="TOO_MANY_ATTEMPTS")
+    return job_error(error).SerializeToString()
 
 
-def job_error(error: ServiceError) -> bytes:
-    """A serialised JobError."""
+def job_error(error: ServiceError) -> job_pb2.JobError:
+    """The message of an error."""
     code: int = error.code.value[0]
     violations = [
         job_pb2.JobFieldViolation(field=field, description=description[:LONGEST_MESSAGE])
         for field, description in error.violations[:20]
     ]
-    message = job_pb2.JobError(
+    return job_pb2.JobError(
         code=code, reason=error.reason, message=error.message[:LONGEST_MESSAGE], field_violations=violations
     )
-    return message.SerializeToString()
 
 
 def refusal(error: ValueError) -> ServiceError:

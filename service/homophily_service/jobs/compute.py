@@ -1,58 +1,27 @@
-"""What a job computes. Runs in the child process: reads the stores, writes arrays, and leaves the queue alone."""
+"""Computes a job of any kind, in the child process: reads the stores, writes arrays, and leaves the queue alone."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
-
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.device.backend import get_backend
-from homophily.estimators.classifiers import Start
 from homophily.graph.computing import BackendName
-from homophily.solve.nonlinear_cg import State as Iterate
-from homophily.storage import PointLabels, fit_arguments, labels_of
-from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
-from homophily_client.names import ModelName
 from homophily_service.contract.errors import InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.contract.internal_pb2 import Waiting
 from homophily_service.contract.job_errors import refusal
-from homophily_service.contract.labels import check_two_classes, class_values, classes_of
-from homophily_service.contract.tasks import Task, Waiting
-from homophily_service.contract.values import solver_parameters
-from homophily_service.jobs.embed import embed
-from homophily_service.jobs.evaluation import evaluation
-from homophily_service.jobs.import_ import import_model
-from homophily_service.jobs.search import find, try_group
-from homophily_service.jobs.work import (
-    Stage,
-    Tell,
-    Work,
-    describe_computing,
-    forget_peak_memory,
-    graph_of,
-    sentences,
-)
+from homophily_service.contract.kinds import KINDS, load
+from homophily_service.contract.tasks import Task
+from homophily_service.jobs.work import Report, Stage, Work, forget_peak_memory
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage.models import CLASSIFIERS, Classifier, load_model, save_model
 from homophily_service.storage.stores import Stores
 
 
-class Compared(NamedTuple):
-    """Labels that are only compared with: those to decide by, and those for when everything is decided."""
-
-    validation: PointLabels
-    test: PointLabels
-
-
 def compute(
-    task: Task, stores: Stores, settings: Settings, threads: int, tell: Tell, backend: BackendName = "numpy"
+    task: Task, stores: Stores, settings: Settings, threads: int, report: Report, backend: BackendName = "numpy"
 ) -> bytes | Waiting:
     """The job's result, serialised, or what it has to wait for; a ServiceError if it cannot be had."""
     forget_peak_memory()
+    work = Work(task, stores, settings, threads, Stage(report), backend)
     try:
-        return KINDS[task.kind](Work(task, stores, settings, threads, Stage(tell), backend))
+        result: bytes | Waiting = load(KINDS[task.kind].compute)(work)
+        return result
     except ServiceError:
         raise
     except ValueError as error:
@@ -61,193 +30,7 @@ def compute(
         raise InvalidRequest("solver", f"its numbers are too far apart for these points: {error}") from error
     except MemoryError as error:
         # Of a GPU's memory the error says what to do.
-        told = f": {error}" if str(error) else ""
-        raise LimitExceeded(f"the job needs more memory than this worker has{told}", reason="OUT_OF_MEMORY") from error
-
-
-def _noop(_: Work) -> bytes:
-    """Nothing: what the queue and the processes cost by themselves."""
-    return b""
-
-
-def _fit(work: Work) -> bytes | Waiting:
-    request = job_pb2.FitRequest.FromString(work.task.request)
-    work.stage.enter("load")
-    search = None
-    if request.HasField("search"):
-        found = find(work, request)
-        if isinstance(found, Waiting):
-            return found
-        search = found
-    row = work.source(request)
-    dataset = dataset_pb2.Dataset.FromString(row.message)
-    shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
-    labels = work.labels(request.labels, shape.rows, "labels")
-    check_two_classes(labels.classes, "labels")
-    compared = Compared(*(work.labels(getattr(request, field), shape.rows, field) for field in Compared._fields))
-    classifier = _classifier(request.solver, len(np.unique(labels.classes)))
-    model = model_pb2.Model(
-        name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
-        dataset=request.dataset,
-        graph_parameters=request.graph,
-        solver_parameters=request.solver,
-        dimensions=shape.columns,
-        search=search,
-    )
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        graph = graph_of(work, dataset, row.blob, model)
-        _solve(work, model, classifier, graph, labels, compared, calibrate=request.calibrate)
-    model.warnings.extend(sentences(told))
-    return job_pb2.FitResult(model=model).SerializeToString()
-
-
-def _transduce(work: Work) -> bytes:
-    request = job_pb2.TransduceRequest.FromString(work.task.request)
-    work.stage.enter("load")
-    row = work.source(request)
-    parent = model_pb2.Model.FromString(row.message)
-    before = load_model(work.stores, row.blob, row.graph, work.threads)
-    known = classes_of(parent.classes)
-    changed = work.labels(request.labels, parent.points, "labels")
-    compared = Compared(*(work.labels(getattr(request, field), parent.points, field) for field in Compared._fields))
-    labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
-    check_two_classes(labels.classes, "labels")
-    classes = np.unique(labels.classes)
-    classifier = _classifier(parent.solver_parameters, len(classes))
-    model = model_pb2.Model(
-        name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
-        dataset=parent.dataset,
-        parent_model=parent.name,
-        graph_parameters=parent.graph_parameters,
-        solver_parameters=parent.solver_parameters,
-        dimensions=parent.dimensions,
-        graph=parent.graph,
-    )
-    model.graph.reused = True
-    # The old solution is a start only for the same classes.
-    earlier = before.solution_ if np.array_equal(classes, known) else None
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        _solve(work, model, classifier, before.graph_, labels, compared, calibrate=request.calibrate, earlier=earlier)
-    model.warnings.extend(sentences(told))
-    moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
-    return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
-
-
-def _classifier(message: model_pb2.SolverParameters, n_classes: int) -> Classifier:
-    method, parameters = solver_parameters(message, "solver", n_classes=n_classes)
-    return CLASSIFIERS[method](**parameters)
-
-
-def _changed_labels(before: Classifier, known: Any, changed: PointLabels, withdrawn: Any) -> PointLabels:
-    """The model's labels without those withdrawn, and with those that are new or changed."""
-    old = labels_of(before)
-    if changed.points.size and changed.classes.dtype.kind != known.dtype.kind:
-        raise InvalidRequest("labels.classes", "must be strings or integers as in the model")
-    unlabelled = ~np.isin(withdrawn, old.points)
-    if unlabelled.any():
-        place = int(np.flatnonzero(unlabelled)[0])
-        raise InvalidRequest(f"withdrawn[{place}]", f"point {withdrawn[place]} has no label in the model")
-    twice = np.isin(withdrawn, changed.points)
-    if twice.any():
-        place = int(np.flatnonzero(twice)[0])
-        raise InvalidRequest(f"withdrawn[{place}]", f"point {withdrawn[place]} gets a label in the same request")
-    stays = ~np.isin(old.points, np.concatenate([withdrawn, changed.points]))
-    parts = [(old.points[stays], known[old.classes[stays]], old.weights[stays])]
-    if changed.points.size:
-        parts.append(changed)
-    return PointLabels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def _solve(
-    work: Work,
-    model: model_pb2.Model,
-    classifier: Classifier,
-    graph: KNNGraph,
-    labels: PointLabels,
-    compared: Compared,
-    *,
-    calibrate: bool,
-    earlier: Any = None,
-) -> None:
-    """Fit, compare with labels that were not used, store, and describe it all in ``model``.
-
-    ``earlier`` is the solution for other labels, from which the linear solution starts.
-    """
-    stage = work.stage
-    # The core sees positions: any value may be a class here, −1 too, which means unlabelled there.
-    classes, positions = np.unique(labels.classes, return_inverse=True)
-    y, weights = fit_arguments(labels._replace(classes=positions), graph.n_points)
-    stage.enter("solve")
-    most = int(getattr(classifier, "max_iter", 0))
-
-    def follow(state: Iterate | Start | int, *_: Any) -> None:
-        # What a GPU shows of its optimiser is like an Iterate, not one.
-        if isinstance(state, int | Start):
-            stage.step(state if isinstance(state, int) else state.iteration, most)
-        else:
-            stage.optimised(state, most)
-
-    # Sparse ERR has no form for a GPU.
-    backend: BackendName = "numpy" if getattr(classifier, "relationship_neighbors", None) else work.backend
-    classifier.set_params(n_jobs=work.threads, callback=follow, backend=backend)
-    # One job of the device, which gets the graph once for both solutions.
-    with get_backend(backend).job():
-        start = earlier
-        if earlier is not None and isinstance(classifier, ERRClassifier):
-            start = _irr_start(classifier, graph, y, weights, earlier)
-        classifier.fit(graph, y, sample_weight=weights, init=start)
-    classifier.set_params(callback=None)
-    model.trace.CopyFrom(stage.trace)
-    if calibrate:
-        stage.enter("calibrate")
-        _ = classifier.calibration_
-    probabilities = classifier.label_distributions_ if calibrate else None
-    for field, known in zip(Compared._fields, compared, strict=True):
-        if known.points.size:
-            answers = classifier.transduction_[known.points], probabilities
-            getattr(model, field).CopyFrom(evaluation(classes, known, *answers))
-    if model.HasField("validation"):
-        model.error_rate = model.validation.error_rate
-    stage.enter("save", model.error_rate if model.HasField("validation") else None)
-    model.size_bytes = save_model(work.stores.blobs, work.task.result_path, classifier, calibrate=calibrate)
-    stage.leave()
-    model.job = str(work.task.name)
-    model.classes.CopyFrom(class_values(classes))
-    model.points, model.labelled = graph.n_points, len(labels.points)
-    model.energy, model.iterations = float(classifier.energy_), classifier.n_iter_
-    model.evaluations, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
-    model.calibrated = calibrate
-    model.seconds.update(stage.seconds)
-    describe_computing(model, backend)
-    model.create_time.GetCurrentTime()
-
-
-def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any, earlier: Any) -> Any:
-    """ERR's own start, reached from the earlier solution: answers depend on the labels, not on how they came about.
-
-    ERR must not start from the earlier solution itself. Its relationships are the same with two classes swapped, so it
-    would stay where corrected labels no longer want it.
-    """
-    if classifier.multiclass == "one-vs-rest":
-        return None
-    power = classifier.power or (2 if classifier.relationship_neighbors is None else 1)
-    irr = IRRClassifier(
-        power=power,
-        lambda1=classifier.lambda1,
-        normalized=classifier.normalized,
-        n_jobs=classifier.n_jobs,
-        backend=classifier.backend,
-    )
-    return irr.fit(graph, y, sample_weight=weights, init=earlier).solution_
-
-
-KINDS: dict[str, Callable[[Work], bytes | Waiting]] = {
-    "noop": _noop,
-    "fit": _fit,
-    "trial": try_group,
-    "transduce": _transduce,
-    "embed": embed,
-    "import": import_model,
-}
+        details = f": {error}" if str(error) else ""
+        raise LimitExceeded(
+            f"the job needs more memory than this worker has{details}", reason="OUT_OF_MEMORY"
+        ) from error

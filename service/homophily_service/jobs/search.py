@@ -21,8 +21,8 @@ from homophily.storage import PointLabels, fit_arguments
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.contract.arrays import points_from_parts
 from homophily_service.contract.errors import error_of_code
+from homophily_service.contract.internal_pb2 import TrialJob, TrialRequest, Waiting
 from homophily_service.contract.parameters import SEARCHED_IN_GRAPHS
-from homophily_service.contract.tasks import Child, Waiting
 from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
 from homophily_service.jobs.work import PHASES, Work
 from homophily_service.storage.models import graph_digest
@@ -72,10 +72,12 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
         work.stage.report()
         if groups := search.ask():
             until = search.seconds_until(groups[0].stage)
-            children = [
-                Child(f"{work.task.name.id}-{group.number}", _encode(group, until, request)) for group in groups
+            trials = [
+                TrialJob(id=f"{work.task.name.id}-{group.number}", request=_trial_request(group, until, request))
+                for group in groups
             ]
-            return Waiting(children, f"tries {sum(len(group.trials) for group in groups)} settings")
+            settings = sum(len(group.trials) for group in groups)
+            return Waiting(message=f"tries {settings} settings", trials=trials)
     else:
         search = driver.find(
             _points(work, blob, dataset),
@@ -96,7 +98,8 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
 
 def try_group(work: Work) -> bytes:
     """The trials of a group, as a job of their own; the result is a TrialResult."""
-    group, until, request = _decode(work.task.request)
+    trial = read_trial_request(work.task.request)
+    group, request = Group.from_json(json.loads(trial.group)), trial.fit
     work.stage.enter("load")
     dataset, blob = _dataset(work, request)
     question = _question(work, request, dataset)
@@ -109,7 +112,7 @@ def try_group(work: Work) -> bytes:
         sample_weight=question.weights,
         validation=question.validation,
         seed=request.search.seed,
-        seconds=until - work.stores.queue.parent_seconds(work.task.name),
+        seconds=trial.until - work.stores.queue.parent_seconds(work.task.name),
         warm_start=request.search.warm_start,
         n_jobs=work.threads,
         callback=lambda trial: _count(work, trial),
@@ -203,18 +206,18 @@ def _trials(outcome: Outcome) -> list[Trial]:
 # -- to other workers and back ---------------------------------------------------------------------------------------
 
 
-def _encode(group: Group, until: float, request: job_pb2.FitRequest) -> bytes:
-    """A group, the end of its stage in seconds from the beginning of the search, and what was asked for."""
-    head = {"group": group.to_json(), "until": until}
-    return json.dumps(head).encode() + b"\n" + request.SerializeToString(deterministic=True)
+def _trial_request(group: Group, until: float, request: job_pb2.FitRequest) -> TrialRequest:
+    return TrialRequest(group=json.dumps(group.to_json()), until=until, fit=request)
 
 
-def _decode(body: bytes) -> tuple[Group, float, job_pb2.FitRequest]:
-    line, _, request = body.partition(b"\n")
+def read_trial_request(body: bytes) -> TrialRequest:
+    """The request of a trial, also in the form that earlier releases have queued: a line of JSON, then the fit."""
+    if not body.startswith(b"{"):
+        return TrialRequest.FromString(body)
+    line, _, fit = body.partition(b"\n")
     head = json.loads(line)
-    # Workers of before there was an end in it wrote the group alone.
     group, until = (head["group"], head["until"]) if "group" in head else (head, math.inf)
-    return Group.from_json(group), until, job_pb2.FitRequest.FromString(request)
+    return TrialRequest(group=json.dumps(group), until=until, fit=job_pb2.FitRequest.FromString(fit))
 
 
 def _outcomes(work: Work) -> list[Outcome]:
@@ -228,12 +231,12 @@ def _outcomes(work: Work) -> list[Outcome]:
         if row.state == SUCCEEDED:
             outcome = Outcome.from_json(json.loads(job_pb2.TrialResult.FromString(row.outcome).outcome))
         else:
-            group, _, _ = _decode(queue.get_request(row.number))
+            group = Group.from_json(json.loads(read_trial_request(queue.get_request(row.number)).group))
             outcome = Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0)
             if row.state == FAILED:
                 failures.append(job_pb2.JobError.FromString(row.outcome))
         # As the database has it, so that whoever goes on decides the same.
-        outcomes.append(outcome._replace(ended=row.finished - began))
+        outcomes.append(outcome._replace(ended=(row.finished or began) - began))
     if failures and len(failures) == len(outcomes):
         error = failures[0]
         raise error_of_code(error.code, error.message, error.reason, [])

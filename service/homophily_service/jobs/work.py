@@ -11,9 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from sqlalchemy import Row
+from typing import NamedTuple
 
 from homophily import KNNGraph
 from homophily.device.backend import CupyBackend, get_backend
@@ -28,6 +26,7 @@ from homophily_service.contract.tasks import Task
 from homophily_service.contract.values import graph_parameters
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.models import graph_digest, graph_path, read_graph, save_graph
+from homophily_service.storage.records import ResourceRecord
 from homophily_service.storage.sources import pinned, source_name
 from homophily_service.storage.stores import Stores
 
@@ -40,15 +39,15 @@ SECONDS_BETWEEN_REPORTS = 0.2
 LONGEST_TRACE = 1000
 SOFTWARE = ("homophily", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
 
-Tell = Callable[[job_pb2.Progress], None]
+Report = Callable[[job_pb2.Progress], None]
 Described = model_pb2.Model | embedding_pb2.Embedding
 
 
 class Stage:
     """Tells how far a job is, and keeps the seconds of each phase."""
 
-    def __init__(self, tell: Tell) -> None:
-        self.tell = tell
+    def __init__(self, report_progress: Report) -> None:
+        self._report_progress = report_progress
         self.seconds: dict[str, float] = {}
         self.progress = job_pb2.Progress()
         self.trace = model_pb2.Trace()
@@ -96,7 +95,7 @@ class Stage:
     def report(self) -> None:
         """Tell how far it is, now."""
         self._told = time.monotonic()
-        self.tell(self.progress)
+        self._report_progress(self.progress)
 
 
 class Work(NamedTuple):
@@ -113,7 +112,7 @@ class Work(NamedTuple):
         """Labels out of the request."""
         return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
 
-    def source(self, request: job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest) -> Row[Any]:
+    def source(self, request: job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest) -> ResourceRecord:
         """The dataset, model or embedding that the job stands on, as it was when the job was submitted."""
         name = source_name(request)
         assert name is not None

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from homophily_client import Map
 from homophily_client.labels import labels_by_point
-from homophily_service.cli.tables import write_table
 from homophily_service.plots.maps import map_page, map_picture, to_draw
+from homophily_service.plots.tables import write_table
 
 TABLES, PICTURES, PAGES = (".csv", ".parquet"), (".png",), (".html", ".htm")
 

@@ -12,7 +12,8 @@ from prometheus_client import Counter
 
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_service.contract.errors import FailedPrecondition, ServiceError, Unavailable, error_of_code
-from homophily_service.contract.frames import DROPPED, ERROR, LOOKS, MOST_CALLS, READY, frame, head, take_frames
+from homophily_service.contract.frames import frame, take_frames
+from homophily_service.contract.internal_pb2 import PredictAnswer, PredictCall
 from homophily_service.runtime import processes
 from homophily_service.runtime.background import repeat
 from homophily_service.runtime.settings import Settings
@@ -24,6 +25,8 @@ HITS, MISSES = LOOKED.labels("hit"), LOOKED.labels("miss")
 RESTART_SECONDS = 1.0
 # A process that is not warm by then will not be: with kernels to compile it may take a minute.
 START_SECONDS = 90.0
+# Numbers of calls start again from 1 after this one.
+MOST_CALLS = 0xFFFFFFFF
 
 
 class Predictors:
@@ -49,13 +52,13 @@ class Predictors:
         if not self._pool:
             raise FailedPrecondition("this server has no predictors", reason="NO_PREDICTORS")
         predictor = min(self._pool, key=lambda one: (not one.is_ready, len(one.asked)))
-        body = await predictor.ask(head(path, graph) + request.SerializeToString())
-        if body[:1] == ERROR:
-            raise _told(job_pb2.JobError.FromString(body[1:]))
-        return model_pb2.PredictResponse.FromString(body[1:])
+        answer = await predictor.ask(PredictCall(path=path, graph=graph, request=request))
+        if answer.HasField("error"):
+            raise _service_error(answer.error)
+        return answer.response
 
 
-def _told(error: job_pb2.JobError) -> ServiceError:
+def _service_error(error: job_pb2.JobError) -> ServiceError:
     return error_of_code(
         error.code,
         error.message,
@@ -69,7 +72,7 @@ class _Predictor:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.asked: dict[int, asyncio.Future[bytes]] = {}
+        self.asked: dict[int, asyncio.Future[PredictAnswer]] = {}
         self._number = 0
         self._ready = asyncio.Event()
         self._questions: _Questions | None = None
@@ -79,8 +82,8 @@ class _Predictor:
         """Whether it answers at once."""
         return self._ready.is_set()
 
-    async def ask(self, body: bytes) -> bytes:
-        """Send a question and wait for its answer."""
+    async def ask(self, call: PredictCall) -> PredictAnswer:
+        """Send a call, which gets a number, and wait for its answer."""
         if not self.is_ready:
             try:
                 await asyncio.wait_for(self._ready.wait(), START_SECONDS)
@@ -88,31 +91,29 @@ class _Predictor:
                 raise Unavailable("no predictor is ready; try again", retry_seconds=5.0) from None
         assert self._questions is not None
         self._number = self._number % MOST_CALLS + 1
-        number = self._number
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        number = call.number = self._number
+        answer: asyncio.Future[PredictAnswer] = asyncio.get_running_loop().create_future()
         self.asked[number] = answer
         questions = self._questions
         try:
-            questions.send(number, body)
+            questions.send(call)
             return await answer
         except asyncio.CancelledError:
             # The caller is gone: what nobody waits for must not keep the predictor busy.
-            questions.send(number, DROPPED)
+            questions.send(PredictCall(number=number))
             raise
         finally:
             self.asked.pop(number, None)
 
-    def answered(self, number: int, body: bytes) -> None:
-        """Give an answer to who waits for it."""
-        if number == READY:
+    def answered(self, answer: PredictAnswer) -> None:
+        """Hand an answer to the call that waits for it."""
+        if answer.HasField("lookups"):
             self._ready.set()
-            if body:
-                hits, misses = LOOKS.unpack(body)
-                HITS.inc(hits)
-                MISSES.inc(misses)
-        answer = self.asked.get(number)
-        if answer is not None and not answer.done():
-            answer.set_result(body)
+            HITS.inc(answer.lookups.found)
+            MISSES.inc(answer.lookups.loaded)
+        waiting = self.asked.get(answer.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     async def keep(self) -> None:
         """Run the process, again and again."""
@@ -139,16 +140,16 @@ class _Predictor:
 class _Questions(asyncio.Protocol):
     """Frames to and from the process; those of calls that come at the same time go in one packet."""
 
-    def __init__(self, answered: Callable[[int, bytes], None]) -> None:
+    def __init__(self, answered: Callable[[PredictAnswer], None]) -> None:
         self.ended = asyncio.Event()
         self._answered = answered
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._waiting: list[bytes] = []
 
-    def send(self, number: int, body: bytes) -> None:
-        """Ask, together with others that ask now."""
-        self._waiting.append(frame(number, body))
+    def send(self, call: PredictCall) -> None:
+        """Send a call, together with others that are sent now."""
+        self._waiting.append(frame(call))
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -164,8 +165,8 @@ class _Questions(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand on answers."""
         self._buffer += data
-        for number, body in take_frames(self._buffer):
-            self._answered(number, body)
+        for body in take_frames(self._buffer):
+            self._answered(PredictAnswer.FromString(body))
 
     def connection_lost(self, _: Exception | None) -> None:
         """Say that it is over."""

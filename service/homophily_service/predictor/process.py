@@ -23,7 +23,8 @@ from homophily_client._pb import model_pb2
 from homophily_client.tensors import to_tensor
 from homophily_service.contract.arrays import Limits, Points, from_points
 from homophily_service.contract.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
-from homophily_service.contract.frames import DROPPED, ERROR, LOOKS, READY, SUCCESS, frame, read_head, take_frames
+from homophily_service.contract.frames import frame, take_frames
+from homophily_service.contract.internal_pb2 import Lookups, PredictAnswer, PredictCall
 from homophily_service.contract.job_errors import job_error, refusal
 from homophily_service.jobs.warm import warm_up
 from homophily_service.runtime.logs import start_logging
@@ -69,6 +70,10 @@ class Call(NamedTuple):
         return max(1, next(iter(points.dense.shape), 1))
 
 
+#: Answers by the numbers of their calls.
+Answered = dict[int, PredictAnswer]
+
+
 class ModelCache:
     """The models last used, up to ``most_bytes`` stored bytes; the one in use is kept however large it is."""
 
@@ -77,11 +82,13 @@ class ModelCache:
         self._models: OrderedDict[str, tuple[Classifier, int]] = OrderedDict()
         self.hits = self.misses = 0
 
-    def looks(self) -> bytes:
-        """A frame that tells how many models were here and how many were loaded, since the last time."""
-        told = frame(READY, LOOKS.pack(self.hits, self.misses)) if self.hits or self.misses else b""
+    def lookups(self) -> list[PredictAnswer]:
+        """A message with the lookups since the last time, if there were any."""
+        if not (self.hits or self.misses):
+            return []
+        counted = Lookups(found=self.hits, loaded=self.misses)
         self.hits = self.misses = 0
-        return told
+        return [PredictAnswer(lookups=counted)]
 
     def get(self, path: str) -> Classifier | None:
         """A model, if it is in memory."""
@@ -148,7 +155,7 @@ class Desk:
         for _, waiting in self._loading.values():
             waiting[:] = [call for call in waiting if call.number != number]
 
-    def step(self) -> dict[int, bytes]:
+    def step(self) -> Answered:
         """Answer some questions: those of one project about one model that can be answered together."""
         answers = self._loaded()
         if not self._waiting:
@@ -185,7 +192,7 @@ class Desk:
         elif call.number not in self._large:
             self.models.hits += 1
 
-    def _answer_some(self, call: Call, model: Classifier, pace: int, calls: deque[Call]) -> dict[int, bytes]:
+    def _answer_some(self, call: Call, model: Classifier, pace: int, calls: deque[Call]) -> Answered:
         """Answer the next points of a large call, which goes behind the others of its project if there are more."""
         try:
             large = self._large.pop(call.number, None) or Large(call, model, self.limits)
@@ -232,9 +239,9 @@ class Desk:
         self._loading[call.path] = future, [call]
         future.add_done_callback(lambda _: self._wake())
 
-    def _loaded(self) -> dict[int, bytes]:
+    def _loaded(self) -> Answered:
         """Keep the models that have come, and put the calls back that waited for them; answer those in vain."""
-        answers: dict[int, bytes] = {}
+        answers: Answered = {}
         for path in [path for path, (future, _) in self._loading.items() if future.done()]:
             future, calls = self._loading.pop(path)
             failure = future.exception()
@@ -248,7 +255,7 @@ class Desk:
         return answers
 
 
-def answer(model: Classifier, calls: list[Call], limits: Limits) -> dict[int, bytes]:
+def answer(model: Classifier, calls: list[Call], limits: Limits) -> Answered:
     """The bodies of the answers to calls about one model, by their numbers."""
     try:
         asked, refused = _read(calls, model, limits)
@@ -260,7 +267,7 @@ def answer(model: Classifier, calls: list[Call], limits: Limits) -> dict[int, by
         return _failed(calls, error)
 
 
-def _failed(calls: list[Call], error: BaseException) -> dict[int, bytes]:
+def _failed(calls: list[Call], error: BaseException) -> Answered:
     """The answers to calls that failed."""
     if isinstance(error, ValueError):
         error = refusal(error)
@@ -269,13 +276,13 @@ def _failed(calls: list[Call], error: BaseException) -> dict[int, bytes]:
     elif not isinstance(error, ServiceError):
         _log.error("a prediction ended with an error of ours", exc_info=error)
         error = InternalError("an error inside the service; its log tells more")
-    body = ERROR + job_error(error)
-    return {call.number: body for call in calls}
+    return {call.number: PredictAnswer(number=call.number, error=job_error(error)) for call in calls}
 
 
-def _read(calls: list[Call], model: Classifier, limits: Limits) -> tuple[list[tuple[Call, Points]], dict[int, bytes]]:
+def _read(calls: list[Call], model: Classifier, limits: Limits) -> tuple[list[tuple[Call, Points]], Answered]:
     """The calls with their points, and the answers to those whose points are wrong."""
-    asked, refused = [], {}
+    asked: list[tuple[Call, Points]] = []
+    refused: Answered = {}
     for call in calls:
         try:
             points = from_points(call.request.points, limits, "points")
@@ -285,7 +292,7 @@ def _read(calls: list[Call], model: Classifier, limits: Limits) -> tuple[list[tu
                 )
             asked.append((call, points))
         except ServiceError as error:
-            refused[call.number] = ERROR + job_error(error)
+            refused[call.number] = PredictAnswer(number=call.number, error=job_error(error))
     return asked, refused
 
 
@@ -299,8 +306,8 @@ class Large:
         self._done = 0
         self._found: list[Any] = []
 
-    def step(self, rows: int) -> bytes | None:
-        """Answer the next points; the body of the whole answer after the last."""
+    def step(self, rows: int) -> PredictAnswer | None:
+        """Answer the next points; returns the whole answer after the last."""
         if self.refused is not None:
             return self.refused
         some = self.points[self._done : self._done + rows]
@@ -310,20 +317,20 @@ class Large:
             return None
         columns = zip(*self._found, strict=True)
         found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
-        return SUCCESS + _response(Answers(*found), self.call, slice(None)).SerializeToString()
+        return _response(Answers(*found), self.call, slice(None))
 
 
-def _response(found: Answers, call: Call, rows: slice) -> model_pb2.PredictResponse:
+def _response(found: Answers, call: Call, rows: slice) -> PredictAnswer:
     """The answer to a call, out of some rows of what was found."""
     classes, scores = found.classes[rows], found.scores[rows]
     table = to_tensor(scores.reshape(len(classes), -1))
     response = model_pb2.PredictResponse(class_indices=classes.tolist(), scores=table)
     if call.request.probabilities and found.probabilities is not None:
         response.probabilities.CopyFrom(to_tensor(found.probabilities[rows]))
-    return response
+    return PredictAnswer(number=call.number, response=response)
 
 
-def _answers(model: Classifier, asked: list[tuple[Call, Points]]) -> dict[int, bytes]:
+def _answers(model: Classifier, asked: list[tuple[Call, Points]]) -> Answered:
     together: Any = asked[0][1]
     if len(asked) > 1:
         rows_of_all: Any = [points for _, points in asked]
@@ -333,7 +340,7 @@ def _answers(model: Classifier, asked: list[tuple[Call, Points]]) -> dict[int, b
     for call, own in asked:
         rows = slice(start, start + own.shape[0])
         start = rows.stop
-        answers[call.number] = SUCCESS + _response(found, call, rows).SerializeToString()
+        answers[call.number] = _response(found, call, rows)
     return answers
 
 
@@ -359,7 +366,7 @@ def serve(descriptor: int, settings: Settings) -> None:
     woken, wakes = os.pipe()
     models = ModelCache(Stores.open(settings), settings.predictor_cache_bytes, 1)
     desk = Desk(models, limits_of(settings), lambda: send(wakes, b"."))
-    send(descriptor, frame(READY, b""))
+    send(descriptor, frame(PredictAnswer(lookups=Lookups())))
     buffer = bytearray()
     while True:
         ready, _, _ = select.select([descriptor, woken], [], [], None if desk.is_idle else 0)
@@ -367,14 +374,14 @@ def serve(descriptor: int, settings: Settings) -> None:
             os.read(woken, READ_BYTES)
         if descriptor in ready and not receive(descriptor, buffer):
             return
-        for number, body in take_frames(buffer):
-            if body == DROPPED:
-                desk.drop(number)
-                continue
-            line, _, request = body.partition(b"\n")
-            desk.put(Call(number, *read_head(line), model_pb2.PredictRequest.FromString(request)))
-        answers = [frame(number, body) for number, body in desk.step().items()]
-        send(descriptor, b"".join([*answers, models.looks()]))
+        for body in take_frames(buffer):
+            call = PredictCall.FromString(body)
+            if call.HasField("request"):
+                desk.put(Call(call.number, call.path, call.graph, call.request))
+            else:
+                desk.drop(call.number)
+        answers = [*desk.step().values(), *models.lookups()]
+        send(descriptor, b"".join(map(frame, answers)))
 
 
 def main() -> None:

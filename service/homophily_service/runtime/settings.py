@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -217,3 +218,13 @@ def load_settings(toml_file: Path | None = None, **flags: Any) -> Settings:
             raise FileNotFoundError(f"there is no file {toml_file}")
         source = type("Settings", (Settings,), {"toml_file": toml_file})
     return source(**{name: value for name, value in flags.items() if value is not None})
+
+
+def has_mlflow() -> bool:
+    """Whether MLflow can be imported."""
+    return importlib.util.find_spec("mlflow") is not None
+
+
+def sends_runs(settings: Settings) -> bool:
+    """Whether a tracker sends what is marked as untracked."""
+    return settings.tracking and has_mlflow()

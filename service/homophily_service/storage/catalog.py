@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, exc, exists, func, insert, select, update
+from sqlalchemy import Connection, delete, exc, exists, func, insert, select, update
 
 from homophily_client.names import ResourceName
 from homophily_service.contract.errors import AlreadyExists, NotFound
 from homophily_service.storage.database import Database, now, page_of, time_of
+from homophily_service.storage.records import ResourceRecord
 from homophily_service.storage.tables import graphs, jobs, resources
 
 
@@ -41,35 +41,36 @@ class Catalog:
         except exc.IntegrityError:
             raise AlreadyExists(f"{name} exists") from None
 
-    def get(self, name: ResourceName) -> Row[Any]:
-        """The resource's row, or NotFound."""
+    def get(self, name: ResourceName) -> ResourceRecord:
+        """The resource, or NotFound."""
         with self.database.read() as connection:
             found = connection.execute(select(resources).where(_is(name))).one_or_none()
         if found is None:
             raise NotFound(f"{name} does not exist")
-        return found
+        return ResourceRecord.of(found)
 
     def has(self, name: ResourceName) -> bool:
         """Whether the resource exists."""
         with self.database.read() as connection:
             return bool(connection.scalar(select(exists().where(_is(name)))))
 
-    def of_upload(self, project: str, upload_id: str) -> Row[Any] | None:
+    def of_upload(self, project: str, upload_id: str) -> ResourceRecord | None:
         """The dataset that an upload has made."""
         mine = (resources.c.project == project) & (resources.c.upload_id == upload_id)
         with self.database.read() as connection:
-            return connection.execute(select(resources).where(mine)).first()
+            found = connection.execute(select(resources).where(mine)).first()
+        return None if found is None else ResourceRecord.of(found)
 
-    def on_graph(self, collection: str, project: str, digest: str) -> Sequence[Row[Any]]:
+    def on_graph(self, collection: str, project: str, digest: str) -> list[ResourceRecord]:
         """Resources of a project that stand on a graph, newest first."""
         mine = (resources.c.project == project) & (resources.c.collection == collection)
         query = select(resources).where(mine, resources.c.graph == digest).order_by(resources.c.number.desc())
         with self.database.read() as connection:
-            return connection.execute(query).all()
+            return list(map(ResourceRecord.of, connection.execute(query)))
 
     def page(
         self, collection: str, project: str, *, before: int | None = None, limit: int = 100
-    ) -> tuple[Sequence[Row[Any]], bool]:
+    ) -> tuple[list[ResourceRecord], bool]:
         """Resources of a project, newest first, with a number below ``before``; and whether there are more."""
         matches = [resources.c.project == project, resources.c.collection == collection]
         if before is not None:
@@ -77,7 +78,7 @@ class Catalog:
         with self.database.read() as connection:
             numbers, has_more = page_of(connection, resources.c.number, resources.c.message, matches, limit)
             query = select(resources).where(resources.c.number.in_(numbers)).order_by(resources.c.number.desc())
-            return connection.execute(query).all(), has_more
+            return list(map(ResourceRecord.of, connection.execute(query))), has_more
 
     def remove(self, name: ResourceName) -> str:
         """Forget a resource; returns the path of its arrays, which are for the caller to delete."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -44,14 +45,19 @@ from homophily_service.storage.fair_share import ORDER, MaxRunning, note_turn, p
 from homophily_service.storage.fair_share import QUEUED as QUEUED
 from homophily_service.storage.fair_share import RUNNING as RUNNING
 from homophily_service.storage.quotas import count_alone, count_job
+from homophily_service.storage.records import JobRecord
 from homophily_service.storage.tables import events, jobs
 
 WAITING = "waiting"
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 WORKER_LOST = "cancelled after its worker was lost"
-# What is asked for again and again comes without the request, which may be large.
-_SHOWN = [column for column in jobs.c if column is not jobs.c.request]
+_parents = jobs.alias()
+#: The columns of a JobRecord.
+RECORD = [
+    *(jobs.c[one.name] for one in fields(JobRecord) if one.name in jobs.c),
+    select(_parents.c.id).where(_parents.c.number == jobs.c.parent).scalar_subquery().label("parent_id"),
+]
 _NO_LEASE: dict[str, None] = {"token": None, "worker": None, "lease_until": None}
 _UNCLAIMED = _NO_LEASE | {"progress": None}
 # Few enough for other writers not to wait long.
@@ -121,7 +127,7 @@ class Queue:
 
     # -- for the API ---------------------------------------------------------------------------------------------
 
-    def submit(self, job: NewJob, max_queued: int, max_per_day: int | None = None) -> Row[Any]:
+    def submit(self, job: NewJob, max_queued: int, max_per_day: int | None = None) -> JobRecord:
         """Queue a job. The same request_id with the same request is the job that is there already.
 
         AlreadyExists if the request_id came with another request; LimitExceeded if too many of the project's jobs
@@ -146,17 +152,20 @@ class Queue:
                 raise AlreadyExists(f"{job.name} exists") from None
             return found
 
-    def _by_request_id(self, connection: Connection, job: NewJob, digest: str) -> Row[Any] | None:
+    def _by_request_id(self, connection: Connection, job: NewJob, digest: str) -> JobRecord | None:
         if not job.request_id:
             return None
         mine = and_(jobs.c.project == job.name.project, jobs.c.request_id == job.request_id)
-        found = connection.execute(select(jobs).where(mine)).one_or_none()
-        if found is not None and found.request_digest != digest:
+        found = connection.execute(select(*RECORD, jobs.c.request_digest).where(mine)).one_or_none()
+        if found is None:
+            return None
+        record = JobRecord.of(found)
+        if found.request_digest != digest:
             raise AlreadyExists(
-                f"request_id {job.request_id!r} was used for another request, {JobName(found.project, found.id)}",
+                f"request_id {job.request_id!r} was used for another request, {record.name}",
                 reason="REQUEST_ID_CONFLICT",
             )
-        return found
+        return record
 
     def check_room(self, project: str, max_queued: int) -> None:
         """LimitExceeded if too many of the project's jobs wait; :meth:`submit` has the last word."""
@@ -169,23 +178,23 @@ class Queue:
         with self.database.read() as connection:
             return bool(connection.scalar(select(exists().where(mine))))
 
-    def get(self, name: JobName) -> Row[Any]:
-        """The job's row, or NotFound."""
+    def get(self, name: JobName) -> JobRecord:
+        """The job, or NotFound."""
         with self.database.read() as connection:
             return _get(connection, name)
 
-    def placed(self, names: Collection[JobName]) -> dict[JobName, tuple[Row[Any], int]]:
-        """The rows of those that exist, and how many jobs will be started before each (0 unless it is queued)."""
+    def placed(self, names: Collection[JobName]) -> dict[JobName, tuple[JobRecord, int]]:
+        """Those that exist, and how many jobs will be started before each (0 unless it is queued)."""
         keys = [(name.project, name.id) for name in names]
-        query = select(*_SHOWN).where(tuple_(jobs.c.project, jobs.c.id).in_(keys))
+        query = select(*RECORD).where(tuple_(jobs.c.project, jobs.c.id).in_(keys))
         with self.database.read() as connection:
-            rows = connection.execute(query).all()
-            found = places(connection, [row.number for row in rows if row.state == QUEUED])
-        return {JobName(row.project, row.id): (row, found.get(row.number, 0)) for row in rows}
+            records = list(map(JobRecord.of, connection.execute(query)))
+            found = places(connection, [job.number for job in records if job.state == QUEUED])
+        return {job.name: (job, found.get(job.number, 0)) for job in records}
 
     def page(
         self, project: str, *, states: Collection[str] = (), kind: str = "", before: int | None = None, limit: int = 100
-    ) -> tuple[list[tuple[Row[Any], int]], bool]:
+    ) -> tuple[list[tuple[JobRecord, int]], bool]:
         """Jobs of a project, newest first, with a number below ``before``; with their places, as in :meth:`placed`.
 
         At most ``limit`` of them, fewer if their results are large; and whether there are more.
@@ -199,10 +208,10 @@ class Queue:
             matches.append(jobs.c.number < before)
         with self.database.read() as connection:
             numbers, has_more = page_of(connection, jobs.c.number, jobs.c.outcome, matches, limit)
-            query = select(*_SHOWN).where(jobs.c.number.in_(numbers)).order_by(jobs.c.number.desc())
-            rows = connection.execute(query).all()
-            found = places(connection, [row.number for row in rows if row.state == QUEUED])
-        return [(row, found.get(row.number, 0)) for row in rows], has_more
+            query = select(*RECORD).where(jobs.c.number.in_(numbers)).order_by(jobs.c.number.desc())
+            records = list(map(JobRecord.of, connection.execute(query)))
+            found = places(connection, [job.number for job in records if job.state == QUEUED])
+        return [(job, found.get(job.number, 0)) for job in records], has_more
 
     def events_after(self, number: int, sequence: int) -> list[Event]:
         """The events of a job that come after one of them."""
@@ -217,28 +226,28 @@ class Queue:
         with self.database.read() as connection:
             return {number: (sequence, state) for number, sequence, state in connection.execute(query)}
 
-    def cancel(self, name: JobName) -> Row[Any]:
+    def cancel(self, name: JobName) -> JobRecord:
         """Cancel a job at once that nobody works on; ask for it if it runs; leave an ended one as it is."""
         with self.database.write() as connection:
             job = _get(connection, name, lock=True)
             if job.state in (QUEUED, WAITING):
                 _change(connection, job.number, CANCELLED, "cancelled while it was waiting", cancel_requested=True)
-            elif job.state == RUNNING and connection.scalar(select(job.lease_until < now())):
+            elif job.state == RUNNING and _is_lost(connection, job.number):
                 _change(connection, job.number, CANCELLED, WORKER_LOST, cancel_requested=True)
             elif job.state == RUNNING:
                 connection.execute(update(jobs).where(jobs.c.number == job.number).values(cancel_requested=True))
         # One by one, after their parent: who ends a child holds it, and then wants the parent.
         for child in self.children(name):
             if child.state not in FINAL:
-                self.cancel(JobName(child.project, child.id))
+                self.cancel(child.name)
         return self.get(name)
 
-    def children(self, name: JobName) -> Sequence[Row[Any]]:
+    def children(self, name: JobName) -> list[JobRecord]:
         """The jobs that a job has queued itself, oldest first."""
         parent = select(jobs.c.number).where(jobs.c.project == name.project, jobs.c.id == name.id).scalar_subquery()
         with self.database.read() as connection:
-            query = select(*_SHOWN).where(jobs.c.parent == parent).order_by(jobs.c.number)
-            return connection.execute(query).all()
+            query = select(*RECORD).where(jobs.c.parent == parent).order_by(jobs.c.number)
+            return list(map(JobRecord.of, connection.execute(query)))
 
     def delete(self, name: JobName) -> None:
         """Forget a job that has ended."""
@@ -395,7 +404,9 @@ class Queue:
     def parent_seconds(self, name: JobName) -> float:
         """Seconds since the first attempt began of the job that has queued this one."""
         with self.database.read() as connection:
-            began = _first_started(_get(connection, name).parent).scalar_subquery()
+            mine = and_(jobs.c.project == name.project, jobs.c.id == name.id)
+            parent = connection.scalars(select(jobs.c.parent).where(mine)).one()
+            began = _first_started(parent).scalar_subquery()
             return float(connection.scalars(select(now() - began)).one())
 
     def wait_for(
@@ -437,7 +448,7 @@ def _digest(job: NewJob) -> str:
     return hashlib.sha256(job.kind.encode() + b"\0" + job.request).hexdigest()
 
 
-def _insert(connection: Connection, job: NewJob, digest: str, parent: int | None = None) -> Row[Any]:
+def _insert(connection: Connection, job: NewJob, digest: str, parent: int | None = None) -> JobRecord:
     number = connection.scalar(
         insert(jobs)
         .values(
@@ -466,7 +477,7 @@ def _insert(connection: Connection, job: NewJob, digest: str, parent: int | None
     )
     assert number is not None
     _write_event(connection, number, 1, QUEUED, 0, None, "")
-    return connection.execute(select(jobs).where(jobs.c.number == number)).one()
+    return JobRecord.of(connection.execute(select(*RECORD).where(jobs.c.number == number)).one())
 
 
 def _first_started(number: int) -> Select[Any]:
@@ -487,12 +498,17 @@ def _wake(connection: Connection, parent: int, message: str) -> None:
         _change(connection, parent, WAITING, f"{message} ({ended} of {all_of_them})")
 
 
-def _get(connection: Connection, name: JobName, *, lock: bool = False) -> Row[Any]:
-    query = select(jobs).where(jobs.c.project == name.project, jobs.c.id == name.id)
-    found = connection.execute(query.with_for_update() if lock else query).one_or_none()
+def _get(connection: Connection, name: JobName, *, lock: bool = False) -> JobRecord:
+    query = select(*RECORD).where(jobs.c.project == name.project, jobs.c.id == name.id)
+    found = connection.execute(query.with_for_update(of=jobs) if lock else query).one_or_none()
     if found is None:
         raise NotFound(f"{name} does not exist")
-    return found
+    return JobRecord.of(found)
+
+
+def _is_lost(connection: Connection, number: int) -> bool:
+    """Whether the lease of a running job has run out."""
+    return bool(connection.scalar(select(jobs.c.lease_until < now()).where(jobs.c.number == number)))
 
 
 @lru_cache

@@ -11,13 +11,12 @@ import logging
 
 from prometheus_client import Gauge
 
-from homophily_service.runtime.settings import Settings
+from homophily_service.runtime.settings import Settings, sends_runs
 from homophily_service.storage.identity import ClocksDisagree, StoreMismatch
 from homophily_service.storage.layout import QUARANTINE, quarantined
 from homophily_service.storage.quotas import forget_days
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import Uploads
-from homophily_service.tracking.place import is_kept
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ def sweep(stores: Stores, uploads: Uploads, settings: Settings) -> dict[str, int
     """One round; returns how much of each kind was removed."""
     removed = {
         # Where runs are kept, MLflow may be away longer than that.
-        "jobs": stores.queue.forget_ended(settings.keep_jobs_days * DAY, untracked=not is_kept(settings)),
+        "jobs": stores.queue.forget_ended(settings.keep_jobs_days * DAY, untracked=not sends_runs(settings)),
         "uploads": uploads.sweep(settings.keep_uploads_hours * HOUR),
     }
     forget_days(stores.database)

@@ -9,13 +9,12 @@ import hashlib
 import json
 from typing import Any
 
-from sqlalchemy import Row
-
 from homophily_client._pb import dataset_pb2
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ResourceName
 from homophily_service.contract.errors import FailedPrecondition
 from homophily_service.contract.names import parse_name
 from homophily_service.storage.catalog import Catalog
+from homophily_service.storage.records import ResourceRecord
 
 # The fields of a request that name what its job stands on.
 FIELDS: dict[str, type[ResourceName]] = {"dataset": DatasetName, "model": ModelName, "embedding": EmbeddingName}
@@ -41,20 +40,20 @@ def source_name(request: Any) -> ResourceName | None:
     return None
 
 
-def source_digest(name: ResourceName, row: Row[Any]) -> str:
+def source_digest(name: ResourceName, record: ResourceRecord) -> str:
     """The digest of a recorded dataset, model or embedding."""
     if isinstance(name, DatasetName):
-        return dataset_digest(dataset_pb2.Dataset.FromString(row.message))
+        return dataset_digest(dataset_pb2.Dataset.FromString(record.message))
     # A path is never written twice.
-    return hashlib.sha256(row.blob.encode()).hexdigest()
+    return hashlib.sha256(record.blob.encode()).hexdigest()
 
 
-def pinned(catalog: Catalog, name: ResourceName, digest: str) -> Row[Any]:
-    """The row of a job's source; FailedPrecondition if the name means something else than when it was submitted."""
-    row = catalog.get(name)
-    if digest and source_digest(name, row) != digest:
+def pinned(catalog: Catalog, name: ResourceName, digest: str) -> ResourceRecord:
+    """The record of a job's source; FailedPrecondition if the name means something else than when it was submitted."""
+    record = catalog.get(name)
+    if digest and source_digest(name, record) != digest:
         raise FailedPrecondition(
             f"{name} was deleted and made anew after the job was submitted: submit the job again",
             reason="SOURCE_CHANGED",
         )
-    return row
+    return record

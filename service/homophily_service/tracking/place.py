@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from homophily_service.contract.errors import FailedPrecondition
-from homophily_service.runtime.settings import Settings
+from homophily_service.runtime.settings import Settings, has_mlflow
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,19 +68,9 @@ def _public(uri: str) -> str:
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
-def is_installed() -> bool:
-    """Whether MLflow can be imported."""
-    return importlib.util.find_spec("mlflow") is not None
-
-
-def is_kept(settings: Settings) -> bool:
-    """Whether somebody sends what is marked as untracked."""
-    return settings.tracking and is_installed()
-
-
 def pages_command(settings: Settings, port: int) -> tuple[list[str], dict[str, str]]:
     """The command, and its environment, that serves MLflow's pages on the runs in the data directory."""
-    if not is_installed():
+    if not has_mlflow():
         raise FailedPrecondition(_NOT_INSTALLED)
     place = Place.of(settings)
     assert place.artifacts is not None

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Row
 
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName
 from homophily_client.tensors import DTYPES
 from homophily_service.contract.errors import NotFound, ServiceError
+from homophily_service.contract.kinds import KINDS
 from homophily_service.contract.names import parse_name
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.storage import queue
 from homophily_service.storage.queue import Event
+from homophily_service.storage.records import JobRecord
 from homophily_service.storage.stores import Stores
 
-KINDS = ("fit", "transduce", "embed")
 # Parameters that say how it was computed, not what.
 _NOT_ASKED = {"n_jobs", "callback", "graph"}
 LONGEST_VALUE = 4000
@@ -86,19 +86,21 @@ class Record(NamedTuple):
     registration: model_pb2.Registration | None
 
 
-def record_of(job: Row[Any], events: Iterable[Event], stores: Stores) -> Record:
+def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record:
     """Read a job that has been started, with what has happened to it lately."""
-    name, request, made = JobName(job.project, job.id), _request(job), _made(job)
+    kind = KINDS[job.kind]
+    request: Any = kind.request.FromString(stores.queue.get_request(job.number))
+    name = job.name
+    made = kind.made(job.outcome) if job.state == queue.SUCCEEDED else None
+    ended = job.finished or 0.0
     data = _data(made.dataset if made is not None and made.dataset else _dataset(request, stores), stores)
-    kind = EmbeddingName if job.kind == "embed" else ModelName
-    wanted = request.embedding_id if isinstance(request, job_pb2.EmbedRequest) else request.model_id
-    result = kind(job.project, wanted or job.id)
+    result = kind.made_name(job.project, job.id, request)
     tags = {
         "homophily.job": str(name),
         "homophily.kind": job.kind,
         "homophily.project": job.project,
         "homophily.attempt": str(job.attempt),
-        f"homophily.{kind.collection.removesuffix('s')}": str(result),
+        f"homophily.{kind.made_field}": str(result),
         "mlflow.source.type": "JOB",
         "mlflow.source.name": f"homophily {job.kind}",
     }
@@ -110,23 +112,23 @@ def record_of(job: Row[Any], events: Iterable[Event], stores: Stores) -> Record:
     if isinstance(request, job_pb2.TransduceRequest):
         tags["homophily.parent_model"] = request.model
     if isinstance(made, model_pb2.Model):
-        facts += _facts_of_model(made, job.finished)
+        facts += _facts_of_model(made, ended)
     elif made is not None:
-        facts += _facts_of_embedding(made, job.finished)
+        facts += _facts_of_embedding(made, ended)
     if isinstance(request, job_pb2.TransduceRequest) and made is not None:
         changed = job_pb2.TransduceResult.FromString(job.outcome).changed_points
-        facts.append(Measure("changed_points", changed, job.finished))
+        facts.append(Measure("changed_points", changed, ended))
     if job.finished is not None and job.started is not None:
         facts.append(Measure("seconds.total", job.finished - job.started, job.finished))
     if made is not None:
-        tags["mlflow.note.content"] = f"{kind.__name__.removesuffix('Name')} `{made.name}`, made by `{name}`."
+        tags["mlflow.note.content"] = f"{kind.made_field.capitalize()} `{made.name}`, made by `{name}`."
         if made.warnings:
             tags["homophily.warnings"] = "\n".join(made.warnings)
     steps = [*_steps(events, with_energy=made is None or not made.trace.iterations)]
     if made is not None:
-        steps += _traced(made.trace, job.finished)
+        steps += _traced(made.trace, ended)
     if isinstance(made, model_pb2.Model):
-        steps += _searched(made.search, job.finished)
+        steps += _searched(made.search, ended)
     registration = None
     if not isinstance(request, job_pb2.EmbedRequest) and request.HasField("registration"):
         registration = request.registration
@@ -160,24 +162,6 @@ def trial_measures(trial: model_pb2.Trial, time: float) -> list[Measure]:
 
 
 # -- messages ----------------------------------------------------------------------------------------------------
-
-
-def _request(job: Row[Any]) -> Request:
-    if job.kind == "fit":
-        return job_pb2.FitRequest.FromString(job.request)
-    if job.kind == "transduce":
-        return job_pb2.TransduceRequest.FromString(job.request)
-    return job_pb2.EmbedRequest.FromString(job.request)
-
-
-def _made(job: Row[Any]) -> Made | None:
-    if job.state != queue.SUCCEEDED:
-        return None
-    if job.kind == "fit":
-        return job_pb2.FitResult.FromString(job.outcome).model
-    if job.kind == "transduce":
-        return job_pb2.TransduceResult.FromString(job.outcome).model
-    return job_pb2.EmbedResult.FromString(job.outcome).embedding
 
 
 def _dataset(request: Request, stores: Stores) -> str:

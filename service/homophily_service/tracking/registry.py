@@ -6,22 +6,16 @@ project's names are another's.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from homophily_client.names import DEFAULT_PROJECT, JobName
+from homophily_service.contract.checks import IMPORT_URI
 from homophily_service.contract.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 JOB_TAG = "homophily.job"
-# A version or an alias of a registered model, or an artifact of a run.
-URI = re.compile(
-    r"models:/(?P<model>m-[0-9a-f]{32})"
-    r"|models:/(?P<name>[^/@\0]{1,250})(?:/(?P<version>\d{1,9})|@(?P<alias>[\w.-]{1,250}))"
-    r"|runs:/(?P<run>[0-9a-f]{32})/[\w./-]{1,250}"
-)
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
 
 
@@ -37,7 +31,7 @@ def importable(client: MlflowClient, project: str, uri: str) -> str:
     default project may import it, others only under a name that begins with theirs. Whether something exists that is
     another project's is not told.
     """
-    match = URI.fullmatch(uri)
+    match = IMPORT_URI.fullmatch(uri)
     if match is None:
         raise InvalidRequest("uri", "must be models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}")
     nothing = NotFound(f"{uri}: project {project} has no such model in MLflow")

@@ -28,7 +28,6 @@ from mlflow.entities import (
     ViewType,
 )
 from mlflow.exceptions import MlflowException
-from sqlalchemy import Row
 
 from homophily import HomophilyWarning
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
@@ -46,9 +45,10 @@ from homophily_service.storage.embeddings import (
     load_embedding,
 )
 from homophily_service.storage.models import load_graph
+from homophily_service.storage.outbox import Outbox
+from homophily_service.storage.records import JobRecord
 from homophily_service.storage.solutions import CLASS_INDICES, SCORES
 from homophily_service.storage.stores import Stores
-from homophily_service.tracking.outbox import Outbox
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.records import (
     LONGEST_VALUE,
@@ -76,17 +76,17 @@ _MAP_TOLERANCE = 1e-3
 MODEL_NAME = "model"
 
 
-class Turnless(Exception):
+class LeadershipLost(Exception):
     """Another tracker has taken over."""
 
 
 class Sender:
     """A connection to MLflow, and what is known of the runs there."""
 
-    def __init__(self, client: MlflowClient, settings: Settings, stores: Stores, is_mine: Callable[[], bool]) -> None:
+    def __init__(self, client: MlflowClient, settings: Settings, stores: Stores, is_held: Callable[[], bool]) -> None:
         self.client, self.settings, self.stores = client, settings, stores
         self.place, self.outbox = Place.of(settings), Outbox(stores.database)
-        self._is_mine = is_mine
+        self._is_held = is_held
         self._experiments: dict[str, str] = {}
         # The last event of a running job that its run has, and the steps that it has of each measure.
         self._sent: dict[int, int] = {}
@@ -100,7 +100,7 @@ class Sender:
             return False
         return True
 
-    def send(self, job: Row[Any]) -> None:
+    def send(self, job: JobRecord) -> None:
         """Bring a job's run up to date."""
         try:
             self._send(job)
@@ -114,7 +114,7 @@ class Sender:
         self._steps.clear()
         self._experiments.clear()
 
-    def _send(self, job: Row[Any]) -> None:
+    def _send(self, job: JobRecord) -> None:
         ended = job.state in queue.FINAL
         events = self.stores.queue.events_after(job.number, self._sent.get(job.number, 0))
         record = record_of(job, events, self.stores)
@@ -133,14 +133,14 @@ class Sender:
 
     # -- the run -------------------------------------------------------------------------------------------------
 
-    def _run(self, job: Row[Any], record: Record) -> Run | None:
+    def _run(self, job: JobRecord, record: Record) -> Run | None:
         """The job's run, made if there is none; None if people have deleted it."""
         experiment = self._experiment(job.project)
         run = self._noted(job.tracking_run)
         if run is None:
             found = self._runs(experiment, record)
-            if not found and not self._is_mine():
-                raise Turnless
+            if not found and not self._is_held():
+                raise LeadershipLost
             run = found[0] if found else self._new_run(experiment, job, record)
             self.outbox.note_run(job.number, run.info.run_id, self.place.run_url(experiment, run.info.run_id))
         return None if run.info.lifecycle_stage == "deleted" else run
@@ -161,7 +161,7 @@ class Sender:
             # Another MLflow than the one that made it.
             return None
 
-    def _new_run(self, experiment: str, job: Row[Any], record: Record) -> Run:
+    def _new_run(self, experiment: str, job: JobRecord, record: Record) -> Run:
         began = job.created if job.started is None else job.started
         return self.client.create_run(experiment, _milliseconds(began), record.tags, record.title)
 
@@ -222,7 +222,7 @@ class Sender:
 
     # -- its end -------------------------------------------------------------------------------------------------
 
-    def _finish(self, run: Run, job: Row[Any], record: Record) -> None:
+    def _finish(self, run: Run, job: JobRecord, record: Record) -> None:
         name = run.info.run_id
         for other in self._runs(run.info.experiment_id, record):
             if other.info.run_id != name and other.info.lifecycle_stage != "deleted":
@@ -233,7 +233,7 @@ class Sender:
         is_wanted = record.registration is not None or self.settings.tracking_models == "all"
         if is_wanted and isinstance(record.made, model_pb2.Model):
             self._try_to_log_model(run, record)
-        self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished))
+        self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished or 0.0))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
 
     def _log_pictures(self, run: str, made: model_pb2.Model | embedding_pb2.Embedding) -> None:
@@ -302,7 +302,7 @@ class Sender:
         results = [job_pb2.TrialResult.FromString(one.outcome) for one in ended]
         return model_pb2.SearchSummary(trials=[trial for result in results for trial in result.trials])
 
-    def _log_trials(self, run: Run, job: Row[Any], search: model_pb2.SearchSummary) -> None:
+    def _log_trials(self, run: Run, job: JobRecord, search: model_pb2.SearchSummary) -> None:
         """A run for each trial, below the job's."""
         if not search.trials:
             return
@@ -310,7 +310,7 @@ class Sender:
         below = f"tags.`mlflow.parentRunId` = '{parent}'"
         found = self.client.search_runs([experiment], below, ViewType.ALL, max_results=10_000)
         there = {one.data.tags.get("homophily.trial"): one for one in found}
-        time = _milliseconds(job.finished)
+        time = _milliseconds(job.finished or 0.0)
         best = search.best if search.HasField("best") else None
         for trial in search.trials:
             number = str(trial.number)
@@ -328,7 +328,7 @@ class Sender:
             elif child.info.status == "FINISHED" or child.info.lifecycle_stage == "deleted":
                 continue
             parameters = [Param(key, value) for key, value in trial_parameters(trial).items()]
-            self._log(child.info.run_id, trial_measures(trial, job.finished), parameters)
+            self._log(child.info.run_id, trial_measures(trial, job.finished or 0.0), parameters)
             self.client.set_terminated(child.info.run_id, "FINISHED", time)
 
     # -- its model -----------------------------------------------------------------------------------------------

@@ -14,13 +14,13 @@ import time
 from typing import TYPE_CHECKING
 
 from homophily_service.contract.errors import FailedPrecondition, Unavailable
+from homophily_service.contract.kinds import KINDS
 from homophily_service.runtime.logs import job_name, start_logging
 from homophily_service.runtime.processes import begin, limit_memory
-from homophily_service.runtime.settings import Settings
+from homophily_service.runtime.settings import Settings, has_mlflow, sends_runs
+from homophily_service.storage.outbox import MOST_ATTEMPTS, LeaderLock, Outbox
 from homophily_service.storage.stores import Stores
-from homophily_service.tracking.outbox import MOST_ATTEMPTS, Outbox, Turn
-from homophily_service.tracking.place import Place, connect, is_installed, is_kept
-from homophily_service.tracking.records import KINDS
+from homophily_service.tracking.place import Place, connect
 
 if TYPE_CHECKING:
     from homophily_service.tracking.sender import Sender
@@ -41,7 +41,7 @@ class Tracker:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.stores = settings, Stores.open(settings)
-        self.outbox, self.turn = Outbox(self.stores.database), Turn(self.stores.database)
+        self.outbox, self.lock = Outbox(self.stores.database), LeaderLock(self.stores.database)
         self._sender: Sender | None = None
         self._pause = 0.0
         # Jobs whose sending this process has begun and not ended.
@@ -68,9 +68,9 @@ class Tracker:
 
     def round(self) -> int:
         """Send what there is to send; returns how many jobs were brought up to date."""
-        if not self.turn.is_mine():
+        if not self.lock.is_held():
             return 0
-        self.outbox.pass_over(KINDS)
+        self.outbox.pass_over([kind.name for kind in KINDS.values() if kind.is_tracked])
         now, done = time.monotonic(), 0
         jobs = self.outbox.waiting(AT_ONCE + len(self._refused))
         self._refused = {job.number: self._refused[job.number] for job in jobs if job.number in self._refused}
@@ -121,7 +121,7 @@ class Tracker:
             client = connect(self.settings)
             from homophily_service.tracking.sender import Sender
 
-            self._sender = Sender(client, self.settings, self.stores, self.turn.is_mine)
+            self._sender = Sender(client, self.settings, self.stores, self.lock.is_held)
         return self._sender
 
     def _goes_on(self, number: int, error: Exception) -> bool:
@@ -146,7 +146,7 @@ def main() -> None:
     start_logging(settings.log_level)
     # MLflow prints, and the server's output may be a pipe that nobody reads.
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    if is_installed():
+    if has_mlflow():
         _track(settings)
     _log.info("tracking is off: MLflow is not installed (pip install 'homophily[tracking]')")
     # As long as the server lives, which would start it again.
@@ -155,7 +155,7 @@ def main() -> None:
 
 def run_tracker(settings: Settings) -> None:
     """A tracker as a process of its own, until SIGTERM or SIGINT."""
-    if not is_kept(settings):
+    if not sends_runs(settings):
         raise FailedPrecondition("there is nothing to track: `tracking` is off, or MLflow is not installed")
     for number in (signal.SIGTERM, signal.SIGINT):
         # At once: nothing is lost by it. Without a handler the first process of a container would ignore SIGTERM.

@@ -9,14 +9,16 @@ from homophily.device.backend import select_device
 from homophily.exceptions import DeviceUnavailableError
 from homophily_client._pb.job_pb2 import Progress
 from homophily_service.contract.errors import InternalError, ServiceError
+from homophily_service.contract.internal_pb2 import Answer, Ready, Waiting
 from homophily_service.contract.job_errors import job_error
-from homophily_service.contract.tasks import ERROR, PROGRESS, READY, SUCCESS, WAIT, Task, Waiting
-from homophily_service.jobs.compute import KINDS, compute
-from homophily_service.jobs.import_ import remove_abandoned
+from homophily_service.contract.kinds import KINDS
+from homophily_service.contract.tasks import Task
+from homophily_service.jobs.compute import compute
 from homophily_service.jobs.warm import warm_up, warm_up_maps
 from homophily_service.runtime.logs import about, start_logging
 from homophily_service.runtime.processes import begin, fair_memory, fair_threads, limit_memory
 from homophily_service.storage.stores import Stores
+from homophily_service.tracking.import_ import remove_abandoned
 
 # A little only: jobs must not starve where calls keep the cores busy.
 NICENESS = 3
@@ -41,35 +43,35 @@ def main() -> None:
     warm_up(threads)
     warm_up_maps(threads)
 
-    def say(message: bytes) -> None:
+    def answer(message: Answer) -> None:
         try:
-            connection.send_bytes(message)
+            connection.send_bytes(message.SerializeToString())
         except OSError:
             # The supervisor is gone, and whoever has the job now does not hear us.
             raise SystemExit from None
 
-    def tell(progress: Progress) -> None:
-        say(PROGRESS + progress.SerializeToString())
+    def report(progress: Progress) -> None:
+        answer(Answer(progress=progress))
 
     # From now on behind what answers calls, where they share cores.
     os.nice(NICENESS)
-    say(READY + " ".join(KINDS).encode())
+    answer(Answer(ready=Ready(kinds=KINDS)))
     while True:
         try:
             task = Task.decode(connection.recv_bytes())
         except (EOFError, OSError):
-            # A reset instead of an end where the supervisor was killed before it read all that was said.
+            # A reset instead of an end where the supervisor was killed before it read all answers.
             return
         about(task)
         try:
-            answer = compute(task, stores, settings, threads, tell, backend)
-            said = WAIT + answer.encode() if isinstance(answer, Waiting) else SUCCESS + answer
+            outcome = compute(task, stores, settings, threads, report, backend)
+            end = Answer(waiting=outcome) if isinstance(outcome, Waiting) else Answer(result=outcome)
         except ServiceError as error:
-            said = ERROR + job_error(error)
+            end = Answer(error=job_error(error))
         except Exception:
             _log.exception("a job ended with an error of ours")
-            said = ERROR + job_error(InternalError("an error inside the service; its log tells more"))
-        say(said)
+            end = Answer(error=job_error(InternalError("an error inside the service; its log tells more")))
+        answer(end)
         about(None)
 
 

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
-from homophily_client.names import EmbeddingName, JobName, ModelName, ResourceName
+from homophily_client._pb import job_pb2
+from homophily_client.names import JobName
 from homophily_service.contract.errors import LimitExceeded, ServiceError, TimeLimit, Unavailable
+from homophily_service.contract.internal_pb2 import Answer, Waiting
 from homophily_service.contract.job_errors import job_error, lost_too_often
-from homophily_service.contract.tasks import ERROR, READY, SUCCESS, WAIT, Task, Waiting
+from homophily_service.contract.kinds import KINDS, TRIAL
+from homophily_service.contract.tasks import Task
 from homophily_service.runtime import processes
 from homophily_service.runtime.logs import about, start_logging
 from homophily_service.runtime.settings import Settings
@@ -165,21 +167,12 @@ class Worker:
         try:
             kid.begin(_task(lease))
             while True:
-                message = kid.receive(max(0.0, min(beat, deadline, self.stop_at) - time.monotonic()))
-                if message is not None:
-                    kind, body = message[:1], message[1:]
-                    if kind == SUCCESS:
-                        return lambda: self._succeed(lease, body)
-                    if kind == WAIT:
-                        return lambda: self._wait(lease, Waiting.decode(body))
-                    if kind == ERROR:
-                        error = job_pb2.JobError.FromString(body)
-                        if error.code == Unavailable.code.value[0] and lease.attempt < lease.max_attempts:
-                            return lambda: self._try_later(lease, error.message)
-                        return lambda: queue.fail(lease, body, error.message)
-                    self._unless_outage(lambda: queue.report(lease, body))  # noqa: B023
-                    if self.spans is not None:
-                        self.spans.enter(job_pb2.Progress.FromString(body).phase)
+                answer = kid.receive(max(0.0, min(beat, deadline, self.stop_at) - time.monotonic()))
+                if answer is not None:
+                    if answer.HasField("progress"):
+                        self._report(lease, answer.progress)
+                    else:
+                        return self._end(lease, answer)
                 now = self.beat = time.monotonic()
                 if now >= beat:
                     beat = now + HEARTBEAT_SECONDS
@@ -189,7 +182,7 @@ class Worker:
                 if now >= deadline:
                     self._drop_child()
                     late = TimeLimit(f"the attempt took longer than its time limit of {lease.time_limit:g} s")
-                    return lambda: queue.fail(lease, job_error(late), late.message)
+                    return lambda: queue.fail(lease, job_error(late).SerializeToString(), late.message)
                 if now >= self.stop_at:
                     self._drop_child()
                     return lambda: queue.release(lease, "given back: its worker is stopping", charged=False)
@@ -201,23 +194,31 @@ class Worker:
             _log.warning("the child process was lost")
             return lambda: queue.release(lease, "the process that computed it was lost", charged=True)
 
+    def _report(self, lease: Lease, progress: job_pb2.Progress) -> None:
+        self._unless_outage(lambda: self.stores.queue.report(lease, progress.SerializeToString()))
+        if self.spans is not None:
+            self.spans.enter(progress.phase)
+
+    def _end(self, lease: Lease, answer: Answer) -> Callable[[], None]:
+        """What is to be written about a job that the child is done with."""
+        if answer.HasField("result"):
+            return lambda: self._succeed(lease, answer.result)
+        if answer.HasField("waiting"):
+            return lambda: self._wait(lease, answer.waiting)
+        error = answer.error
+        if error.code == Unavailable.code.value[0] and lease.attempt < lease.max_attempts:
+            return lambda: self._try_later(lease, error.message)
+        return lambda: self.stores.queue.fail(lease, error.SerializeToString(), error.message)
+
     def _succeed(self, lease: Lease, outcome: bytes) -> None:
         """Finish, and publish the model or the embedding in the same transaction."""
+        kind = KINDS[lease.kind]
+        made = kind.made(outcome)
         try:
-            made: model_pb2.Model | embedding_pb2.Embedding
-            if lease.kind == "fit":
-                made = job_pb2.FitResult.FromString(outcome).model
-            elif lease.kind == "transduce":
-                made = job_pb2.TransduceResult.FromString(outcome).model
-            elif lease.kind == "embed":
-                made = job_pb2.EmbedResult.FromString(outcome).embedding
-            elif lease.kind == "import":
-                made = job_pb2.ImportResult.FromString(outcome).model
-            else:
+            if made is None or kind.makes is None:
                 self.stores.queue.finish(lease, outcome)
                 return
-            kind: type[ResourceName] = EmbeddingName if lease.kind == "embed" else ModelName
-            name, path = kind.parse(made.name, "name"), _task(lease).result_path
+            name, path = kind.makes.parse(made.name, "name"), _task(lease).result_path
             self.stores.queue.finish(
                 lease,
                 outcome,
@@ -229,28 +230,28 @@ class Worker:
             raise
         except ServiceError as error:
             # Such as a model_id that was taken meanwhile.
-            self.stores.queue.fail(lease, job_error(error), error.message)
+            self.stores.queue.fail(lease, job_error(error).SerializeToString(), error.message)
 
     def _wait(self, lease: Lease, waiting: Waiting) -> None:
         """Queue what the job has to wait for."""
         jobs = [
             NewJob(
-                JobName(lease.name.project, child.id),
-                "trial",
-                child.request,
+                JobName(lease.name.project, trial.id),
+                TRIAL.name,
+                trial.request.SerializeToString(),
                 max_attempts=self.settings.max_attempts,
                 time_limit=lease.time_limit,
                 origin=lease.origin,
                 trace=lease.trace,
                 source_digest=lease.source_digest,
             )
-            for child in waiting.children
+            for trial in waiting.trials
         ]
         limits = self.settings.limits_of(lease.name.project)
         try:
             self.stores.queue.wait_for(lease, jobs, waiting.message, limits.max_queued_jobs, limits.max_jobs_per_day)
         except LimitExceeded as error:
-            self.stores.queue.fail(lease, job_error(error), error.message)
+            self.stores.queue.fail(lease, job_error(error).SerializeToString(), error.message)
 
     def _try_later(self, lease: Lease, message: str) -> None:
         """Give a job back whose stores did not answer, after a pause in which they may have come back."""
@@ -305,8 +306,8 @@ class _Child:
         if self.kinds:
             if self.process.poll() is not None:
                 raise ChildLost
-        elif (message := self.receive(wait)) is not None and message.startswith(READY):
-            self.kinds = message.removeprefix(READY).decode().split()
+        elif (answer := self.receive(wait)) is not None and answer.HasField("ready"):
+            self.kinds = list(answer.ready.kinds)
         return bool(self.kinds)
 
     def begin(self, task: Task) -> None:
@@ -316,10 +317,10 @@ class _Child:
         except OSError as error:
             raise ChildLost from error
 
-    def receive(self, wait: float) -> bytes | None:
-        """The next message, or None after ``wait`` seconds."""
+    def receive(self, wait: float) -> Answer | None:
+        """The next answer, or None after ``wait`` seconds."""
         try:
-            return self.connection.recv_bytes() if self.connection.poll(wait) else None
+            return Answer.FromString(self.connection.recv_bytes()) if self.connection.poll(wait) else None
         except (EOFError, OSError) as error:
             raise ChildLost from error
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Row, exc, make_url, or_, select, text, update
+from sqlalchemy import Connection, exc, make_url, or_, select, text, update
 
 from homophily_service.storage import queue
 from homophily_service.storage.database import Database
+from homophily_service.storage.queue import RECORD
+from homophily_service.storage.records import JobRecord
 from homophily_service.storage.tables import jobs
 
 # A job that the tracker was lost to so often, killed or out of memory, is not sent again.
@@ -31,11 +33,11 @@ class Outbox:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def waiting(self, limit: int) -> Sequence[Row[Any]]:
+    def waiting(self, limit: int) -> list[JobRecord]:
         """Those that have been marked, oldest first."""
-        query = select(jobs).where(jobs.c.untracked).order_by(jobs.c.number).limit(limit)
+        query = select(*RECORD).where(jobs.c.untracked).order_by(jobs.c.number).limit(limit)
         with self.database.read() as connection:
-            return connection.execute(query).all()
+            return list(map(JobRecord.of, connection.execute(query)))
 
     def pass_over(self, kinds: Collection[str]) -> int:
         """Take the mark from jobs that have nothing to be sent: of other kinds, or not started yet."""
@@ -76,16 +78,16 @@ class Outbox:
             connection.execute(update(jobs).where(jobs.c.number == number).values(untracked=False))
 
 
-class Turn:
-    """Only one tracker of a database works at a time; the turn ends with the process or the connection."""
+class LeaderLock:
+    """Only one tracker of a database works at a time; the lock ends with the process or the connection."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self._connection: Connection | None = None
         self._file: int | None = None
 
-    def is_mine(self) -> bool:
-        """Whether this process has the turn, taken now if it is free."""
+    def is_held(self) -> bool:
+        """Whether this process has the lock, taken now if it is free."""
         if self.database.engine.dialect.name == "sqlite":
             return self._has_file()
         try:
@@ -123,7 +125,7 @@ class Turn:
         return self._connection is not None
 
     def close(self) -> None:
-        """Leave the turn to others."""
+        """Leave the lock to others."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -1,0 +1,250 @@
+"""Checks of requests before they are queued: everything that can be said without computing. The core is not loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2, points_pb2
+from homophily_client._pb import job_pb2 as pb
+from homophily_client.names import DatasetName, EmbeddingName, ModelName, ProjectName, ResourceName
+from homophily_service.contract.arrays import Points, from_points, parts_from_points, shape_of
+from homophily_service.contract.checks import IMPORT_URI, apart, check_registration, check_search, map_shape
+from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest
+from homophily_service.contract.labels import check_two_classes, read_labels, values_of
+from homophily_service.contract.links import check_closure, links_of_labels, read_links
+from homophily_service.contract.names import check_id
+from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
+from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
+from homophily_service.jobs.options import time_limit
+from homophily_service.runtime.processes import fair_memory, fair_threads
+from homophily_service.runtime.settings import Settings
+from homophily_service.storage.stores import Stores
+from homophily_service.storage.uploads import limits_of, publish_dataset
+
+NO_TRACKING = "NO_TRACKING"
+#: What a model may be imported by.
+URI_FORMS = "models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}"
+
+Name = TypeVar("Name", bound=ResourceName)
+
+
+class AllowedName(Protocol):
+    """Reads a name, and refuses one that the caller may not use."""
+
+    def __call__(self, kind: type[Name], name: str, field: str) -> Name:
+        """Return the name."""
+
+
+def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
+    """Refuse what is wrong; points that came inside the request are then a dataset of it."""
+    if request.WhichOneof("points") is None:
+        raise InvalidRequest("points", "must be a dataset's name or inline points")
+    shape, points = checks.points(project, request)
+    rows, is_sparse = shape.rows, isinstance(shape, points_pb2.CsrShape)
+    labels = read_labels(request.labels, rows, "labels", max_classes=checks.settings.max_classes)
+    check_two_classes(labels.classes, "labels")
+    checks.compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
+    if request.HasField("search"):
+        check_search(request, "search", is_sparse=is_sparse)
+        apart("validation", request.validation.points, request.labels.points)
+    graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+    n_classes = len(np.unique(labels.classes))
+    method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)
+    size: dict[str, Any] = {
+        "columns": shape.columns,
+        "graph": graph,
+        "method": method,
+        "solver": solver,
+        "classes": n_classes,
+    }
+    checks.cost(fit_cost(rows, _elements(shape), **size), request.options)
+    checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
+    if points is not None:
+        request.dataset = checks.keep_inline(project, points, request.options)
+
+
+def check_transduce(checks: Checks, project: str, request: pb.TransduceRequest) -> None:
+    """Refuse what is wrong."""
+    name = ModelName.parse(request.model, "model")
+    model = model_pb2.Model.FromString(checks.stores.catalog.get(name).message)
+    labels = read_labels(request.labels, model.points, "labels", max_classes=checks.settings.max_classes)
+    kind = str(model.classes.WhichOneof("kind"))
+    checks.compared(request, model.points, kind)
+    if labels.points.size and request.labels.classes.WhichOneof("kind") != kind:
+        raise InvalidRequest("labels.classes", f"must be {kind}, as the model's")
+    withdrawn = np.array(request.withdrawn, dtype=np.int64)
+    wrong = np.flatnonzero((withdrawn < 0) | (withdrawn >= model.points))
+    if wrong.size:
+        place = wrong[0]
+        raise InvalidRequest(f"withdrawn[{place}]", f"must be between 0 and {model.points - 1}; got {withdrawn[place]}")
+    if len(np.unique(withdrawn)) < len(withdrawn):
+        raise InvalidRequest("withdrawn", "must name each point once")
+    n_classes = len({*values_of(model.classes), *values_of(request.labels.classes)})
+    method, solver = solver_parameters(model.solver_parameters, "solver")
+    graph = graph_parameters(model.graph_parameters, is_sparse=False, field="graph")
+    size: dict[str, Any] = {
+        "columns": model.dimensions,
+        "graph": graph,
+        "method": method,
+        "solver": solver,
+        "classes": n_classes,
+    }
+    checks.cost(fit_cost(model.points, 0, **size, builds_graph=False), request.options)
+    checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
+
+
+def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
+    """Refuse what is wrong; points that came inside the request are then a dataset of it."""
+    source, points = request.WhichOneof("points"), None
+    if source is None:
+        raise InvalidRequest("points", "must be the name of a dataset, model or embedding, or inline points")
+    if source in ("dataset", "inline"):
+        shape, points = checks.points(project, request)
+        rows, is_sparse = shape.rows, isinstance(shape, points_pb2.CsrShape)
+        graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+        elements, columns = _elements(shape), shape.columns
+    else:
+        if request.graph.ListFields():
+            raise InvalidRequest("graph", f"must not be given with {source}, which has its own")
+        earlier = checks.earlier(project, request, source)
+        graph = graph_parameters(earlier.graph_parameters, is_sparse=False, field="graph")
+        rows, elements, columns = earlier.points, 0, earlier.dimensions
+    n_components, n_clusters = _check_map(request, rows, checks.settings)
+    width = n_components + (n_clusters or 0)
+    checks.cost(estimate(rows, elements, columns=columns, graph=graph, power=1, classes=width), request.options)
+    checks.new_id(EmbeddingName, project, request.embedding_id, "embedding_id", request.options)
+    if points is not None:
+        request.dataset = checks.keep_inline(project, points, request.options)
+
+
+def check_import(checks: Checks, project: str, request: pb.ImportModelRequest) -> None:
+    """Refuse what is wrong."""
+    if not checks.settings.tracking:
+        raise FailedPrecondition("this service keeps no tracking runs, so it has no registry", reason=NO_TRACKING)
+    if not IMPORT_URI.fullmatch(request.uri) or ".." in request.uri:
+        raise InvalidRequest("uri", f"must be {URI_FORMS}")
+    checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What the checks of all kinds share."""
+
+    stores: Stores
+    settings: Settings
+    allowed_name: AllowedName
+
+    def compared(self, request: pb.FitRequest | pb.TransduceRequest, rows: int, kind: str) -> None:
+        """Refuse what is wrong with the labels that are not used, and with where the model goes."""
+        for field in ("validation", "test"):
+            message: model_pb2.Labels = getattr(request, field)
+            labels = read_labels(message, rows, field, max_classes=self.settings.max_classes)
+            if labels.points.size and message.classes.WhichOneof("kind") != kind:
+                raise InvalidRequest(f"{field}.classes", f"must be {kind}, as those of the labels that are fitted to")
+        if request.HasField("registration"):
+            if not self.settings.tracking:
+                raise FailedPrecondition(
+                    "this service keeps no tracking runs to register models with", reason=NO_TRACKING
+                )
+            check_registration(request.registration, "registration")
+
+    def points(
+        self, project: str, request: pb.FitRequest | pb.EmbedRequest
+    ) -> tuple[points_pb2.DenseShape | points_pb2.CsrShape, Points | None]:
+        """The shape of the points that a request is about, and those that came inside it."""
+        points = None
+        if request.WhichOneof("points") == "inline":
+            points = from_points(request.inline, limits_of(self.settings), "inline")
+            shape = shape_of(points)
+        else:
+            name = self._of_project(DatasetName, request.dataset, "dataset", project)
+            shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+        return shape.csr if shape.WhichOneof("layout") == "csr" else shape.dense, points
+
+    def earlier(self, project: str, request: pb.EmbedRequest, source: str) -> model_pb2.Model | embedding_pb2.Embedding:
+        """The model or the embedding that a request goes on from."""
+        if source == "model":
+            model = self._of_project(ModelName, request.model, "model", project)
+            return model_pb2.Model.FromString(self.stores.catalog.get(model).message)
+        name = self._of_project(EmbeddingName, request.embedding, "embedding", project)
+        earlier = embedding_pb2.Embedding.FromString(self.stores.catalog.get(name).message)
+        if request.HasField("n_components") and request.n_components != earlier.components:
+            raise InvalidRequest("n_components", f"must be {earlier.components}, as the embedding's, or not given")
+        return earlier
+
+    def cost(self, cost: Cost, options: pb.JobOptions) -> None:
+        """Refuse what no worker can compute."""
+        threads = fair_threads(self.settings)
+        check_cost(cost, fair_memory(self.settings), time_limit(options, self.settings), threads)
+
+    def _of_project(self, kind: type[Name], text: str, field: str, project: str) -> Name:
+        name = self.allowed_name(kind, text, field)
+        if name.project != project:
+            raise InvalidRequest(field, f"must be of {ProjectName(project)}")
+        return name
+
+    def new_id(self, kind: type[ResourceName], project: str, new_id: str, field: str, options: pb.JobOptions) -> None:
+        """Refuse an id that is taken, unless the request may be one that was sent before."""
+        if not new_id:
+            return
+        name = kind(project, check_id(new_id, field))
+        if self.stores.catalog.has(name) and not self.is_repeated(project, options):
+            raise AlreadyExists(f"{name} exists")
+
+    def is_repeated(self, project: str, options: pb.JobOptions) -> bool:
+        """Whether a job was asked for with this request_id: then it is the answer, whatever has changed since."""
+        return self._knows(project, options.request_id)
+
+    def _knows(self, project: str, request_id: str) -> bool:
+        return bool(request_id) and self.stores.queue.knows_request(project, request_id)
+
+    def keep_inline(self, project: str, points: Points, options: pb.JobOptions) -> str:
+        """Store points that came inside a request, under the name of their bytes, once.
+
+        Not for a job that would be refused: a full queue must not cost a write of megabytes each time.
+        """
+        limits = self.settings.limits_of(project)
+        assert limits.max_queued_jobs is not None
+        if not self.is_repeated(project, options):
+            self.stores.queue.check_room(project, limits.max_queued_jobs)
+        arrays = parts_from_points(points)
+        shape = shape_of(points)
+        digest = hashlib.sha256()
+        for array in arrays.values():
+            digest.update(np.ascontiguousarray(array).tobytes())
+        named = hashlib.sha256(shape.SerializeToString(deterministic=True) + digest.digest()).hexdigest()
+        name = DatasetName(project, f"inline-{named[:48]}")
+        if not self.stores.catalog.has(name):
+            start = dataset_pb2.UploadStart(shape=shape, description="came inside a request")
+            size = sum(array.nbytes for array in arrays.values())
+            # Two requests with the same points may come at a time.
+            with suppress(AlreadyExists):
+                most = limits.max_project_bytes
+                publish_dataset(self.stores, name, start, digest.digest(), size, arrays=arrays, most=most)
+        return str(name)
+
+
+def _check_map(request: pb.EmbedRequest, n_points: int, settings: Settings) -> tuple[int, int | None]:
+    """Refuse links, labels and parameters that are wrong; the answer is that of :func:`map_shape`."""
+    links = read_links(request.links, n_points, "links", max_links=settings.max_links)
+    withdrawn = read_links(request.withdrawn, n_points, "withdrawn", max_links=settings.max_links)
+    goes_on = request.WhichOneof("points") == "embedding"
+    if any(map(len, withdrawn)) and not goes_on:
+        raise InvalidRequest("withdrawn", "must be of an earlier embedding, from which this request does not go on")
+    labels = read_labels(request.labels, n_points, "labels", max_classes=settings.max_classes)
+    embedding_parameters(request.solver, "solver")
+    shape = map_shape(request, n_points, settings.max_classes)
+    if not goes_on:
+        # What an earlier embedding was told, only the job reads.
+        check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)
+    return shape
+
+
+def _elements(shape: points_pb2.DenseShape | points_pb2.CsrShape) -> int:
+    """Numbers that points of this shape consist of."""
+    return 2 * shape.values if isinstance(shape, points_pb2.CsrShape) else shape.rows * shape.columns

@@ -1,0 +1,96 @@
+"""What the database holds, as plain records: no rows leave :mod:`homophily_service.storage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from homophily_client.names import JobName
+
+
+class Record:
+    """Base of the records: reads itself from a row by the names of its fields."""
+
+    @classmethod
+    def of(cls, row: Any) -> Self:
+        """Read a row; bytes that are not there are empty."""
+        values = {one.name: getattr(row, one.name) for one in fields(cls)}  # type: ignore[arg-type]
+        empty = {one.name: b"" for one in fields(cls) if one.type == "bytes" and values[one.name] is None}  # type: ignore[arg-type]
+        return cls(**values | empty)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord(Record):
+    """A job, without its request, which may be large."""
+
+    number: int
+    project: str
+    id: str
+    kind: str
+    state: str
+    priority: int
+    request_id: str | None
+    attempt: int
+    max_attempts: int
+    time_limit: float
+    cancel_requested: bool
+    #: Seconds since 1970, by the database's clock.
+    created: float
+    started: float | None
+    finished: float | None
+    #: A serialised Progress.
+    progress: bytes
+    #: A serialised result of the job's kind, or a JobError.
+    outcome: bytes
+    last_sequence: int
+    #: The id of the job that waits for this one.
+    parent_id: str | None
+    #: Who computes it, or did last.
+    worker: str | None
+    #: When it may start.
+    not_before: float
+    #: The call that asked for it, as a W3C traceparent.
+    trace: str | None
+    tracking_run: str | None
+    tracking_url: str | None
+    tracking_attempts: int
+    #: Whether something has happened that its run does not have yet.
+    untracked: bool
+
+    @property
+    def name(self) -> JobName:
+        """The job's name."""
+        return JobName(self.project, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob(Record):
+    """A job that has ended, for statistics."""
+
+    number: int
+    kind: str
+    state: str
+    created: float
+    started: float | None
+    finished: float
+    attempt: int
+    outcome: bytes
+    #: When its first attempt began.
+    first_started: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRecord(Record):
+    """A dataset, model or embedding."""
+
+    number: int
+    project: str
+    id: str
+    #: The serialised message that describes it.
+    message: bytes
+    #: Where its arrays are.
+    blob: str
+    #: The digest of its graph.
+    graph: str | None
+    #: The upload that made a dataset.
+    upload_id: str | None
