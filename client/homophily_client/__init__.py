@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Progress,
         ReliabilityBin,
         Search,
+        ServerInfo,
         Trace,
         Trial,
     )
@@ -97,6 +98,7 @@ __all__ = [
     "ReliabilityBin",
     "Search",
     "SearchOptions",
+    "ServerInfo",
     "Solution",
     "SolverOptions",
     "Trace",
@@ -141,6 +143,7 @@ _MODULES = {
     "ReliabilityBin": "results",
     "Search": "results",
     "SearchOptions": "parameters",
+    "ServerInfo": "results",
     "Solution": "arrays",
     "SolverOptions": "options",
     "Trace": "results",

@@ -124,7 +124,7 @@ def _is_missing(entry: Any) -> bool:
         # Only NaN is not itself.
         return bool(entry != entry) or (isinstance(entry, Real) and entry == -1)
     except TypeError:
-        # pandas.NA says neither yes nor no.
+        # pandas.NA is neither true nor false.
         return True
 
 

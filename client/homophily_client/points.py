@@ -72,7 +72,7 @@ class Points:
         self.bytes = sum(part.bytes for part in self._parts)
 
     def shape_message(self) -> pb.PointsShape:
-        """What the points look like."""
+        """Return the layout, size and type of the points."""
         rows, columns = self.shape
         data_type = DATA_TYPES[self._parts[0].dtype]
         if not self.is_sparse:

@@ -2,7 +2,7 @@
 
 A field of a :class:`Record` is read from the message's field of the same name: timestamps become datetimes, durations
 seconds, enums words, repeated fields tuples, and messages the Record declared for them. A field that needs more says
-how by :func:`computed`, and which fields of the message it uses.
+how by :func:`computed`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field, field, fields
 from datetime import UTC
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
@@ -23,18 +23,15 @@ from homophily_client.parameters import to_dict
 from homophily_client.words import word
 
 
-def computed(read: Callable[[Any], Any], *uses: str) -> Any:
-    """Declare a dataclass field that is computed from the message's fields ``uses``."""
-    return field(metadata={"read": read, "uses": uses})
+def computed(read: Callable[[Any], Any]) -> Any:
+    """Declare a dataclass field that is computed from the message."""
+    return field(metadata={"read": read})
 
 
 class Record:
-    """Base of the dataclasses: knows its message, and how to be read from one."""
-
-    message_type: ClassVar[type[Message]]
+    """Base of the dataclasses: knows how to be read from its message."""
 
     def __init_subclass__(cls, of: type[Message]) -> None:
-        cls.message_type = of
         # Two Records may show the same message; the first one stands for it inside others.
         _CONVERSIONS.setdefault(of.DESCRIPTOR.full_name, cls.from_message)
 
@@ -46,14 +43,6 @@ class Record:
             for one in fields(cls)  # type: ignore[arg-type]
         }
         return cls(**values)
-
-    @classmethod
-    def fields_read(cls) -> set[str]:
-        """The message's fields that this record shows."""
-        shown: set[str] = set()
-        for one in fields(cls):  # type: ignore[arg-type]
-            shown.update(one.metadata["uses"] if one.metadata else [one.name])
-        return shown
 
 
 def _value(message: Any, one: Field[Any]) -> Any:

@@ -7,10 +7,22 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2
 from homophily_client.errors import JobFailed, from_job
 from homophily_client.records import Record, computed
 from homophily_client.tensors import DTYPES
+
+
+@dataclass(frozen=True)
+class ServerInfo(Record, of=server_pb2.GetServerInfoResponse):
+    """What the server is."""
+
+    #: The version of the homophily distribution, such as "0.1.0".
+    version: str
+    #: The version of the interface, such as "v1".
+    api_version: str
+    #: Whether jobs are recorded in a tracking server.
+    tracking: bool
 
 
 def _shape(message: dataset_pb2.Dataset) -> Any:
@@ -22,12 +34,12 @@ class Dataset(Record, of=dataset_pb2.Dataset):
     """Points that were uploaded."""
 
     name: str
-    points: int = computed(lambda message: _shape(message).rows, "shape")
-    dimensions: int = computed(lambda message: _shape(message).columns, "shape")
-    is_sparse: bool = computed(lambda message: message.shape.HasField("csr"), "shape")
-    dtype: str = computed(lambda message: DTYPES[_shape(message).data_type].name, "shape")
+    points: int = computed(lambda message: _shape(message).rows)
+    dimensions: int = computed(lambda message: _shape(message).columns)
+    is_sparse: bool = computed(lambda message: message.shape.HasField("csr"))
+    dtype: str = computed(lambda message: DTYPES[_shape(message).data_type].name)
     #: Of the points' bytes, in hexadecimal digits.
-    sha256: str = computed(lambda message: message.sha256.hex(), "sha256")
+    sha256: str = computed(lambda message: message.sha256.hex())
     size_bytes: int
     create_time: datetime
     description: str
@@ -84,7 +96,7 @@ class Evaluation(Record, of=model_pb2.Evaluation):
     error_rate: float
     #: Points by true class (row) and answer (column), in the order of the model's classes. Labels of other classes are
     #: counted as wrong, but not listed. Empty for more than 100 classes.
-    confusion: tuple[tuple[int, ...], ...] = computed(lambda message: _rows(message.confusion), "confusion")
+    confusion: tuple[tuple[int, ...], ...] = computed(lambda message: _rows(message.confusion))
     #: Probabilities against facts; empty for a model that is not calibrated.
     reliability: tuple[ReliabilityBin, ...]
 
@@ -185,8 +197,8 @@ class LinkCounts(Record, of=embedding_pb2.LinkSummary):
     divided_must: int
     joined_cannot: int
     #: The first 100 violated ones of each kind.
-    listed_must: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.must), "violated")
-    listed_cannot: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.cannot), "violated")
+    listed_must: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.must))
+    listed_cannot: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.cannot))
 
 
 @dataclass(frozen=True)
@@ -283,7 +295,7 @@ class JobEvent(Record, of=job_pb2.JobEvent):
 
     sequence: int
     time: datetime
-    state: JobState = computed(JobState.of, "state")
+    state: JobState = computed(JobState.of)
     attempt: int
     #: None when only the state changed.
     progress: Progress | None
@@ -304,7 +316,7 @@ class Job(Record, of=job_pb2.Job):
     name: str
     #: fit, transduce, embed, import, or trial for a part of a search.
     kind: str
-    state: JobState = computed(JobState.of, "state")
+    state: JobState = computed(JobState.of)
     priority: int
     #: The number of jobs that will be started before this one.
     queue_position: int
@@ -312,20 +324,18 @@ class Job(Record, of=job_pb2.Job):
     max_attempts: int
     progress: Progress | None
     #: What a fit, a transduction or an import made.
-    model: Model | None = computed(_model, "fit", "transduce", "imported")
+    model: Model | None = computed(_model)
     #: The number of points whose class a transduction has changed.
     changed_points: int | None = computed(
-        lambda job: job.transduce.changed_points if job.HasField("transduce") else None, "transduce"
+        lambda job: job.transduce.changed_points if job.HasField("transduce") else None
     )
     embedding: Embedding | None = computed(
-        lambda job: Embedding.from_message(job.embed.embedding) if job.HasField("embed") else None, "embed"
+        lambda job: Embedding.from_message(job.embed.embedding) if job.HasField("embed") else None
     )
     #: What a part of a search has tried.
-    trials: tuple[Trial, ...] = computed(lambda job: tuple(map(Trial.from_message, job.trial.trials)), "trial")
+    trials: tuple[Trial, ...] = computed(lambda job: tuple(map(Trial.from_message, job.trial.trials)))
     #: Why it failed.
-    error: JobFailed | None = computed(
-        lambda job: from_job(job.name, job.error) if job.HasField("error") else None, "error"
-    )
+    error: JobFailed | None = computed(lambda job: from_job(job.name, job.error) if job.HasField("error") else None)
     create_time: datetime
     start_time: datetime | None
     finish_time: datetime | None

@@ -48,5 +48,5 @@ class Patience:
         return pause
 
     def renew(self) -> None:
-        """Start counting anew: something succeeded."""
+        """Restart the count: something succeeded."""
         self.failures = 0

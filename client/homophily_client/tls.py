@@ -1,4 +1,4 @@
-"""The client's side of TLS: whom it trusts, and what it shows."""
+"""TLS credentials of the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 def channel_credentials(
     *, tls: bool, ca: str | Path | None, certificate: str | Path | None, key: str | Path | None
 ) -> grpc.ChannelCredentials | None:
-    """Credentials out of PEM files; None for a plain connection. A file that is named is a wish for TLS."""
+    """Return credentials from PEM files; None for a plain connection. Naming any file implies TLS."""
     if not (tls or ca or certificate or key):
         return None
     if (certificate is None) != (key is None):

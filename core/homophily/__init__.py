@@ -10,6 +10,9 @@
 True
 """
 
+import pkgutil
+from pathlib import Path
+
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.clustering import ERRClustering
 from homophily.estimators.embedding import ERREmbedding, LinkPenalty
@@ -29,6 +32,9 @@ from homophily.exceptions import (
 )
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection import Search, TunedClassifier
+
+# Stubs that users generate from the service's protos form a package homophily.v1, elsewhere on sys.path.
+__path__ += [folder for folder in pkgutil.extend_path(list[str](), __name__) if Path(folder, "v1").is_dir()]
 
 __all__ = [
     "ApproximationWarning",

@@ -95,7 +95,7 @@ def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A server with a worker and a predictor; each test takes a project of its own."""
-    with running(tmp_path_factory.mktemp("service"), reflection=True, metrics_port=0) as service:
+    with running(tmp_path_factory.mktemp("service"), metrics_port=0) as service:
         yield service
 
 
@@ -109,6 +109,7 @@ def project(service: Service) -> Project:
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A server that computes nothing, so that jobs stay queued, and that wants a token."""
     settings = {"workers": 0, "predictors": 0, "auth": "tokens", "max_queued_jobs": 5, "job_memory_bytes": 4 << 30}
+    settings["reflection"] = False
     # Deep in a folder of its own, so that a test can look for files that should not be there.
     with running(tmp_path_factory.mktemp("idle") / "a" / "b" / "data", **settings) as service:
         yield service

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from scipy.sparse import csr_array
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2
 
 from .serving import (
     DESCRIPTOR,
@@ -130,6 +130,7 @@ class Fuzzer:
             data = bytes_of(points)
             uploads.append([start(parent, points, upload_id), chunk(0, data[:96]), chunk(96, data[96:]), end(data)])
         valid: dict[str, list[list[Message]]] = {
+            "GetServerInfo": [[server_pb2.GetServerInfoRequest()]],
             "UploadDataset": uploads,
             "GetUpload": [[dataset_pb2.GetUploadRequest(parent=parent, upload_id="u")]],
             "GetDataset": [[dataset_pb2.GetDatasetRequest(name=model.dataset)]],
@@ -206,6 +207,8 @@ class Fuzzer:
 
     def _garble_field(self, message: Message) -> None:
         """Give a field, somewhere inside, another value."""
+        if not message.DESCRIPTOR.fields:
+            return
         described = self.random.choice(message.DESCRIPTOR.fields)
         name = described.name
         if described.message_type is not None and not described.is_repeated:
@@ -214,8 +217,7 @@ class Fuzzer:
             else:
                 inner = getattr(message, name)
                 inner.SetInParent()
-                if described.message_type.fields:
-                    self._garble_field(inner)
+                self._garble_field(inner)
         elif described.is_repeated:
             if described.message_type is None:
                 values = getattr(message, name)

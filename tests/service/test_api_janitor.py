@@ -23,6 +23,7 @@ from homophily_client.names import JobName, ModelName
 from homophily_service.contract.errors import Unavailable
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage import identity
+from homophily_service.storage.blobs.backends import Folder
 from homophily_service.storage.database import Database
 from homophily_service.storage.records import NewJob
 from homophily_service.storage.retention import BLOCKED, sweep
@@ -224,10 +225,10 @@ def test_files_of_others_are_never_touched(settings: Settings, swept: Callable[.
 
 def age(stores: Stores) -> None:
     """Make everything in the store four days old, and the records thirty."""
-    root = stores.blobs.local_root
-    assert root is not None, "times in a bucket are its own"
+    folder = stores.blobs._backend
+    assert isinstance(folder, Folder), "times in a bucket are its own"
     before = time.time() - 4 * 86400
-    for file in root.rglob("*"):
+    for file in folder.root.rglob("*"):
         os.utime(file, (before, before))
     age_records(stores)
 

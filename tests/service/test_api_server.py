@@ -8,6 +8,7 @@ import re
 import threading
 import urllib.request
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from homophily_client._pb import dataset_pb2
+from homophily_client import Client, ServerInfo
+from homophily_client._pb import dataset_pb2, server_pb2
 from homophily_client._pb import job_pb2 as pb
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_service.api.interceptors import TRANSIT_SECONDS, Observed
-from homophily_service.api.server import SECONDS_BETWEEN_PINGS, _options
+from homophily_service.api.server import SECONDS_BETWEEN_PINGS, _options, has_reflection
 from homophily_service.runtime.settings import load_settings
 
 from .serving import (
@@ -57,7 +59,7 @@ def test_health_knows_the_server_and_the_service_and_nothing_else(service: Servi
     assert error.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_reflection_is_there_if_the_setting_says_so(service: Service, idle: Service) -> None:
+def test_reflection_is_on_for_loopback_unless_the_setting_says_otherwise(service: Service, idle: Service) -> None:
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     stub = reflection_pb2_grpc.ServerReflectionStub(service.channel())
     [answer] = stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE)
@@ -66,6 +68,27 @@ def test_reflection_is_there_if_the_setting_says_so(service: Service, idle: Serv
     with pytest.raises(grpc.RpcError) as error:
         list(stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE))
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, True),
+        ({"host": "::1"}, True),
+        ({"reflection": False}, False),
+        ({"host": "0.0.0.0"}, False),
+        ({"host": "0.0.0.0", "reflection": True}, True),
+    ],
+)
+def test_other_machines_see_reflection_only_if_the_setting_says_so(given: dict[str, Any], expected: bool) -> None:
+    assert has_reflection(load_settings(**given)) is expected
+
+
+def test_the_server_tells_its_version(service: Service, project: Project) -> None:
+    info = project.stub.GetServerInfo(server_pb2.GetServerInfoRequest(), timeout=PATIENCE)
+    assert (info.version, info.api_version, info.tracking) == (version("homophily"), "v1", False)
+    with Client(service.target) as client:
+        assert client.server_info() == ServerInfo(info.version, "v1", False)
 
 
 def test_metrics_count_jobs_and_calls(service: Service, project: Project) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from obstore.store import S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from homophily_service.contract.errors import (
     AlreadyExists,
@@ -30,6 +30,8 @@ from homophily_service.contract.errors import (
     Unavailable,
 )
 from homophily_service.storage.blobs import bucket
+from homophily_service.storage.blobs.backends import Folder
+from homophily_service.storage.blobs.bucket import Bucket
 from homophily_service.storage.blobs.objects import Blobs
 
 PATH = "models/default/ab12"
@@ -57,8 +59,9 @@ def folder(tmp_path: Path) -> Blobs:
 
 
 def root(store: Blobs) -> Path:
-    assert store.local_root is not None
-    return store.local_root
+    backend = store._backend
+    assert isinstance(backend, Folder)
+    return backend.root
 
 
 def is_whole(store: Blobs, path: str = PATH) -> bool:
@@ -360,15 +363,40 @@ def test_a_link_in_a_folder_is_not_adopted(blobs: Blobs, tmp_path: Path) -> None
         blobs.adopt(staging, PATH, DOCUMENT)
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "memory://", "s3://", "http://bucket"])
+@pytest.mark.parametrize("url", ["ftp://host/x", "memory://", "s3://", "gs://", "az://", "http://bucket"])
 def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="s3://bucket/prefix"):
+    with pytest.raises(ValueError, match="s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"):
         Blobs(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "store", "variables"),
+    [
+        ("s3://bucket/some/prefix", S3Store, {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}),
+        ("gs://bucket/some/prefix", GCSStore, {}),
+        ("az://bucket/some/prefix", AzureStore, {"AZURE_STORAGE_ACCOUNT_NAME": "account"}),
+    ],
+)
+def test_a_buckets_url_says_whose_it_is(
+    url: str, store: type, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    backend = Blobs(url)._backend
+    assert isinstance(backend, Bucket)
+    assert isinstance(backend._store, store)
+    assert backend._store.prefix == "some/prefix"
+
+
+def test_a_bucket_without_its_account_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ValueError, match="Account must be specified"):
+        Blobs("az://container/prefix")
 
 
 def test_a_folder_may_be_given_as_a_url(tmp_path: Path) -> None:
     store = Blobs((tmp_path / "with space").as_uri())
-    assert store.local_root == tmp_path / "with space"
+    assert root(store) == tmp_path / "with space"
     store.write(PATH, ARRAYS, DOCUMENT)
     assert is_whole(Blobs(str(tmp_path / "with space")))
 
@@ -455,7 +483,6 @@ def test_a_move_that_is_killed_anywhere_leaves_the_object_at_one_place_at_least(
 
 def test_an_object_is_published_by_its_manifest(s3_url: str) -> None:
     store, bucket = Blobs(s3_url), S3Store.from_url(s3_url)
-    assert store.local_root is None
     store.write(PATH, ARRAYS, DOCUMENT)
     manifest = bucket.get(f"{PATH}/manifest.json").bytes()
     bucket.delete(f"{PATH}/manifest.json")
@@ -483,12 +510,13 @@ def test_damage_in_a_bucket_is_data_loss(s3_url: str) -> None:
     assert is_whole(store)
 
 
-def test_a_bucket_that_is_not_there_is_unavailable_rather_than_empty(s3_url: str, tmp_path: Path) -> None:
-    staging = stage(tmp_path / "1")
-    for store in (
-        Blobs("s3://no-such-bucket/x"),
-        Blobs(s3_url, endpoint="http://127.0.0.1:9", retry_config={"max_retries": 0}),
-    ):
+def test_a_bucket_that_is_not_there_is_unavailable_rather_than_empty(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, missing = stage(tmp_path / "1"), Blobs("s3://no-such-bucket/x")
+    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for store in (missing, Blobs(s3_url)):
         calls: list[Callable[[], Any]] = [
             lambda store=store: store.read(PATH),  # type: ignore[misc]
             lambda store=store: store.exists(PATH),  # type: ignore[misc]

@@ -28,7 +28,7 @@ from typer.main import get_command
 
 from homophily_client import JobEvent, JobState
 from homophily_client._pb import job_pb2
-from homophily_service.cli.main import app
+from homophily_service.cli.commands import app
 from homophily_service.cli.progress import Pace
 
 from .commands import Run, environment

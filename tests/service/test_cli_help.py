@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from typer.testing import CliRunner
 
 from homophily_service.api.messages import STATES
 from homophily_service.cli import failures
+from homophily_service.cli.commands import app
 from homophily_service.cli.demonstration import command
-from homophily_service.cli.main import app
 from homophily_service.contract.kinds import KINDS
+
+from .commands import Run
 
 
 def shown(*arguments: str) -> str:
@@ -41,3 +44,11 @@ def test_what_the_demonstration_says_to_type_is_found(
     monkeypatch.setenv("PATH", path)
     monkeypatch.chdir(tmp_path)
     subprocess.run(["/bin/sh", "-c", f"{command()} --help"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_versions_of_the_program_and_of_the_service(run: Run) -> None:
+    own = version("homophily")
+    assert run("--version").out == f"homophily {own}\n"
+    told = run("version", "--json").json
+    assert told == {"program": own, "service": {"version": own, "api_version": "v1", "tracking": False}}
+    assert run("version").out.split() == ["program", own, "service", own, "interface", "v1", "tracking", "no"]

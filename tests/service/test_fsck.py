@@ -15,7 +15,7 @@ from obstore.store import LocalStore, ObjectStore, S3Store
 from typer.testing import CliRunner
 
 from homophily_client.names import ModelName
-from homophily_service.cli.main import app
+from homophily_service.cli.commands import app
 from homophily_service.contract.errors import DataLoss, NotFound
 from homophily_service.runtime.settings import Settings, load_settings
 from homophily_service.storage.retention import sweep

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 from typer.testing import CliRunner
 
-from homophily_service.cli.main import app
+from homophily_service.cli.commands import app
 from homophily_service.cli.store import READY, SILENT
 
 Answering = Callable[[str], str]

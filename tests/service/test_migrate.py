@@ -13,7 +13,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from homophily_client import Client
-from homophily_service.cli.main import app
+from homophily_service.cli.commands import app
 from homophily_service.contract.errors import FailedPrecondition, Unavailable
 from homophily_service.storage.database import Database
 

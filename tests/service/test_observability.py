@@ -111,7 +111,7 @@ def collector() -> Iterator[Collector]:
 
 NVML = """
 typedef struct { unsigned long long total, free, used; } memory_t;
-int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned flags) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(long)(index + 1); return 0; }
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
@@ -329,9 +329,19 @@ def test_the_endpoint_tells_what_is_stored_and_what_waits(watched: Service) -> N
     assert ("homophily_device_memory_bytes", (("device", "1"), ("kind", "used"))) not in found
 
 
-def test_without_a_device_nothing_is_told_of_its_memory(driver: Path) -> None:
-    assert Devices("libno-such-thing.so.1").memory() == []
-    assert [found.device for found in Devices(str(driver / "libnvidia-ml.so.1")).memory()] == [0, 2]
+def test_memory_is_reported_of_devices_that_answer_and_of_none_without_driver_or_library(
+    driver: Path, tmp_path: Path
+) -> None:
+    program = "from homophily_service.runtime.devices import Devices; print([one.device for one in Devices().memory()])"
+    (tmp_path / "pynvml.py").write_text("raise ModuleNotFoundError('No module named pynvml', name='pynvml')")
+    for variables, expected in (
+        ({"LD_LIBRARY_PATH": str(driver)}, "[0, 2]"),
+        ({"LD_LIBRARY_PATH": str(tmp_path)}, "[]"),
+        ({"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": str(tmp_path)}, "[]"),
+    ):
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, env=os.environ | variables, check=True, capture_output=True, text=True)
+        assert ended.stdout.strip() == expected
 
 
 def ended(queue: Queue, outcome: bytes = b"") -> None:

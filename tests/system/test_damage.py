@@ -21,6 +21,7 @@ import numpy as np
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import DatasetName, ModelName
 from homophily_service.contract import states
+from homophily_service.runtime.settings import Settings
 from homophily_service.storage.solutions import CLASS_INDICES, SCORES
 
 from .conftest import MakeCluster
@@ -45,9 +46,8 @@ class Stored:
         job = client.submit("Fit", fit_request(seed))
         assert cluster.ended(job).state == states.SUCCEEDED
         self.model = client.job(job).fit.model
-        catalog, root = cluster.stores.catalog, cluster.stores.blobs.local_root
-        assert root is not None
-        self.root: Path = root
+        catalog = cluster.stores.catalog
+        self.root = Path(Settings(**cluster.options).blobs)
         self.blob = catalog.get(ModelName.parse(self.model.name, "name")).blob
         self.graph = catalog.use_graph(self.model.graph.digest)
         self.dataset = catalog.get(DatasetName.parse(self.model.dataset, "name")).blob

@@ -10,7 +10,7 @@ from homophily_client._async.transport import sleep
 from homophily_client.errors import Unavailable
 from homophily_client.names import ProjectName, ResourceName, check_id
 
-# Servers take messages of 4 MiB unless told otherwise; this leaves room for the rest of the message.
+# Servers accept messages of 4 MiB by default; this leaves room for the rest of the message.
 INLINE_BYTES = 7 << 19
 
 Name = TypeVar("Name", bound=ResourceName)

@@ -10,7 +10,9 @@ import grpc
 
 from homophily_client._async.connection import AsyncConnection
 from homophily_client._async.embeddings import AsyncEmbeddings
+from homophily_client._pb import server_pb2
 from homophily_client.names import DEFAULT_PROJECT
+from homophily_client.results import ServerInfo
 from homophily_client.tls import channel_credentials
 
 
@@ -26,16 +28,16 @@ class AsyncClient(AsyncEmbeddings):
     target : str
         The server's address, host:port.
     token : str, optional
-        A bearer token, if the server wants one.
+        A bearer token, if the server requires one.
     project : str, default="default"
         The project of short names.
     timeout : float, default=30.0
-        Seconds that an answer may take. Uploads, watches and results take as long as they take.
+        Seconds that an answer may take. It does not limit uploads, watches and results.
     patience : float, default=60.0
         Seconds for which uploads, watches, results and the start of jobs wait for a server that has answered before
         and is away now, restarting for example. Other calls give up after five seconds.
     tls : bool, default=False
-        Speak TLS, and trust the CAs that gRPC brings along.
+        Use TLS, and trust the CAs that come with gRPC.
     ca : path, optional
         PEM file of the CAs to trust instead; implies ``tls``.
     certificate, key : path, optional
@@ -76,6 +78,11 @@ class AsyncClient(AsyncEmbeddings):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """Return the server's version."""
+        request = server_pb2.GetServerInfoRequest()
+        return ServerInfo.from_message(await self._connection.call("GetServerInfo", request, timeout=timeout))
 
     async def close(self) -> None:
         """Close the connection; jobs go on."""

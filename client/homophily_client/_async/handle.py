@@ -1,4 +1,4 @@
-"""A handle on a job: look, watch, wait, cancel."""
+"""A handle on a job: refresh, watch, wait, cancel."""
 
 from __future__ import annotations
 

@@ -33,20 +33,20 @@ class Dataset(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/datasets/{dataset}."""
+    """Output only. projects/{project}/datasets/{dataset}."""
     sha256: _builtins.bytes
-    """SHA-256 of the points' bytes."""
+    """Output only. SHA-256 of the points' bytes."""
     size_bytes: _builtins.int
-    """What the stored points take."""
+    """Output only. The size of the stored points."""
     description: _builtins.str
-    """A text for people."""
+    """Output only. Free text."""
     @_builtins.property
     def shape(self) -> _points_pb2.PointsShape:
-        """What the points look like."""
+        """Output only. The layout, size and type of the points."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When the dataset was complete."""
+        """Output only. When the upload was complete."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ Global___UploadDatasetRequest: _TypeAlias = UploadDatasetRequest  # noqa: Y015
 
 @_typing.final
 class UploadStart(_message.Message):
-    """What is going to be uploaded."""
+    """Describes the points to upload."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -116,16 +116,16 @@ class UploadStart(_message.Message):
     SHAPE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     dataset_id: _builtins.str
-    """The id of the dataset; the upload id is taken when it is empty."""
+    """The id of the dataset; the upload id if empty."""
     upload_id: _builtins.str
-    """A key of the client's, with which a broken upload is resumed. Made by the server when it is empty."""
+    """A key chosen by the client, by which a broken upload is resumed; made by the server if empty."""
     description: _builtins.str
-    """A text for people."""
+    """Free text."""
     @_builtins.property
     def shape(self) -> _points_pb2.PointsShape:
-        """What the points look like; their number of bytes follows from it."""
+        """Required. The layout, size and type of the points; the number of bytes follows from it."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class UploadChunk(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
-    """Where the piece starts. It must not leave a gap after what the server has; GetUpload tells how far that is."""
+    """Where the piece starts. There must be no gap after the bytes that the server has, which GetUpload counts."""
     data: _builtins.bytes
     """The bytes; one mebibyte is a good size."""
     def __init__(
@@ -178,7 +178,7 @@ class UploadEnd(_message.Message):
 
     SHA256_FIELD_NUMBER: _builtins.int
     sha256: _builtins.bytes
-    """SHA-256 of all bytes, of earlier connections too."""
+    """Required. SHA-256 of all bytes, including those sent over earlier connections."""
     def __init__(
         self,
         *,
@@ -218,16 +218,16 @@ Global___UploadDatasetResponse: _TypeAlias = UploadDatasetResponse  # noqa: Y015
 
 @_typing.final
 class GetUploadRequest(_message.Message):
-    """Asks how far an upload is."""
+    """Asks how much of an upload has arrived."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARENT_FIELD_NUMBER: _builtins.int
     UPLOAD_ID_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     upload_id: _builtins.str
-    """The key given in UploadStart."""
+    """Required. The upload_id of UploadStart."""
     def __init__(
         self,
         *,
@@ -244,16 +244,16 @@ Global___GetUploadRequest: _TypeAlias = GetUploadRequest  # noqa: Y015
 
 @_typing.final
 class GetUploadResponse(_message.Message):
-    """How far an upload is."""
+    """How much of an upload has arrived."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     received_bytes: _builtins.int
-    """The bytes that need not be sent again."""
+    """The number of bytes that need not be sent again."""
     total_bytes: _builtins.int
-    """The bytes that the upload has when it is complete."""
+    """The number of bytes of the complete upload."""
     def __init__(
         self,
         *,
@@ -276,7 +276,7 @@ class GetDatasetRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/datasets/{dataset}."""
+    """Required. projects/{project}/datasets/{dataset}."""
     def __init__(
         self,
         *,
@@ -324,11 +324,11 @@ class ListDatasetsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     page_size: _builtins.int
-    """At most so many; 0 means 100, more than 1,000 is 1,000."""
+    """The largest number on a page; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
-    """next_page_token of the page before."""
+    """next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -353,7 +353,7 @@ class ListDatasetsResponse(_message.Message):
     DATASETS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Where the next page starts; empty on the last."""
+    """Where the next page starts; empty on the last page."""
     @_builtins.property
     def datasets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dataset]:
         """The datasets."""
@@ -374,13 +374,13 @@ Global___ListDatasetsResponse: _TypeAlias = ListDatasetsResponse  # noqa: Y015
 
 @_typing.final
 class DeleteDatasetRequest(_message.Message):
-    """Deletes a dataset. Models that were fitted on it go on working."""
+    """Deletes a dataset. Models that were fitted on it keep working."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/datasets/{dataset}."""
+    """Required. projects/{project}/datasets/{dataset}."""
     def __init__(
         self,
         *,
@@ -396,7 +396,7 @@ Global___DeleteDatasetRequest: _TypeAlias = DeleteDatasetRequest  # noqa: Y015
 
 @_typing.final
 class DeleteDatasetResponse(_message.Message):
-    """The dataset is gone."""
+    """The dataset was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -29,25 +29,29 @@ class _LinkClosure:
 class _LinkClosureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkClosure.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LINK_CLOSURE_UNSPECIFIED: _LinkClosure.ValueType  # 0
-    """The default: transitive; nothing, with a warning, if the links contradict each other."""
+    """The default: transitive; none, with a warning, if the links contradict each other."""
     LINK_CLOSURE_NONE: _LinkClosure.ValueType  # 1
-    """Nothing: only the given links count."""
+    """None: only the given links count."""
     LINK_CLOSURE_TRANSITIVE: _LinkClosure.ValueType  # 2
-    """Together with together is together, together with apart is apart. Links that contradict each other are refused."""
+    """If a and b belong together, what holds for b and c holds for a and c. Links that contradict each other are refused."""
     LINK_CLOSURE_TWO_CLASS: _LinkClosure.ValueType  # 3
-    """Also apart with apart is together, which is right for two classes. Links that contradict each other are refused."""
+    """In addition, two points that are both apart from a third belong together, which is right for two classes.
+    Links that contradict each other are refused.
+    """
 
 class LinkClosure(_LinkClosure, metaclass=_LinkClosureEnumTypeWrapper):
-    """What is concluded from links."""
+    """The links that are inferred from the given ones."""
 
 LINK_CLOSURE_UNSPECIFIED: LinkClosure.ValueType  # 0
-"""The default: transitive; nothing, with a warning, if the links contradict each other."""
+"""The default: transitive; none, with a warning, if the links contradict each other."""
 LINK_CLOSURE_NONE: LinkClosure.ValueType  # 1
-"""Nothing: only the given links count."""
+"""None: only the given links count."""
 LINK_CLOSURE_TRANSITIVE: LinkClosure.ValueType  # 2
-"""Together with together is together, together with apart is apart. Links that contradict each other are refused."""
+"""If a and b belong together, what holds for b and c holds for a and c. Links that contradict each other are refused."""
 LINK_CLOSURE_TWO_CLASS: LinkClosure.ValueType  # 3
-"""Also apart with apart is together, which is right for two classes. Links that contradict each other are refused."""
+"""In addition, two points that are both apart from a third belong together, which is right for two classes.
+Links that contradict each other are refused.
+"""
 Global___LinkClosure: _TypeAlias = LinkClosure  # noqa: Y015
 
 class _LinkLoss:
@@ -64,7 +68,7 @@ class _LinkLossEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkLoss.Val
     """(1 − K)², the paper's, which is flat where points are far apart."""
 
 class LinkLoss(_LinkLoss, metaclass=_LinkLossEnumTypeWrapper):
-    """What a must-link costs whose points have the relationship K."""
+    """The cost of a must-link whose points have the relationship K."""
 
 LINK_LOSS_UNSPECIFIED: LinkLoss.ValueType  # 0
 """The default: log."""
@@ -85,17 +89,21 @@ class _RelationshipEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Relation
     RELATIONSHIP_GAUSSIAN: _Relationship.ValueType  # 1
     """exp(−d²/σ_f²), the paper's."""
     RELATIONSHIP_CAUCHY: _Relationship.ValueType  # 2
-    """1/(1 + d²/σ_f²), which still relates points that are far apart. Its time grows as the square of the points."""
+    """1/(1 + d²/σ_f²), which still relates points that are far apart. Its time grows as the square
+    of the number of points.
+    """
 
 class Relationship(_Relationship, metaclass=_RelationshipEnumTypeWrapper):
-    """The relationship of two points by their distance d on the map."""
+    """The relationship of two points at the distance d on the map."""
 
 RELATIONSHIP_UNSPECIFIED: Relationship.ValueType  # 0
 """The default: Gaussian."""
 RELATIONSHIP_GAUSSIAN: Relationship.ValueType  # 1
 """exp(−d²/σ_f²), the paper's."""
 RELATIONSHIP_CAUCHY: Relationship.ValueType  # 2
-"""1/(1 + d²/σ_f²), which still relates points that are far apart. Its time grows as the square of the points."""
+"""1/(1 + d²/σ_f²), which still relates points that are far apart. Its time grows as the square
+of the number of points.
+"""
 Global___Relationship: _TypeAlias = Relationship  # noqa: Y015
 
 class _EmbeddingField:
@@ -109,7 +117,7 @@ class _EmbeddingFieldEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Embedd
     EMBEDDING_FIELD_COORDINATES: _EmbeddingField.ValueType  # 1
     """The map, FLOAT64, a row for each point, a column for each dimension."""
     EMBEDDING_FIELD_CLUSTERS: _EmbeddingField.ValueType  # 2
-    """The cluster of each point, INT32, counted from 0; only if clusters were asked for."""
+    """The cluster of each point, INT32, starting at 0; only if clusters were asked for."""
     EMBEDDING_FIELD_MUST_LINKS: _EmbeddingField.ValueType  # 3
     """The must-links, INT64, two points in each row."""
     EMBEDDING_FIELD_CANNOT_LINKS: _EmbeddingField.ValueType  # 4
@@ -127,7 +135,7 @@ EMBEDDING_FIELD_UNSPECIFIED: EmbeddingField.ValueType  # 0
 EMBEDDING_FIELD_COORDINATES: EmbeddingField.ValueType  # 1
 """The map, FLOAT64, a row for each point, a column for each dimension."""
 EMBEDDING_FIELD_CLUSTERS: EmbeddingField.ValueType  # 2
-"""The cluster of each point, INT32, counted from 0; only if clusters were asked for."""
+"""The cluster of each point, INT32, starting at 0; only if clusters were asked for."""
 EMBEDDING_FIELD_MUST_LINKS: EmbeddingField.ValueType  # 3
 """The must-links, INT64, two points in each row."""
 EMBEDDING_FIELD_CANNOT_LINKS: EmbeddingField.ValueType  # 4
@@ -147,9 +155,9 @@ class Link(_message.Message):
     FIRST_FIELD_NUMBER: _builtins.int
     SECOND_FIELD_NUMBER: _builtins.int
     first: _builtins.int
-    """A row number of the dataset."""
+    """The row number of a point."""
     second: _builtins.int
-    """Another."""
+    """The row number of another point."""
     def __init__(
         self,
         *,
@@ -166,7 +174,7 @@ Global___Link: _TypeAlias = Link  # noqa: Y015
 
 @_typing.final
 class Links(_message.Message):
-    """What a person says of pairs of points."""
+    """Pairs of points that belong together or apart."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -196,7 +204,7 @@ Global___Links: _TypeAlias = Links  # noqa: Y015
 
 @_typing.final
 class EmbeddingParameters(_message.Message):
-    """How a map is made. Every field has a default, which is that of the core's ERREmbedding."""
+    """How a map is made. Every field has a default, the one of the core's ERREmbedding."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -225,25 +233,25 @@ class EmbeddingParameters(_message.Message):
     continuation: _builtins.float
     """The search begins with a relationship function this many times wider; 1 means no such steps."""
     repulsion: _builtins.float
-    """How much of the push that drives points apart counts; 1 in the paper."""
+    """The factor of the force that drives points apart; 1 in the paper."""
     closure: Global___LinkClosure.ValueType
-    """What is concluded from the links."""
+    """The links that are inferred from the given ones."""
     max_iter: _builtins.int
-    """Steps at most."""
+    """The largest number of steps."""
     tolerance: _builtins.float
     """Where the optimiser stops; see the core's documentation."""
     normalized: _builtins.bool
-    """False: the Laplacian that is not normalised. True if not given."""
+    """Whether the Laplacian is normalised; true if not given."""
     link_edges: _builtins.float
     """The weight γ of a link as an edge of the graph that the spectral map is of, in units of the mean degree; 0 in the
     paper.
     """
     link_loss: Global___LinkLoss.ValueType
-    """What a must-link costs."""
+    """The cost of a must-link."""
     relationship: Global___Relationship.ValueType
     """The relationship function."""
     lambda2_per_link: _builtins.bool
-    """True: λ2 is divided by the number of links. False if not given."""
+    """Whether λ2 is divided by the number of links; false if not given."""
     def __init__(
         self,
         *,
@@ -315,7 +323,7 @@ Global___EmbeddingParameters: _TypeAlias = EmbeddingParameters  # noqa: Y015
 
 @_typing.final
 class LinkSummary(_message.Message):
-    """How many links there were, and which are not obeyed."""
+    """The number of links, and those that the map does not obey. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -327,20 +335,20 @@ class LinkSummary(_message.Message):
     DIVIDED_MUST_FIELD_NUMBER: _builtins.int
     JOINED_CANNOT_FIELD_NUMBER: _builtins.int
     must: _builtins.int
-    """Must-links, those that stand for labels and those of earlier embeddings among them."""
+    """The number of must-links, including those inferred from labels and those of earlier embeddings."""
     cannot: _builtins.int
-    """Cannot-links, counted in the same way."""
+    """The number of cannot-links, counted in the same way."""
     violated_must: _builtins.int
-    """Must-links whose points are apart on the map: their relationship is below 1/2."""
+    """The number of must-links whose points are apart on the map: their relationship is below 1/2."""
     violated_cannot: _builtins.int
-    """Cannot-links whose points are together on the map: their relationship is at least 1/2."""
+    """The number of cannot-links whose points are together on the map: their relationship is at least 1/2."""
     divided_must: _builtins.int
-    """Must-links between two clusters."""
+    """The number of must-links between two clusters."""
     joined_cannot: _builtins.int
-    """Cannot-links within a cluster."""
+    """The number of cannot-links within a cluster."""
     @_builtins.property
     def violated(self) -> Global___Links:
-        """The first 100 violated links of each kind; ReadEmbedding sends all."""
+        """The first 100 violated links of each kind; ReadEmbedding returns all."""
 
     def __init__(
         self,
@@ -434,74 +442,74 @@ class Embedding(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/embeddings/{embedding}."""
+    """Output only. projects/{project}/embeddings/{embedding}."""
     dataset: _builtins.str
-    """The dataset (which may be deleted since)."""
+    """Output only. The dataset, which may have been deleted since."""
     job: _builtins.str
-    """The job that made it."""
+    """Output only. The job that made it."""
     points: _builtins.int
-    """The number of points."""
+    """Output only. The number of points."""
     components: _builtins.int
-    """The number of dimensions of the map."""
+    """Output only. The number of dimensions of the map."""
     clusters: _builtins.int
-    """The number of clusters; 0 if none were asked for."""
+    """Output only. The number of clusters; 0 if none were asked for."""
     parent_embedding: _builtins.str
-    """The embedding that this one went on from; empty if it began anew."""
+    """Output only. The embedding that this one continues; empty if it started afresh."""
     model: _builtins.str
-    """The model whose points and graph were taken (which may be deleted since); empty if it was none."""
+    """Output only. The model whose points and graph were used, which may have been deleted since; empty for none."""
     dimensions: _builtins.int
-    """The number of features of a point."""
+    """Output only. The number of features of a point."""
     labelled: _builtins.int
-    """The number of labelled points."""
+    """Output only. The number of labelled points."""
     energy: _builtins.float
-    """The energy of the map."""
+    """Output only. The energy of the map."""
     iterations: _builtins.int
-    """The steps that were taken."""
+    """Output only. The number of steps taken."""
     evaluations: _builtins.int
-    """The energy evaluations among them."""
+    """Output only. The number of energy evaluations."""
     engine: _builtins.str
-    """The engine that computed the relationships."""
+    """Output only. The engine that computed the relationships."""
     size_bytes: _builtins.int
-    """What the stored embedding takes, without its graph."""
+    """Output only. The size of the stored embedding, without its graph."""
     peak_memory_bytes: _builtins.int
-    """The most memory that the process which made it held, in bytes."""
+    """Output only. The peak memory of the process that made it."""
     device: _builtins.str
-    """What it was computed on, such as cpu."""
+    """Output only. The device that computed it, such as cpu."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When the embedding was complete."""
+        """Output only. When the embedding was complete."""
 
     @_builtins.property
     def graph_parameters(self) -> _model_pb2.GraphParameters:
-        """The graph's parameters."""
+        """Output only. The graph's parameters."""
 
     @_builtins.property
     def solver_parameters(self) -> Global___EmbeddingParameters:
-        """The map's parameters."""
+        """Output only. The map's parameters."""
 
     @_builtins.property
     def graph(self) -> _model_pb2.GraphSummary:
-        """The graph."""
+        """Output only. A summary of the graph."""
 
     @_builtins.property
     def links(self) -> Global___LinkSummary:
-        """The links."""
+        """Output only. A summary of the links."""
 
     @_builtins.property
     def seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Seconds by phase: load, graph, solve, cluster, save."""
+        """Output only. Seconds by phase: load, graph, solve, cluster, save."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What was worth telling, such as links that contradict each other."""
+        """Output only. Warnings for people, such as links that contradict each other."""
 
     @_builtins.property
     def trace(self) -> _model_pb2.Trace:
-        """The way of the optimiser."""
+        """Output only. The trace of the optimiser."""
 
     @_builtins.property
     def software(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The versions of the software that made it, by package."""
+        """Output only. The versions of the software that made it, by package."""
 
     def __init__(
         self,
@@ -549,7 +557,7 @@ class GetEmbeddingRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/embeddings/{embedding}."""
+    """Required. projects/{project}/embeddings/{embedding}."""
     def __init__(
         self,
         *,
@@ -597,11 +605,11 @@ class ListEmbeddingsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     page_size: _builtins.int
-    """At most so many; 0 means 100, more than 1,000 is 1,000."""
+    """The largest number on a page; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
-    """next_page_token of the page before."""
+    """next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -626,7 +634,7 @@ class ListEmbeddingsResponse(_message.Message):
     EMBEDDINGS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Where the next page starts; empty on the last."""
+    """Where the next page starts; empty on the last page."""
     @_builtins.property
     def embeddings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Embedding]:
         """The embeddings."""
@@ -653,7 +661,7 @@ class DeleteEmbeddingRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/embeddings/{embedding}."""
+    """Required. projects/{project}/embeddings/{embedding}."""
     def __init__(
         self,
         *,
@@ -669,7 +677,7 @@ Global___DeleteEmbeddingRequest: _TypeAlias = DeleteEmbeddingRequest  # noqa: Y0
 
 @_typing.final
 class DeleteEmbeddingResponse(_message.Message):
-    """The embedding is gone."""
+    """The embedding was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -695,13 +703,13 @@ class ReadEmbeddingRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/embeddings/{embedding}."""
+    """Required. projects/{project}/embeddings/{embedding}."""
     field: Global___EmbeddingField.ValueType
-    """The array; the coordinates if not set."""
+    """The array; the coordinates if not given."""
     start: _builtins.int
     """The first row."""
     count: _builtins.int
-    """The number of rows; 0 means all that follow."""
+    """The number of rows; 0 means all remaining ones."""
     def __init__(
         self,
         *,
@@ -720,7 +728,7 @@ Global___ReadEmbeddingRequest: _TypeAlias = ReadEmbeddingRequest  # noqa: Y015
 
 @_typing.final
 class ReadEmbeddingResponse(_message.Message):
-    """A range of rows of an array. Ranges come in order, at least one, which is empty if there is no row."""
+    """A range of rows of an array. Ranges come in order. There is at least one, which is empty if the array has no rows."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -7,6 +7,7 @@ from homophily_client._pb import dataset_pb2 as homophily_dot_v1_dot_dataset__pb
 from homophily_client._pb import embedding_pb2 as homophily_dot_v1_dot_embedding__pb2
 from homophily_client._pb import job_pb2 as homophily_dot_v1_dot_job__pb2
 from homophily_client._pb import model_pb2 as homophily_dot_v1_dot_model__pb2
+from homophily_client._pb import server_pb2 as homophily_dot_v1_dot_server__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -29,11 +30,14 @@ if _version_not_supported:
 
 
 class HomophilyServiceStub:
-    """Labels and maps data of which only a little is labelled.
+    """Labels and maps whole datasets from a handful of labels or links.
 
-    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; ids are 1 to 63 characters out of a–z, 0–9 and
-    «-», starting with a letter or digit. «default» is a project like any other. Errors carry google.rpc details:
-    ErrorInfo always, BadRequest with the wrong fields, RetryInfo where trying again helps.
+    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; an id is 1 to 63 characters of a–z, 0–9 and "-",
+    starting with a letter or digit. "default" is a project like any other. Errors carry google.rpc details: ErrorInfo
+    always, BadRequest with the wrong fields, RetryInfo if trying again helps.
+
+    Comments say which fields are required. Fields and messages marked output only are set by the server; a client
+    never sends them.
     """
 
     def __init__(self, channel):
@@ -42,6 +46,11 @@ class HomophilyServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.GetServerInfo = channel.unary_unary(
+                '/homophily.v1.HomophilyService/GetServerInfo',
+                request_serializer=homophily_dot_v1_dot_server__pb2.GetServerInfoRequest.SerializeToString,
+                response_deserializer=homophily_dot_v1_dot_server__pb2.GetServerInfoResponse.FromString,
+                _registered_method=True)
         self.UploadDataset = channel.stream_unary(
                 '/homophily.v1.HomophilyService/UploadDataset',
                 request_serializer=homophily_dot_v1_dot_dataset__pb2.UploadDatasetRequest.SerializeToString,
@@ -165,22 +174,32 @@ class HomophilyServiceStub:
 
 
 class HomophilyServiceServicer:
-    """Labels and maps data of which only a little is labelled.
+    """Labels and maps whole datasets from a handful of labels or links.
 
-    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; ids are 1 to 63 characters out of a–z, 0–9 and
-    «-», starting with a letter or digit. «default» is a project like any other. Errors carry google.rpc details:
-    ErrorInfo always, BadRequest with the wrong fields, RetryInfo where trying again helps.
+    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; an id is 1 to 63 characters of a–z, 0–9 and "-",
+    starting with a letter or digit. "default" is a project like any other. Errors carry google.rpc details: ErrorInfo
+    always, BadRequest with the wrong fields, RetryInfo if trying again helps.
+
+    Comments say which fields are required. Fields and messages marked output only are set by the server; a client
+    never sends them.
     """
 
+    def GetServerInfo(self, request, context):
+        """Returns the server's version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UploadDataset(self, request_iterator, context):
-        """Uploads points; an upload that broke off is resumed with the same upload_id.
+        """Uploads points; a broken upload is resumed with the same upload_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUpload(self, request, context):
-        """Tells how far an upload is.
+        """Returns how much of an upload has arrived.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,7 +248,7 @@ class HomophilyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ImportModel(self, request, context):
-        """Starts a job that brings a model here from the tracking server's registry.
+        """Starts a job that imports a model from the tracking server's registry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -257,7 +276,7 @@ class HomophilyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Streams what happens to a job.
+        """Streams the events of a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,14 +318,14 @@ class HomophilyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Predict(self, request, context):
-        """Answers for new points, within milliseconds.
+        """Labels new points, within milliseconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadSolution(self, request, context):
-        """Streams the answers for a model's own points.
+        """Streams the labels of a model's own points.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -343,6 +362,11 @@ class HomophilyServiceServicer:
 
 def add_HomophilyServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'GetServerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerInfo,
+                    request_deserializer=homophily_dot_v1_dot_server__pb2.GetServerInfoRequest.FromString,
+                    response_serializer=homophily_dot_v1_dot_server__pb2.GetServerInfoResponse.SerializeToString,
+            ),
             'UploadDataset': grpc.stream_unary_rpc_method_handler(
                     servicer.UploadDataset,
                     request_deserializer=homophily_dot_v1_dot_dataset__pb2.UploadDatasetRequest.FromString,
@@ -472,12 +496,42 @@ def add_HomophilyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class HomophilyService:
-    """Labels and maps data of which only a little is labelled.
+    """Labels and maps whole datasets from a handful of labels or links.
 
-    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; ids are 1 to 63 characters out of a–z, 0–9 and
-    «-», starting with a letter or digit. «default» is a project like any other. Errors carry google.rpc details:
-    ErrorInfo always, BadRequest with the wrong fields, RetryInfo where trying again helps.
+    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; an id is 1 to 63 characters of a–z, 0–9 and "-",
+    starting with a letter or digit. "default" is a project like any other. Errors carry google.rpc details: ErrorInfo
+    always, BadRequest with the wrong fields, RetryInfo if trying again helps.
+
+    Comments say which fields are required. Fields and messages marked output only are set by the server; a client
+    never sends them.
     """
+
+    @staticmethod
+    def GetServerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/homophily.v1.HomophilyService/GetServerInfo',
+            homophily_dot_v1_dot_server__pb2.GetServerInfoRequest.SerializeToString,
+            homophily_dot_v1_dot_server__pb2.GetServerInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def UploadDataset(request_iterator,

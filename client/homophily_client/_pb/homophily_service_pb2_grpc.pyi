@@ -9,6 +9,7 @@ from homophily_client._pb import dataset_pb2 as _dataset_pb2
 from homophily_client._pb import embedding_pb2 as _embedding_pb2
 from homophily_client._pb import job_pb2 as _job_pb2
 from homophily_client._pb import model_pb2 as _model_pb2
+from homophily_client._pb import server_pb2 as _server_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -30,21 +31,26 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class HomophilyServiceStub:
-    """Labels and maps data of which only a little is labelled.
+    """Labels and maps whole datasets from a handful of labels or links.
 
-    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; ids are 1 to 63 characters out of a–z, 0–9 and
-    «-», starting with a letter or digit. «default» is a project like any other. Errors carry google.rpc details:
-    ErrorInfo always, BadRequest with the wrong fields, RetryInfo where trying again helps.
+    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; an id is 1 to 63 characters of a–z, 0–9 and "-",
+    starting with a letter or digit. "default" is a project like any other. Errors carry google.rpc details: ErrorInfo
+    always, BadRequest with the wrong fields, RetryInfo if trying again helps.
+
+    Comments say which fields are required. Fields and messages marked output only are set by the server; a client
+    never sends them.
     """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> HomophilyServiceAsyncStub: ...
+    GetServerInfo: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetServerInfoRequest, _server_pb2.GetServerInfoResponse]
+    """Returns the server's version."""
     UploadDataset: _grpc.StreamUnaryMultiCallable[_dataset_pb2.UploadDatasetRequest, _dataset_pb2.UploadDatasetResponse]
-    """Uploads points; an upload that broke off is resumed with the same upload_id."""
+    """Uploads points; a broken upload is resumed with the same upload_id."""
     GetUpload: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.GetUploadRequest, _dataset_pb2.GetUploadResponse]
-    """Tells how far an upload is."""
+    """Returns how much of an upload has arrived."""
     GetDataset: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.GetDatasetRequest, _dataset_pb2.GetDatasetResponse]
     """Gets a dataset's description."""
     ListDatasets: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.ListDatasetsRequest, _dataset_pb2.ListDatasetsResponse]
@@ -58,7 +64,7 @@ class HomophilyServiceStub:
     Embed: _grpc.UnaryUnaryMultiCallable[_job_pb2.EmbedRequest, _job_pb2.EmbedResponse]
     """Starts a job that maps points."""
     ImportModel: _grpc.UnaryUnaryMultiCallable[_job_pb2.ImportModelRequest, _job_pb2.ImportModelResponse]
-    """Starts a job that brings a model here from the tracking server's registry."""
+    """Starts a job that imports a model from the tracking server's registry."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_pb2.GetJobRequest, _job_pb2.GetJobResponse]
     """Gets a job."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_pb2.ListJobsRequest, _job_pb2.ListJobsResponse]
@@ -66,7 +72,7 @@ class HomophilyServiceStub:
     WaitJob: _grpc.UnaryUnaryMultiCallable[_job_pb2.WaitJobRequest, _job_pb2.WaitJobResponse]
     """Waits until a job has ended."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_pb2.WatchJobRequest, _job_pb2.WatchJobResponse]
-    """Streams what happens to a job."""
+    """Streams the events of a job."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_pb2.CancelJobRequest, _job_pb2.CancelJobResponse]
     """Cancels a job."""
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_pb2.DeleteJobRequest, _job_pb2.DeleteJobResponse]
@@ -78,9 +84,9 @@ class HomophilyServiceStub:
     DeleteModel: _grpc.UnaryUnaryMultiCallable[_model_pb2.DeleteModelRequest, _model_pb2.DeleteModelResponse]
     """Deletes a model."""
     Predict: _grpc.UnaryUnaryMultiCallable[_model_pb2.PredictRequest, _model_pb2.PredictResponse]
-    """Answers for new points, within milliseconds."""
+    """Labels new points, within milliseconds."""
     ReadSolution: _grpc.UnaryStreamMultiCallable[_model_pb2.ReadSolutionRequest, _model_pb2.ReadSolutionResponse]
-    """Streams the answers for a model's own points."""
+    """Streams the labels of a model's own points."""
     GetEmbedding: _grpc.UnaryUnaryMultiCallable[_embedding_pb2.GetEmbeddingRequest, _embedding_pb2.GetEmbeddingResponse]
     """Gets an embedding's description."""
     ListEmbeddings: _grpc.UnaryUnaryMultiCallable[_embedding_pb2.ListEmbeddingsRequest, _embedding_pb2.ListEmbeddingsResponse]
@@ -92,18 +98,23 @@ class HomophilyServiceStub:
 
 @_typing.type_check_only
 class HomophilyServiceAsyncStub(HomophilyServiceStub):
-    """Labels and maps data of which only a little is labelled.
+    """Labels and maps whole datasets from a handful of labels or links.
 
-    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; ids are 1 to 63 characters out of a–z, 0–9 and
-    «-», starting with a letter or digit. «default» is a project like any other. Errors carry google.rpc details:
-    ErrorInfo always, BadRequest with the wrong fields, RetryInfo where trying again helps.
+    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; an id is 1 to 63 characters of a–z, 0–9 and "-",
+    starting with a letter or digit. "default" is a project like any other. Errors carry google.rpc details: ErrorInfo
+    always, BadRequest with the wrong fields, RetryInfo if trying again helps.
+
+    Comments say which fields are required. Fields and messages marked output only are set by the server; a client
+    never sends them.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    GetServerInfo: _aio.UnaryUnaryMultiCallable[_server_pb2.GetServerInfoRequest, _server_pb2.GetServerInfoResponse]  # type: ignore[assignment]
+    """Returns the server's version."""
     UploadDataset: _aio.StreamUnaryMultiCallable[_dataset_pb2.UploadDatasetRequest, _dataset_pb2.UploadDatasetResponse]  # type: ignore[assignment]
-    """Uploads points; an upload that broke off is resumed with the same upload_id."""
+    """Uploads points; a broken upload is resumed with the same upload_id."""
     GetUpload: _aio.UnaryUnaryMultiCallable[_dataset_pb2.GetUploadRequest, _dataset_pb2.GetUploadResponse]  # type: ignore[assignment]
-    """Tells how far an upload is."""
+    """Returns how much of an upload has arrived."""
     GetDataset: _aio.UnaryUnaryMultiCallable[_dataset_pb2.GetDatasetRequest, _dataset_pb2.GetDatasetResponse]  # type: ignore[assignment]
     """Gets a dataset's description."""
     ListDatasets: _aio.UnaryUnaryMultiCallable[_dataset_pb2.ListDatasetsRequest, _dataset_pb2.ListDatasetsResponse]  # type: ignore[assignment]
@@ -117,7 +128,7 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     Embed: _aio.UnaryUnaryMultiCallable[_job_pb2.EmbedRequest, _job_pb2.EmbedResponse]  # type: ignore[assignment]
     """Starts a job that maps points."""
     ImportModel: _aio.UnaryUnaryMultiCallable[_job_pb2.ImportModelRequest, _job_pb2.ImportModelResponse]  # type: ignore[assignment]
-    """Starts a job that brings a model here from the tracking server's registry."""
+    """Starts a job that imports a model from the tracking server's registry."""
     GetJob: _aio.UnaryUnaryMultiCallable[_job_pb2.GetJobRequest, _job_pb2.GetJobResponse]  # type: ignore[assignment]
     """Gets a job."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_pb2.ListJobsRequest, _job_pb2.ListJobsResponse]  # type: ignore[assignment]
@@ -125,7 +136,7 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     WaitJob: _aio.UnaryUnaryMultiCallable[_job_pb2.WaitJobRequest, _job_pb2.WaitJobResponse]  # type: ignore[assignment]
     """Waits until a job has ended."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_pb2.WatchJobRequest, _job_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """Streams what happens to a job."""
+    """Streams the events of a job."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_pb2.CancelJobRequest, _job_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Cancels a job."""
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_pb2.DeleteJobRequest, _job_pb2.DeleteJobResponse]  # type: ignore[assignment]
@@ -137,9 +148,9 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     DeleteModel: _aio.UnaryUnaryMultiCallable[_model_pb2.DeleteModelRequest, _model_pb2.DeleteModelResponse]  # type: ignore[assignment]
     """Deletes a model."""
     Predict: _aio.UnaryUnaryMultiCallable[_model_pb2.PredictRequest, _model_pb2.PredictResponse]  # type: ignore[assignment]
-    """Answers for new points, within milliseconds."""
+    """Labels new points, within milliseconds."""
     ReadSolution: _aio.UnaryStreamMultiCallable[_model_pb2.ReadSolutionRequest, _model_pb2.ReadSolutionResponse]  # type: ignore[assignment]
-    """Streams the answers for a model's own points."""
+    """Streams the labels of a model's own points."""
     GetEmbedding: _aio.UnaryUnaryMultiCallable[_embedding_pb2.GetEmbeddingRequest, _embedding_pb2.GetEmbeddingResponse]  # type: ignore[assignment]
     """Gets an embedding's description."""
     ListEmbeddings: _aio.UnaryUnaryMultiCallable[_embedding_pb2.ListEmbeddingsRequest, _embedding_pb2.ListEmbeddingsResponse]  # type: ignore[assignment]
@@ -150,12 +161,23 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     """Streams an array of an embedding: coordinates, clusters, links."""
 
 class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Labels and maps data of which only a little is labelled.
+    """Labels and maps whole datasets from a handful of labels or links.
 
-    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; ids are 1 to 63 characters out of a–z, 0–9 and
-    «-», starting with a letter or digit. «default» is a project like any other. Errors carry google.rpc details:
-    ErrorInfo always, BadRequest with the wrong fields, RetryInfo where trying again helps.
+    Names are projects/{project}/{datasets|models|embeddings|jobs}/{id}; an id is 1 to 63 characters of a–z, 0–9 and "-",
+    starting with a letter or digit. "default" is a project like any other. Errors carry google.rpc details: ErrorInfo
+    always, BadRequest with the wrong fields, RetryInfo if trying again helps.
+
+    Comments say which fields are required. Fields and messages marked output only are set by the server; a client
+    never sends them.
     """
+
+    @_abc_1.abstractmethod
+    def GetServerInfo(
+        self,
+        request: _server_pb2.GetServerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_pb2.GetServerInfoResponse, _abc.Awaitable[_server_pb2.GetServerInfoResponse]]:
+        """Returns the server's version."""
 
     @_abc_1.abstractmethod
     def UploadDataset(
@@ -163,7 +185,7 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_dataset_pb2.UploadDatasetRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_dataset_pb2.UploadDatasetResponse, _abc.Awaitable[_dataset_pb2.UploadDatasetResponse]]:
-        """Uploads points; an upload that broke off is resumed with the same upload_id."""
+        """Uploads points; a broken upload is resumed with the same upload_id."""
 
     @_abc_1.abstractmethod
     def GetUpload(
@@ -171,7 +193,7 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataset_pb2.GetUploadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_dataset_pb2.GetUploadResponse, _abc.Awaitable[_dataset_pb2.GetUploadResponse]]:
-        """Tells how far an upload is."""
+        """Returns how much of an upload has arrived."""
 
     @_abc_1.abstractmethod
     def GetDataset(
@@ -227,7 +249,7 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_pb2.ImportModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_pb2.ImportModelResponse, _abc.Awaitable[_job_pb2.ImportModelResponse]]:
-        """Starts a job that brings a model here from the tracking server's registry."""
+        """Starts a job that imports a model from the tracking server's registry."""
 
     @_abc_1.abstractmethod
     def GetJob(
@@ -259,7 +281,7 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_pb2.WatchJobResponse], _abc.AsyncIterator[_job_pb2.WatchJobResponse]]:
-        """Streams what happens to a job."""
+        """Streams the events of a job."""
 
     @_abc_1.abstractmethod
     def CancelJob(
@@ -307,7 +329,7 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.PredictRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.PredictResponse, _abc.Awaitable[_model_pb2.PredictResponse]]:
-        """Answers for new points, within milliseconds."""
+        """Labels new points, within milliseconds."""
 
     @_abc_1.abstractmethod
     def ReadSolution(
@@ -315,7 +337,7 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.ReadSolutionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.ReadSolutionResponse], _abc.AsyncIterator[_model_pb2.ReadSolutionResponse]]:
-        """Streams the answers for a model's own points."""
+        """Streams the labels of a model's own points."""
 
     @_abc_1.abstractmethod
     def GetEmbedding(

@@ -39,7 +39,7 @@ class _JobKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobKind.Value
     JOB_KIND_EMBED: _JobKind.ValueType  # 3
     """Makes an embedding from points and links."""
     JOB_KIND_TRIAL: _JobKind.ValueType  # 4
-    """Tries a few settings for a search, whose job it belongs to."""
+    """Tries some parameters for a search; parent_job is the job of the search."""
     JOB_KIND_IMPORT: _JobKind.ValueType  # 5
     """Makes a model from one in the tracking server's registry."""
 
@@ -55,7 +55,7 @@ JOB_KIND_TRANSDUCE: JobKind.ValueType  # 2
 JOB_KIND_EMBED: JobKind.ValueType  # 3
 """Makes an embedding from points and links."""
 JOB_KIND_TRIAL: JobKind.ValueType  # 4
-"""Tries a few settings for a search, whose job it belongs to."""
+"""Tries some parameters for a search; parent_job is the job of the search."""
 JOB_KIND_IMPORT: JobKind.ValueType  # 5
 """Makes a model from one in the tracking server's registry."""
 Global___JobKind: _TypeAlias = JobKind  # noqa: Y015
@@ -69,40 +69,40 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JOB_STATE_UNSPECIFIED: _JobState.ValueType  # 0
     """Not set; in a filter: any."""
     JOB_STATE_QUEUED: _JobState.ValueType  # 1
-    """It waits for a worker."""
+    """The job waits for a worker."""
     JOB_STATE_RUNNING: _JobState.ValueType  # 2
-    """A worker computes it."""
+    """A worker runs the job."""
     JOB_STATE_SUCCEEDED: _JobState.ValueType  # 3
-    """It ended with a result."""
+    """The job ended with a result."""
     JOB_STATE_FAILED: _JobState.ValueType  # 4
-    """It ended with an error."""
+    """The job ended with an error."""
     JOB_STATE_CANCELLED: _JobState.ValueType  # 5
-    """It was cancelled."""
+    """The job was cancelled."""
     JOB_STATE_WAITING: _JobState.ValueType  # 6
-    """It waits for jobs of its own, such as the trials of a search."""
+    """The job waits for jobs of its own, such as the trials of a search."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
-    """Where a job is."""
+    """The state of a job."""
 
 JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
 """Not set; in a filter: any."""
 JOB_STATE_QUEUED: JobState.ValueType  # 1
-"""It waits for a worker."""
+"""The job waits for a worker."""
 JOB_STATE_RUNNING: JobState.ValueType  # 2
-"""A worker computes it."""
+"""A worker runs the job."""
 JOB_STATE_SUCCEEDED: JobState.ValueType  # 3
-"""It ended with a result."""
+"""The job ended with a result."""
 JOB_STATE_FAILED: JobState.ValueType  # 4
-"""It ended with an error."""
+"""The job ended with an error."""
 JOB_STATE_CANCELLED: JobState.ValueType  # 5
-"""It was cancelled."""
+"""The job was cancelled."""
 JOB_STATE_WAITING: JobState.ValueType  # 6
-"""It waits for jobs of its own, such as the trials of a search."""
+"""The job waits for jobs of its own, such as the trials of a search."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
-    """How far a running job is."""
+    """The progress of a running job. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -118,27 +118,27 @@ class Progress(_message.Message):
     GRADIENT_NORM_FIELD_NUMBER: _builtins.int
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """What is being done: load, search, graph, solve, calibrate or cluster, save."""
+    """The current phase: load, search, graph, solve, calibrate or cluster, save."""
     iteration: _builtins.int
-    """The optimiser's steps so far."""
+    """The number of steps of the optimiser so far."""
     max_iterations: _builtins.int
-    """The steps after which it stops at the latest; 0 where that is not known."""
+    """The largest number of steps; 0 if it is not known."""
     energy: _builtins.float
     """The energy."""
     error_rate: _builtins.float
     """The share of wrong answers among the validation labels, once it is known."""
     fraction: _builtins.float
-    """The share of the work that is done, between 0 and 1, roughly."""
+    """Roughly the share of the work that is done, between 0 and 1."""
     trials: _builtins.int
-    """In a search, the trials that are done."""
+    """In a search, the number of trials that are done."""
     max_trials: _builtins.int
-    """In a search, the trials at most."""
+    """In a search, the largest number of trials."""
     best_error_rate: _builtins.float
-    """In a search, the lowest share of wrong answers so far."""
+    """In a search, the lowest error rate so far."""
     gradient_norm: _builtins.float
-    """The norm of the gradient, relative to that at the start."""
+    """The norm of the gradient, relative to its norm at the start."""
     evaluations: _builtins.int
-    """The energy evaluations so far."""
+    """The number of energy evaluations so far."""
     def __init__(
         self,
         *,
@@ -179,7 +179,7 @@ Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class JobFieldViolation(_message.Message):
-    """A field of the request that was wrong."""
+    """A field of the request that was wrong. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -205,7 +205,7 @@ Global___JobFieldViolation: _TypeAlias = JobFieldViolation  # noqa: Y015
 
 @_typing.final
 class JobError(_message.Message):
-    """Why a job failed."""
+    """Why a job failed. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -214,11 +214,11 @@ class JobError(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     FIELD_VIOLATIONS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """The code that an RPC would have answered, by number: 3 is INVALID_ARGUMENT, 4 DEADLINE_EXCEEDED, 15 DATA_LOSS."""
+    """The number of the gRPC status code: 3 is INVALID_ARGUMENT, 4 DEADLINE_EXCEEDED, 15 DATA_LOSS."""
     reason: _builtins.str
-    """A word for programs, such as TIME_LIMIT or TOO_MANY_ATTEMPTS."""
+    """The reason in a form for programs, such as TIME_LIMIT or TOO_MANY_ATTEMPTS."""
     message: _builtins.str
-    """A sentence for people."""
+    """The reason as a sentence for people."""
     @_builtins.property
     def field_violations(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobFieldViolation]:
         """The fields that were wrong."""
@@ -241,7 +241,7 @@ Global___JobError: _TypeAlias = JobError  # noqa: Y015
 
 @_typing.final
 class FitResult(_message.Message):
-    """What Fit answers in the end."""
+    """The result of Fit. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -265,14 +265,14 @@ Global___FitResult: _TypeAlias = FitResult  # noqa: Y015
 
 @_typing.final
 class TransduceResult(_message.Message):
-    """What Transduce answers in the end."""
+    """The result of Transduce. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     CHANGED_POINTS_FIELD_NUMBER: _builtins.int
     changed_points: _builtins.int
-    """The points whose class is not the one of the parent."""
+    """The number of points whose class differs from the parent model's."""
     @_builtins.property
     def model(self) -> _model_pb2.Model:
         """The new model; its parent_model is the old one."""
@@ -293,7 +293,7 @@ Global___TransduceResult: _TypeAlias = TransduceResult  # noqa: Y015
 
 @_typing.final
 class EmbedResult(_message.Message):
-    """What Embed answers in the end."""
+    """The result of Embed. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -317,17 +317,17 @@ Global___EmbedResult: _TypeAlias = EmbedResult  # noqa: Y015
 
 @_typing.final
 class TrialResult(_message.Message):
-    """What a trial answers in the end."""
+    """The result of some trials of a search. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIALS_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     outcome: _builtins.str
-    """What the search is told of them, as JSON."""
+    """The outcome for the search, as JSON; internal."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.Trial]:
-        """The trials, as numbered by the search."""
+        """The trials, numbered by the search."""
 
     def __init__(
         self,
@@ -345,7 +345,7 @@ Global___TrialResult: _TypeAlias = TrialResult  # noqa: Y015
 
 @_typing.final
 class ImportResult(_message.Message):
-    """What ImportModel answers in the end."""
+    """The result of ImportModel. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -369,7 +369,7 @@ Global___ImportResult: _TypeAlias = ImportResult  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
-    """Work that was asked for. It is kept whatever happens to the machines that do it."""
+    """A piece of work. It is kept in the database, so that it survives the loss of the machines that do it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -398,38 +398,38 @@ class Job(_message.Message):
     TRACKING_URL_FIELD_NUMBER: _builtins.int
     PARENT_JOB_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/jobs/{job}."""
+    """Output only. projects/{project}/jobs/{job}."""
     kind: Global___JobKind.ValueType
-    """What it does."""
+    """Output only. What the job does."""
     state: Global___JobState.ValueType
-    """Where it is."""
+    """Output only. The state of the job."""
     priority: _builtins.int
-    """Of a project's jobs, those of higher priority are started first. Projects take turns."""
+    """Output only. Within a project, jobs of higher priority start first. Projects take turns."""
     queue_position: _builtins.int
-    """About how many jobs will be started before this one, as projects take turns; 0 unless it is queued."""
+    """Output only. Roughly the number of jobs that start before this one; 0 unless the job is queued."""
     attempt: _builtins.int
-    """How often it was started."""
+    """Output only. How often the job was started."""
     max_attempts: _builtins.int
-    """How often it may be started before it fails."""
+    """Output only. How often the job may be started before it fails."""
     request_id: _builtins.str
-    """The client's key, if it gave one."""
+    """Output only. The request_id of the request, if it had one."""
     cancel_requested: _builtins.bool
-    """True once CancelJob was called."""
+    """Output only. Whether CancelJob was called."""
     last_sequence: _builtins.int
-    """The number of the last event."""
+    """Output only. The sequence number of the last event."""
     tracking_run: _builtins.str
-    """The id of the tracking run, once it is known."""
+    """Output only. The id of the tracking run, once there is one."""
     tracking_url: _builtins.str
-    """Where people find that run."""
+    """Output only. The address of that run's page, if it is known."""
     parent_job: _builtins.str
-    """The job of the search that a trial belongs to."""
+    """Output only. For a trial, the job of the search that it belongs to."""
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """How far it is."""
+        """Output only. The latest progress."""
 
     @_builtins.property
     def error(self) -> Global___JobError:
-        """Why it failed."""
+        """Why the job failed."""
 
     @_builtins.property
     def fit(self) -> Global___FitResult:
@@ -453,19 +453,19 @@ class Job(_message.Message):
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was asked for."""
+        """Output only. When the job was submitted."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When its last attempt started."""
+        """Output only. When the last attempt started."""
 
     @_builtins.property
     def finish_time(self) -> _timestamp_pb2.Timestamp:
-        """When it ended."""
+        """Output only. When the job ended."""
 
     @_builtins.property
     def time_limit(self) -> _duration_pb2.Duration:
-        """How long an attempt may take."""
+        """Output only. How long an attempt may take."""
 
     def __init__(
         self,
@@ -507,7 +507,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class JobEvent(_message.Message):
-    """Something that happened to a job."""
+    """An event in the life of a job. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -518,20 +518,20 @@ class JobEvent(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """1 for the first event of a job, then rising. Older reports of progress of a long job are thinned out."""
+    """1 for the first event of a job, then increasing. Old progress events of a long job are thinned out."""
     state: Global___JobState.ValueType
-    """The state from here on."""
+    """The state after the event."""
     attempt: _builtins.int
-    """How often the job had been started."""
+    """How often the job had been started by then."""
     message: _builtins.str
-    """A sentence for people, such as why it went back to the queue."""
+    """A sentence for people, such as why the job went back to the queue."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When it happened."""
+        """When the event happened."""
 
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """How far it was; not set when only the state changed."""
+        """The progress; not set if only the state changed."""
 
     def __init__(
         self,
@@ -553,7 +553,7 @@ Global___JobEvent: _TypeAlias = JobEvent  # noqa: Y015
 
 @_typing.final
 class JobOptions(_message.Message):
-    """How a job is to be run. Every field has a default."""
+    """How a job is run. Every field has a default."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,14 +563,14 @@ class JobOptions(_message.Message):
     TIME_LIMIT_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """A key of the client's: the same key with the same request is the same job, however often it is sent."""
+    """A key chosen by the client: the same key with the same request is the same job, however often it is sent."""
     priority: _builtins.int
-    """Of a project's jobs, those of higher priority are started first; −100 to 100."""
+    """Within a project, jobs of higher priority start first; −100 to 100."""
     max_attempts: _builtins.int
-    """How often the job may be started when its worker dies; 3 if not given, and no more than the server's limit."""
+    """How often the job may be started if its worker dies; 3 if not given, and no more than the server's limit."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
-        """How long the answer may take to come back with a finished job; at most a minute."""
+        """How long the call may wait for the job to end; at most a minute."""
 
     @_builtins.property
     def time_limit(self) -> _duration_pb2.Duration:
@@ -597,7 +597,7 @@ Global___JobOptions: _TypeAlias = JobOptions  # noqa: Y015
 
 @_typing.final
 class FitRequest(_message.Message):
-    """Asks for a model of points and labels."""
+    """Asks for a model from points and labels."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -615,20 +615,20 @@ class FitRequest(_message.Message):
     TEST_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     dataset: _builtins.str
     """projects/{project}/datasets/{dataset}."""
     calibrate: _builtins.bool
-    """Calibrate, so that probabilities can be asked for; takes about five more fits."""
+    """Whether to calibrate, which probabilities need; takes about five more fits."""
     model_id: _builtins.str
     """The id of the model; the job's id if empty."""
     @_builtins.property
     def inline(self) -> _points_pb2.Points:
-        """Small data, kept as a dataset of its own."""
+        """Points within the message, stored as a dataset of their own."""
 
     @_builtins.property
     def labels(self) -> _model_pb2.Labels:
-        """The labels."""
+        """Required. The labels."""
 
     @_builtins.property
     def graph(self) -> _model_pb2.GraphParameters:
@@ -640,7 +640,7 @@ class FitRequest(_message.Message):
 
     @_builtins.property
     def validation(self) -> _model_pb2.Labels:
-        """Labels that are not used, only compared with."""
+        """Labels that are not used, only compared with the result."""
 
     @_builtins.property
     def options(self) -> Global___JobOptions:
@@ -648,11 +648,11 @@ class FitRequest(_message.Message):
 
     @_builtins.property
     def search(self) -> _model_pb2.SearchParameters:
-        """Look for the hyper-parameters that are not given."""
+        """Search for the hyper-parameters that are not given."""
 
     @_builtins.property
     def test(self) -> _model_pb2.Labels:
-        """Labels that are only compared with when everything is decided."""
+        """Labels that are compared with the result once all parameters are chosen."""
 
     @_builtins.property
     def registration(self) -> _model_pb2.Registration:
@@ -711,7 +711,7 @@ Global___FitResponse: _TypeAlias = FitResponse  # noqa: Y015
 
 @_typing.final
 class TransduceRequest(_message.Message):
-    """Asks for a model with other labels. It starts from the stored graph and solution."""
+    """Asks for a model with changed labels. The job starts from the stored graph and solution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -725,9 +725,9 @@ class TransduceRequest(_message.Message):
     TEST_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """projects/{project}/models/{model}."""
+    """Required. projects/{project}/models/{model}."""
     calibrate: _builtins.bool
-    """Calibrate, so that probabilities can be asked for."""
+    """Whether to calibrate, which probabilities need."""
     model_id: _builtins.str
     """The id of the new model; the job's id if empty."""
     @_builtins.property
@@ -736,11 +736,11 @@ class TransduceRequest(_message.Message):
 
     @_builtins.property
     def withdrawn(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Points whose label is withdrawn."""
+        """Row numbers of points whose label is withdrawn."""
 
     @_builtins.property
     def validation(self) -> _model_pb2.Labels:
-        """Labels that are not used, only compared with."""
+        """Labels that are not used, only compared with the result."""
 
     @_builtins.property
     def options(self) -> Global___JobOptions:
@@ -748,7 +748,7 @@ class TransduceRequest(_message.Message):
 
     @_builtins.property
     def test(self) -> _model_pb2.Labels:
-        """Labels that are only compared with when everything is decided."""
+        """Labels that are compared with the result once all parameters are chosen."""
 
     @_builtins.property
     def registration(self) -> _model_pb2.Registration:
@@ -820,24 +820,24 @@ class EmbedRequest(_message.Message):
     SOLVER_FIELD_NUMBER: _builtins.int
     WITHDRAWN_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     dataset: _builtins.str
     """projects/{project}/datasets/{dataset}."""
     model: _builtins.str
     """projects/{project}/models/{model}: the points and the graph of a model."""
     embedding: _builtins.str
-    """projects/{project}/embeddings/{embedding}: goes on from that map with more links. Its graph, links and labels
+    """projects/{project}/embeddings/{embedding}: continues that map with more links. Its graph, links and labels
     count, and its parameters where no others are given.
     """
     n_components: _builtins.int
-    """The dimensions of the map; 2 if not given. That of an embedding stays what it is."""
+    """The number of dimensions of the map; 2 if not given. An embedding that is continued keeps its own."""
     n_clusters: _builtins.int
-    """The number of clusters; none if not given, 0 for as many as the graph suggests."""
+    """The number of clusters; none if not given, 0 for the number that the graph suggests."""
     embedding_id: _builtins.str
     """The id of the embedding; the job's id if empty."""
     @_builtins.property
     def inline(self) -> _points_pb2.Points:
-        """Small data, kept as a dataset of its own."""
+        """Points within the message, stored as a dataset of their own."""
 
     @_builtins.property
     def links(self) -> _embedding_pb2.Links:
@@ -845,11 +845,11 @@ class EmbedRequest(_message.Message):
 
     @_builtins.property
     def labels(self) -> _model_pb2.Labels:
-        """Labels, each pair of which is a link. Weights are not used."""
+        """Labels: each pair of labelled points is a link. Weights are not used."""
 
     @_builtins.property
     def graph(self) -> _model_pb2.GraphParameters:
-        """The graph; only for points and datasets, as models and embeddings have theirs."""
+        """The graph; only for points and datasets, as models and embeddings have one."""
 
     @_builtins.property
     def options(self) -> Global___JobOptions:
@@ -857,11 +857,11 @@ class EmbedRequest(_message.Message):
 
     @_builtins.property
     def solver(self) -> _embedding_pb2.EmbeddingParameters:
-        """How the map is made. For the clusters, which are found on a map of their own, closure and normalized count."""
+        """How the map is made. Of these, only closure and normalized apply to the clusters, which have a map of their own."""
 
     @_builtins.property
     def withdrawn(self) -> _embedding_pb2.Links:
-        """Links of the earlier embedding that do not count any more."""
+        """Links of the earlier embedding that no longer count."""
 
     def __init__(
         self,
@@ -926,7 +926,7 @@ Global___EmbedResponse: _TypeAlias = EmbedResponse  # noqa: Y015
 
 @_typing.final
 class ImportModelRequest(_message.Message):
-    """Asks for a model out of the tracking server's registry, to be served here."""
+    """Asks for a model from the tracking server's registry, to be served here."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -935,9 +935,9 @@ class ImportModelRequest(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     uri: _builtins.str
-    """Where it is: models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}, of this project."""
+    """Required. The model: models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}, of this project."""
     model_id: _builtins.str
     """The id of the model; the job's id if empty."""
     @_builtins.property
@@ -992,7 +992,7 @@ class GetJobRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/jobs/{job}."""
+    """Required. projects/{project}/jobs/{job}."""
     def __init__(
         self,
         *,
@@ -1042,11 +1042,11 @@ class ListJobsRequest(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     page_size: _builtins.int
-    """At most so many; 0 means 100, more than 1,000 is 1,000."""
+    """The largest number on a page; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
-    """next_page_token of the page before."""
+    """next_page_token of the previous page."""
     kind: Global___JobKind.ValueType
     """Only jobs of this kind."""
     @_builtins.property
@@ -1079,7 +1079,7 @@ class ListJobsResponse(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Where the next page starts; empty on the last."""
+    """Where the next page starts; empty on the last page."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Job]:
         """The jobs."""
@@ -1107,7 +1107,7 @@ class WaitJobRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/jobs/{job}."""
+    """Required. projects/{project}/jobs/{job}."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """How long to wait; until the call's deadline if not given."""
@@ -1128,7 +1128,7 @@ Global___WaitJobRequest: _TypeAlias = WaitJobRequest  # noqa: Y015
 
 @_typing.final
 class WaitJobResponse(_message.Message):
-    """The job, ended or not."""
+    """The job, whether it has ended or not."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1152,16 +1152,16 @@ Global___WaitJobResponse: _TypeAlias = WaitJobResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):
-    """Watches a job from its first event, or from where an earlier watch broke off, to its end."""
+    """Watches a job to its end, from its first event or from where an earlier watch broke off."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/jobs/{job}."""
+    """Required. projects/{project}/jobs/{job}."""
     after_sequence: _builtins.int
-    """The number of the last event that is known already; 0 for none."""
+    """The sequence number of the last event that the client knows; 0 for none."""
     def __init__(
         self,
         *,
@@ -1178,7 +1178,7 @@ Global___WatchJobRequest: _TypeAlias = WatchJobRequest  # noqa: Y015
 
 @_typing.final
 class WatchJobResponse(_message.Message):
-    """An event, and with the last one the finished job."""
+    """An event; the last one comes with the finished job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1186,7 +1186,7 @@ class WatchJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> Global___JobEvent:
-        """What happened."""
+        """The event."""
 
     @_builtins.property
     def job(self) -> Global___Job:
@@ -1208,13 +1208,13 @@ Global___WatchJobResponse: _TypeAlias = WatchJobResponse  # noqa: Y015
 
 @_typing.final
 class CancelJobRequest(_message.Message):
-    """Cancels a job: at once if it is queued, within seconds if it runs. A finished job stays as it is."""
+    """Cancels a job: at once if it is queued, within seconds if it runs. A finished job does not change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/jobs/{job}."""
+    """Required. projects/{project}/jobs/{job}."""
     def __init__(
         self,
         *,
@@ -1254,13 +1254,13 @@ Global___CancelJobResponse: _TypeAlias = CancelJobResponse  # noqa: Y015
 
 @_typing.final
 class DeleteJobRequest(_message.Message):
-    """Deletes the record of a job that has ended. What it made stays."""
+    """Deletes the record of a job that has ended. Its model or embedding stays."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/jobs/{job}."""
+    """Required. projects/{project}/jobs/{job}."""
     def __init__(
         self,
         *,
@@ -1276,7 +1276,7 @@ Global___DeleteJobRequest: _TypeAlias = DeleteJobRequest  # noqa: Y015
 
 @_typing.final
 class DeleteJobResponse(_message.Message):
-    """The record is gone."""
+    """The record was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

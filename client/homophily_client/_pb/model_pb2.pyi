@@ -54,19 +54,19 @@ class _SpaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Space.ValueType
     SPACE_UNSPECIFIED: _Space.ValueType  # 0
     """The default: input."""
     SPACE_INPUT: _Space.ValueType  # 1
-    """Among the points as they are given."""
+    """The points as they are given."""
     SPACE_PRINCIPAL: _Space.ValueType  # 2
     """Along the leading principal directions of the points, n_directions of them."""
     SPACE_WHITENED: _Space.ValueType  # 3
     """Along principal directions, all or n_directions of them, each scaled to variance 1: the Mahalanobis distance."""
 
 class Space(_Space, metaclass=_SpaceEnumTypeWrapper):
-    """Where distances, or angles, between points are measured. All but the input is for dense points only."""
+    """The space in which distances or angles are measured. All but input are for dense points only."""
 
 SPACE_UNSPECIFIED: Space.ValueType  # 0
 """The default: input."""
 SPACE_INPUT: Space.ValueType  # 1
-"""Among the points as they are given."""
+"""The points as they are given."""
 SPACE_PRINCIPAL: Space.ValueType  # 2
 """Along the leading principal directions of the points, n_directions of them."""
 SPACE_WHITENED: Space.ValueType  # 3
@@ -119,7 +119,7 @@ class _SymmetrizationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Symmet
     """The mean of both weights."""
 
 class Symmetrization(_Symmetrization, metaclass=_SymmetrizationEnumTypeWrapper):
-    """How the two directions of an edge are made one."""
+    """How the weights of an edge's two directions are combined."""
 
 SYMMETRIZATION_UNSPECIFIED: Symmetrization.ValueType  # 0
 """The default: mean."""
@@ -162,7 +162,7 @@ class _MulticlassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Multiclass
     MULTICLASS_UNSPECIFIED: _Multiclass.ValueType  # 0
     """The default: vector."""
     MULTICLASS_VECTOR: _Multiclass.ValueType  # 1
-    """One value a class, all together."""
+    """One value per class, all together."""
     MULTICLASS_ONE_VS_REST: _Multiclass.ValueType  # 2
     """A two-class problem for each class; faster for many points."""
 
@@ -172,7 +172,7 @@ class Multiclass(_Multiclass, metaclass=_MulticlassEnumTypeWrapper):
 MULTICLASS_UNSPECIFIED: Multiclass.ValueType  # 0
 """The default: vector."""
 MULTICLASS_VECTOR: Multiclass.ValueType  # 1
-"""One value a class, all together."""
+"""One value per class, all together."""
 MULTICLASS_ONE_VS_REST: Multiclass.ValueType  # 2
 """A two-class problem for each class; faster for many points."""
 Global___Multiclass: _TypeAlias = Multiclass  # noqa: Y015
@@ -192,7 +192,7 @@ class _SolutionFieldEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Solutio
     SOLUTION_FIELD_VALUES: _SolutionField.ValueType  # 3
     """The values F that minimise the energy, FLOAT64."""
     SOLUTION_FIELD_PROBABILITIES: _SolutionField.ValueType  # 4
-    """Probabilities, FLOAT64, one column a class; the model must have been fitted with calibrate."""
+    """Probabilities, FLOAT64, one column per class; the model must have been fitted with calibrate."""
 
 class SolutionField(_SolutionField, metaclass=_SolutionFieldEnumTypeWrapper):
     """A column of a solution."""
@@ -206,12 +206,12 @@ SOLUTION_FIELD_SCORES: SolutionField.ValueType  # 2
 SOLUTION_FIELD_VALUES: SolutionField.ValueType  # 3
 """The values F that minimise the energy, FLOAT64."""
 SOLUTION_FIELD_PROBABILITIES: SolutionField.ValueType  # 4
-"""Probabilities, FLOAT64, one column a class; the model must have been fitted with calibrate."""
+"""Probabilities, FLOAT64, one column per class; the model must have been fitted with calibrate."""
 Global___SolutionField: _TypeAlias = SolutionField  # noqa: Y015
 
 @_typing.final
 class GraphParameters(_message.Message):
-    """How the graph of near points is built. Every field has a default."""
+    """How the graph of near neighbours is built. Every field has a default."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -224,21 +224,21 @@ class GraphParameters(_message.Message):
     SPACE_FIELD_NUMBER: _builtins.int
     N_DIRECTIONS_FIELD_NUMBER: _builtins.int
     n_neighbors: _builtins.int
-    """Neighbours of each point, k; 10 if not given."""
+    """The number k of neighbours of each point; 10 if not given."""
     metric: Global___Metric.ValueType
     """The distance."""
     weights: Global___EdgeWeights.ValueType
     """The weights."""
     sigma_x: _builtins.float
-    """The width σ_x of fixed weights; of others, a factor of the widths that they find: 1 if not given."""
+    """The width σ_x of fixed weights; for others a factor of the widths that they find, 1 if not given."""
     exponent: _builtins.int
     """The exponent of the distance in the weight, 1 or 2; 2 if not given."""
     symmetrize: Global___Symmetrization.ValueType
     """The symmetrisation."""
     space: Global___Space.ValueType
-    """Where neighbours are searched."""
+    """The space in which neighbours are searched."""
     n_directions: _builtins.int
-    """How many principal directions count, only with space principal or whitened; if not given, 50 of principal, all of
+    """The number of principal directions, only with space principal or whitened; if not given, 50 of principal, all of
     whitened.
     """
     def __init__(
@@ -278,17 +278,17 @@ Global___GraphParameters: _TypeAlias = GraphParameters  # noqa: Y015
 
 @_typing.final
 class ClassPrior(_message.Message):
-    """What is known of the classes' shares among all points."""
+    """What is known about the classes' shares among all points."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ESTIMATE_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
     estimate: _builtins.bool
-    """True: the shares among the labels are those among all points."""
+    """If true, the shares among the labels are those among all points."""
     @_builtins.property
     def shares(self) -> Global___ClassShares:
-        """The shares are known."""
+        """Known shares."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class ClassShares(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Positive numbers with sum 1, in the order of the classes (sorted)."""
+        """Required. Positive numbers with sum 1, in the order of the sorted classes."""
 
     def __init__(
         self,
@@ -355,24 +355,24 @@ class SolverParameters(_message.Message):
     lambda1: _builtins.float
     """The weight λ1 of the smoothness of values."""
     lambda2: _builtins.float
-    """The weight λ2 of the smoothness of relationships, free of scale: the paper's is lambda2 / number of points."""
+    """The weight λ2 of the smoothness of relationships, independent of scale: the paper's is lambda2 / number of points."""
     sigma_f: _builtins.float
     """The width σ_f (not squared) of the relationship function."""
     max_iter: _builtins.int
-    """ERR's steps at most."""
+    """The largest number of ERR's steps."""
     tolerance: _builtins.float
     """Where the optimiser stops; see the core's documentation."""
     normalized: _builtins.bool
-    """False: the Laplacian that is not normalised. True if not given."""
+    """Whether the Laplacian is normalised; true if not given."""
     relationship_neighbors: _builtins.int
-    """Regularise only each point's relationships with so many nearest points (sparse ERR)."""
+    """Regularise only each point's relationships with this many nearest points (sparse ERR)."""
     multiclass: Global___Multiclass.ValueType
-    """For more than two classes."""
+    """How more than two classes are treated."""
     repulsion: _builtins.float
-    """How much of the push that drives points apart counts; 0.65 if not given, 1 in the paper."""
+    """The factor of the force that drives points apart; 0.65 if not given, 1 in the paper."""
     @_builtins.property
     def class_prior(self) -> Global___ClassPrior:
-        """What is known of the classes' shares."""
+        """What is known about the classes' shares."""
 
     def __init__(
         self,
@@ -459,7 +459,7 @@ Global___StringValues: _TypeAlias = StringValues  # noqa: Y015
 
 @_typing.final
 class IntegerValues(_message.Message):
-    """Class names as whole numbers."""
+    """Class names as integers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -483,7 +483,7 @@ Global___IntegerValues: _TypeAlias = IntegerValues  # noqa: Y015
 
 @_typing.final
 class ClassValues(_message.Message):
-    """Classes, all strings or all numbers."""
+    """Classes, all strings or all integers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -495,7 +495,7 @@ class ClassValues(_message.Message):
 
     @_builtins.property
     def integers(self) -> Global___IntegerValues:
-        """Whole numbers."""
+        """Integers."""
 
     def __init__(
         self,
@@ -524,11 +524,11 @@ class Labels(_message.Message):
     WEIGHTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The labelled points, each a row number of the dataset, each at most once."""
+        """Required. The row numbers of the labelled points, each at most once."""
 
     @_builtins.property
     def classes(self) -> Global___ClassValues:
-        """Their classes, one for each point."""
+        """Required. Their classes, one for each point."""
 
     @_builtins.property
     def weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -551,7 +551,7 @@ Global___Labels: _TypeAlias = Labels  # noqa: Y015
 
 @_typing.final
 class GraphSummary(_message.Message):
-    """A graph that the models of a project may share."""
+    """A graph that the models of a project may share. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,7 +563,7 @@ class GraphSummary(_message.Message):
     digest: _builtins.str
     """SHA-256 of the project, the points with their shape and type, and the graph's parameters."""
     reused: _builtins.bool
-    """True if the graph was there already, so that no neighbours were searched for."""
+    """Whether the graph existed already, so that no neighbours had to be searched for."""
     edges: _builtins.int
     """The number of edges."""
     recall: _builtins.float
@@ -589,7 +589,7 @@ Global___GraphSummary: _TypeAlias = GraphSummary  # noqa: Y015
 
 @_typing.final
 class Trace(_message.Message):
-    """The way of the optimiser: one entry a step, the start first. Long ways are thinned out."""
+    """The trace of the optimiser: one entry per step, the start first. Long traces are thinned out. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -599,19 +599,19 @@ class Trace(_message.Message):
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def iterations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The number of the step."""
+        """The number of each step."""
 
     @_builtins.property
     def energies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The energy after it."""
+        """The energy after each step."""
 
     @_builtins.property
     def gradient_norms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The norm of the gradient after it, relative to that at the start."""
+        """The norm of the gradient after each step, relative to its norm at the start."""
 
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The energy evaluations so far."""
+        """The number of energy evaluations up to each step."""
 
     def __init__(
         self,
@@ -631,7 +631,7 @@ Global___Trace: _TypeAlias = Trace  # noqa: Y015
 
 @_typing.final
 class ReliabilityBin(_message.Message):
-    """Answers that were given with about the same confidence."""
+    """Answers of about the same confidence. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -661,7 +661,7 @@ Global___ReliabilityBin: _TypeAlias = ReliabilityBin  # noqa: Y015
 
 @_typing.final
 class Evaluation(_message.Message):
-    """How well the answers agree with labels that were not used."""
+    """How well the answers agree with labels that were not used. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -675,13 +675,13 @@ class Evaluation(_message.Message):
     """The share of wrong answers."""
     @_builtins.property
     def confusion(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Points by true class (row) and answer (column), row by row, both in the order of the model's classes. Labels of other
-        classes are wrong, but not listed. Empty for more than 100 classes.
+        """Points by true class (row) and answer (column), row by row, both in the order of the model's classes. Labels of
+        other classes count as wrong, but are not listed. Empty for more than 100 classes.
         """
 
     @_builtins.property
     def reliability(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReliabilityBin]:
-        """Probabilities against facts, for a calibrated model."""
+        """Probabilities compared with the facts, for a calibrated model."""
 
     def __init__(
         self,
@@ -701,7 +701,7 @@ Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
 
 @_typing.final
 class SearchParameters(_message.Message):
-    """How hyper-parameters are looked for. What the request gives in graph and solver stays as it is."""
+    """How hyper-parameters are searched for. Parameters that the request gives are not searched."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -712,23 +712,23 @@ class SearchParameters(_message.Message):
     VARY_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
-    """Settings that are tried at most; if not given, 36 for IRR and 60 for ERR."""
+    """The largest number of trials; if not given, 36 for IRR and 60 for ERR."""
     seconds: _builtins.float
-    """Seconds from the start of the job after which no more are begun; no limit if not given."""
+    """Seconds after the start of the job after which no trial starts; no limit if not given."""
     seed: _builtins.int
-    """Where random choices start; the same seed and the same trials find the same."""
+    """The seed of random choices; the same seed and number of trials give the same result."""
     spread: _builtins.bool
-    """Spread the trials over the workers as jobs of their own."""
+    """Whether to spread the trials over the workers as jobs of their own."""
     warm_start: _builtins.bool
-    """Start every ERR trial from the solution of the next smaller lambda2 tried with otherwise equal parameters, instead of
-    from IRR's: fewer evaluations, and answers that may differ a little from those of the final fit.
+    """Whether to start every ERR trial from the solution for the next smaller lambda2 with otherwise equal parameters,
+    instead of IRR's: fewer evaluations, and answers that may differ a little from those of the final fit.
     """
     @_builtins.property
     def vary(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What to look for: space, n_directions, n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then sigma_f,
-        lambda2 and repulsion by ERR, with power (the Laplacian's), which IRR judges where it is the method. None of them
-        may be given; with n_directions, space is searched as well, or given as principal or whitened. If empty: all but
-        repulsion and power, and but for what is given; space and n_directions only for dense points and Euclidean distance.
+        """The parameters to search: space, n_directions, n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then
+        sigma_f, lambda2 and repulsion by ERR, with power (the Laplacian's), which IRR judges if it is the method. None of
+        them may be given; with n_directions, space is searched too, or given as principal or whitened. If empty: all but
+        repulsion, power and those that are given; space and n_directions only for dense points and Euclidean distance.
         """
 
     def __init__(
@@ -758,7 +758,7 @@ Global___SearchParameters: _TypeAlias = SearchParameters  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """A setting that was tried."""
+    """Parameters that a search tried. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -776,15 +776,15 @@ class Trial(_message.Message):
     stage: _builtins.int
     """1: the graph and IRR, 2: ERR."""
     error_rate: _builtins.float
-    """The share of wrong answers among the labels that were held out; not set if it was not begun."""
+    """The share of wrong answers among the held-out labels; not set if the trial was not started."""
     score: _builtins.float
-    """The mean log-loss of these answers, which tells more finely how good they are."""
+    """The mean log-loss of these answers, a finer measure."""
     seconds: _builtins.float
-    """What the trial took."""
+    """The duration of the trial."""
     pruned: _builtins.bool
-    """True if it was given up, or not begun, when it could not win any more or the time was over."""
+    """Whether it was stopped early or not started, because it could no longer win or time had run out."""
     held_out: _builtins.int
-    """The answers that the two are means of."""
+    """The number of answers that error_rate and score are means of."""
     @_builtins.property
     def graph(self) -> Global___GraphParameters:
         """The graph's parameters."""
@@ -823,14 +823,14 @@ Global___Trial: _TypeAlias = Trial  # noqa: Y015
 
 @_typing.final
 class SearchSummary(_message.Message):
-    """A search for hyper-parameters."""
+    """A search for hyper-parameters. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIALS_FIELD_NUMBER: _builtins.int
     BEST_FIELD_NUMBER: _builtins.int
     best: _builtins.int
-    """The number of the best one; not set if the time was over before it came to that."""
+    """The number of the best trial; not set if time ran out before there was one."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Trial]:
         """The trials."""
@@ -853,14 +853,14 @@ Global___SearchSummary: _TypeAlias = SearchSummary  # noqa: Y015
 
 @_typing.final
 class Registration(_message.Message):
-    """Where a model is to be registered."""
+    """How a model is registered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     ALIASES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The name within the project; in the tracking server's registry it is {project}.{name}."""
+    """Required. The name within the project; in the tracking server's registry it is {project}.{name}."""
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names for the new version, such as champion."""
@@ -955,86 +955,86 @@ class Model(_message.Message):
     SOFTWARE_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/models/{model}."""
+    """Output only. projects/{project}/models/{model}."""
     dataset: _builtins.str
-    """The dataset it was fitted on (which may be deleted since)."""
+    """Output only. The dataset it was fitted on, which may have been deleted since."""
     job: _builtins.str
-    """The job that made it."""
+    """Output only. The job that made it."""
     parent_model: _builtins.str
-    """The model whose labels were changed to make this one; empty for a fit."""
+    """Output only. The model whose labels were changed to make this one; empty for a fit."""
     points: _builtins.int
-    """The number of points."""
+    """Output only. The number of points."""
     dimensions: _builtins.int
-    """The number of features of a point."""
+    """Output only. The number of features of a point."""
     labelled: _builtins.int
-    """The number of labelled points."""
+    """Output only. The number of labelled points."""
     energy: _builtins.float
-    """The energy at the solution."""
+    """Output only. The energy at the solution."""
     iterations: _builtins.int
-    """The steps that were taken."""
+    """Output only. The number of steps taken."""
     evaluations: _builtins.int
-    """The energy evaluations among them."""
+    """Output only. The number of energy evaluations."""
     engine: _builtins.str
-    """The engine that computed the relationships; empty for IRR."""
+    """Output only. The engine that computed the relationships; empty for IRR."""
     error_rate: _builtins.float
-    """The share of wrong answers among the validation labels, if there were any."""
+    """Output only. The share of wrong answers among the validation labels, if there were any."""
     calibrated: _builtins.bool
-    """True if probabilities can be asked for."""
+    """Output only. Whether probabilities can be asked for."""
     size_bytes: _builtins.int
-    """What the stored model takes, without its graph."""
+    """Output only. The size of the stored model, without its graph."""
     peak_memory_bytes: _builtins.int
-    """The most memory that the process which fitted it held, in bytes."""
+    """Output only. The peak memory of the process that fitted it."""
     device: _builtins.str
-    """What it was computed on, such as cpu."""
+    """Output only. The device that computed it, such as cpu."""
     source: _builtins.str
-    """Where it came from, for a model that was imported."""
+    """Output only. For an imported model, where it came from."""
     @_builtins.property
     def classes(self) -> Global___ClassValues:
-        """The classes, sorted; other messages name them by their position here."""
+        """Output only. The classes, sorted; other messages refer to them by their position here."""
 
     @_builtins.property
     def graph_parameters(self) -> Global___GraphParameters:
-        """The graph's parameters."""
+        """Output only. The graph's parameters."""
 
     @_builtins.property
     def solver_parameters(self) -> Global___SolverParameters:
-        """The solver's parameters."""
+        """Output only. The solver's parameters."""
 
     @_builtins.property
     def graph(self) -> Global___GraphSummary:
-        """The graph."""
+        """Output only. A summary of the graph."""
 
     @_builtins.property
     def seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Seconds by phase: load, graph, solve, calibrate, save."""
+        """Output only. Seconds by phase: load, graph, solve, calibrate, save."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When the model was complete."""
+        """Output only. When the model was complete."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What was worth telling, such as components without a label."""
+        """Output only. Warnings for people, such as components without a label."""
 
     @_builtins.property
     def trace(self) -> Global___Trace:
-        """The way of the optimiser; empty for IRR."""
+        """Output only. The trace of the optimiser; empty for IRR."""
 
     @_builtins.property
     def validation(self) -> Global___Evaluation:
-        """The answers against the validation labels."""
+        """Output only. The answers compared with the validation labels."""
 
     @_builtins.property
     def test(self) -> Global___Evaluation:
-        """The answers against the test labels."""
+        """Output only. The answers compared with the test labels."""
 
     @_builtins.property
     def search(self) -> Global___SearchSummary:
-        """The search that found the parameters, if there was one."""
+        """Output only. The search that found the parameters, if there was one."""
 
     @_builtins.property
     def software(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The versions of the software that fitted it, by package."""
+        """Output only. The versions of the software that fitted it, by package."""
 
     def __init__(
         self,
@@ -1087,7 +1087,7 @@ class GetModelRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/models/{model}."""
+    """Required. projects/{project}/models/{model}."""
     def __init__(
         self,
         *,
@@ -1135,11 +1135,11 @@ class ListModelsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """projects/{project}."""
+    """Required. projects/{project}."""
     page_size: _builtins.int
-    """At most so many; 0 means 100, more than 1,000 is 1,000."""
+    """The largest number on a page; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
-    """next_page_token of the page before."""
+    """next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -1164,7 +1164,7 @@ class ListModelsResponse(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Where the next page starts; empty on the last."""
+    """Where the next page starts; empty on the last page."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
         """The models."""
@@ -1191,7 +1191,7 @@ class DeleteModelRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/models/{model}."""
+    """Required. projects/{project}/models/{model}."""
     def __init__(
         self,
         *,
@@ -1207,7 +1207,7 @@ Global___DeleteModelRequest: _TypeAlias = DeleteModelRequest  # noqa: Y015
 
 @_typing.final
 class DeleteModelResponse(_message.Message):
-    """The model is gone."""
+    """The model was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1232,12 +1232,12 @@ class PredictRequest(_message.Message):
     POINTS_FIELD_NUMBER: _builtins.int
     PROBABILITIES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/models/{model}."""
+    """Required. projects/{project}/models/{model}."""
     probabilities: _builtins.bool
-    """Also answer calibrated probabilities; the model must have been fitted with calibrate."""
+    """Whether to return calibrated probabilities too; the model must have been fitted with calibrate."""
     @_builtins.property
     def points(self) -> _points_pb2.Points:
-        """The points, with as many features as the model's."""
+        """Required. The points, with as many features as the model's."""
 
     def __init__(
         self,
@@ -1274,11 +1274,11 @@ class PredictResponse(_message.Message):
 
     @_builtins.property
     def scores(self) -> _points_pb2.Tensor:
-        """Scores, FLOAT64: one column for two classes (positive for the second), else one column a class."""
+        """Scores, FLOAT64: one column for two classes (positive for the second), else one column per class."""
 
     @_builtins.property
     def probabilities(self) -> _points_pb2.Tensor:
-        """Probabilities, FLOAT64, one column a class; only if asked for."""
+        """Probabilities, FLOAT64, one column per class; only if asked for."""
 
     def __init__(
         self,
@@ -1307,14 +1307,14 @@ class ReadSolutionRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """projects/{project}/models/{model}."""
+    """Required. projects/{project}/models/{model}."""
     start: _builtins.int
     """The first point."""
     count: _builtins.int
-    """The number of points; 0 means all that follow."""
+    """The number of points; 0 means all remaining ones."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[Global___SolutionField.ValueType]:
-        """The columns to send; the class indices if empty."""
+        """The columns to return; the class indices if empty."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class _DataType:
 class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     DATA_TYPE_UNSPECIFIED: _DataType.ValueType  # 0
-    """Not set; refused wherever a type is needed."""
+    """Not set; refused where a type is required."""
     DATA_TYPE_FLOAT32: _DataType.ValueType  # 1
     """IEEE 754, 32 bits."""
     DATA_TYPE_FLOAT64: _DataType.ValueType  # 2
@@ -40,7 +40,7 @@ class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
     """The type of a tensor's elements."""
 
 DATA_TYPE_UNSPECIFIED: DataType.ValueType  # 0
-"""Not set; refused wherever a type is needed."""
+"""Not set; refused where a type is required."""
 DATA_TYPE_FLOAT32: DataType.ValueType  # 1
 """IEEE 754, 32 bits."""
 DATA_TYPE_FLOAT64: DataType.ValueType  # 2
@@ -61,12 +61,12 @@ class Tensor(_message.Message):
     SHAPE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     data_type: Global___DataType.ValueType
-    """The type of the elements."""
+    """Required. The type of the elements."""
     data: _builtins.bytes
-    """The elements. The length must be exactly the product of the shape and the element's size."""
+    """Required. The elements: exactly as many bytes as shape and data_type imply."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The length of each dimension."""
+        """Required. The length of each dimension."""
 
     def __init__(
         self,
@@ -94,18 +94,18 @@ class CsrMatrix(_message.Message):
     COLUMN_INDICES_FIELD_NUMBER: _builtins.int
     ROW_STARTS_FIELD_NUMBER: _builtins.int
     columns: _builtins.int
-    """The number of columns (features)."""
+    """Required. The number of columns (features)."""
     @_builtins.property
     def values(self) -> Global___Tensor:
-        """The values (non-zeros), FLOAT32 or FLOAT64."""
+        """Required. The values (non-zeros), FLOAT32 or FLOAT64."""
 
     @_builtins.property
     def column_indices(self) -> Global___Tensor:
-        """The column of each value, INT32 or INT64, rising within a row."""
+        """Required. The column of each value, INT32 or INT64, increasing within a row."""
 
     @_builtins.property
     def row_starts(self) -> Global___Tensor:
-        """Where each row starts, INT32 or INT64, one more than there are rows."""
+        """Required. Where each row starts, INT32 or INT64, one more than there are rows."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ Global___CsrMatrix: _TypeAlias = CsrMatrix  # noqa: Y015
 
 @_typing.final
 class Points(_message.Message):
-    """Points inside a message, for small data; larger data goes through UploadDataset."""
+    """Points within a message; larger data goes through UploadDataset."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -133,11 +133,11 @@ class Points(_message.Message):
     CSR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def dense(self) -> Global___Tensor:
-        """One row a point, FLOAT32 or FLOAT64."""
+        """One row per point, FLOAT32 or FLOAT64."""
 
     @_builtins.property
     def csr(self) -> Global___CsrMatrix:
-        """One row a point."""
+        """One row per point."""
 
     def __init__(
         self,
@@ -165,11 +165,11 @@ class DenseShape(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     DATA_TYPE_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
-    """The number of points."""
+    """Required. The number of points."""
     columns: _builtins.int
-    """The number of features."""
+    """Required. The number of features."""
     data_type: Global___DataType.ValueType
-    """FLOAT32 or FLOAT64."""
+    """Required. FLOAT32 or FLOAT64."""
     def __init__(
         self,
         *,
@@ -197,15 +197,15 @@ class CsrShape(_message.Message):
     DATA_TYPE_FIELD_NUMBER: _builtins.int
     INDEX_TYPE_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
-    """The number of points."""
+    """Required. The number of points."""
     columns: _builtins.int
-    """The number of features."""
+    """Required. The number of features."""
     values: _builtins.int
-    """The number of stored values."""
+    """Required. The number of stored values."""
     data_type: Global___DataType.ValueType
-    """The type of the values, FLOAT32 or FLOAT64."""
+    """Required. The type of the values, FLOAT32 or FLOAT64."""
     index_type: Global___DataType.ValueType
-    """The type of column indices and row starts, INT32 or INT64."""
+    """Required. The type of column indices and row starts, INT32 or INT64."""
     def __init__(
         self,
         *,
@@ -225,7 +225,7 @@ Global___CsrShape: _TypeAlias = CsrShape  # noqa: Y015
 
 @_typing.final
 class PointsShape(_message.Message):
-    """What points look like, without their values."""
+    """The layout, size and type of points, without their values."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

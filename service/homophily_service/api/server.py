@@ -1,4 +1,4 @@
-"""The API as a server: ports, health, metrics, and a graceful end."""
+"""The API as a server: ports, health, metrics, and a graceful stop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import grpc
@@ -17,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, start_http_server
 
-from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc
+from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc, server_pb2
 from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.batch_loader import BatchLoader
 from homophily_service.api.datasets import Datasets
@@ -53,12 +54,13 @@ from homophily_service.storage.uploads import Uploads
 _log = logging.getLogger(__name__)
 
 SERVICE = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"].full_name
+API_VERSION = homophily_service_pb2.DESCRIPTOR.package.rpartition(".")[2]
 # Threads that wait for the database; uploads have their own.
 THREADS, UPLOAD_THREADS = 16, 8
 SECONDS_BETWEEN_PINGS = 5
-# After so long a TLS connection is to be made anew, once its calls have ended: a certificate is only looked at then.
+# TLS connections are closed after this time, once their calls have ended: certificates are checked when connecting.
 CONNECTION_SECONDS = 3600.0
-# How long a worker may be late with its lease before its job waits for others again.
+# How long a lease may be overdue before the job goes back to the queue.
 SECONDS_LATE = 5.0
 
 
@@ -73,6 +75,13 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         self.uploads, self.under_way = Uploads(settings, stores), set()
         # Separate: finishing a large upload takes minutes, during which other calls need threads.
         self.upload_threads = FairThreads(UPLOAD_THREADS, "upload")
+        self._info = server_pb2.GetServerInfoResponse(
+            version=version("homophily"), api_version=API_VERSION, tracking=sends_runs(settings)
+        )
+
+    async def GetServerInfo(self, *_: Any) -> server_pb2.GetServerInfoResponse:
+        """Tell the server's version."""
+        return self._info
 
 
 class Server:
@@ -89,7 +98,7 @@ class Server:
         self._metrics: Any = None
 
     async def start(self) -> int:
-        """Open the port; returns it."""
+        """Open the port, and return it."""
         settings = self.settings
         asyncio.get_running_loop().set_default_executor(FairThreads(THREADS, "store"))
         # Threads take turns ten times as often as by default: answers of milliseconds pass through several of them.
@@ -118,7 +127,7 @@ class Server:
         )
         homophily_service_pb2_grpc.add_HomophilyServiceServicer_to_server(self.servicer, self.server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.server)
-        if settings.reflection:
+        if has_reflection(settings):
             reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME), self.server)
         try:
             address = _address(settings.host, settings.port)
@@ -139,8 +148,8 @@ class Server:
             asyncio.create_task(task)
             for task in (
                 self.watcher.run(),
-                repeat("looking after the database", self._report_health, 1.0),
-                repeat("looking for lost jobs", self._take_back, SECONDS_LATE / 2),
+                repeat("checking the database", self._report_health, 1.0),
+                repeat("requeueing lost jobs", self._take_back, SECONDS_LATE / 2),
                 repeat("sweeping", self._sweep, settings.sweep_seconds),
             )
         ]
@@ -149,7 +158,7 @@ class Server:
         return self.port
 
     async def stop(self) -> None:
-        """Take no new calls, let those under way end within the grace time, and close everything."""
+        """Refuse new calls, let running ones end within the grace time, and close everything."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -180,7 +189,7 @@ class Server:
             await self.health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
 
     async def _take_back(self) -> None:
-        """Nobody but the API looks while all workers are busy."""
+        """Requeue jobs whose worker is lost; while all workers are busy, only the API can."""
         await asyncio.to_thread(self.stores.queue.take_back, SECONDS_LATE, lost_too_often())
 
     async def _sweep(self) -> None:
@@ -204,14 +213,14 @@ class Server:
 
 
 def _prepare(database: Database) -> None:
-    """Migrate a database that is ours alone; one that others use is migrated on purpose, by `homophily migrate`."""
+    """Migrate a database that only this server uses; a shared one is migrated by `homophily migrate`."""
     if database.is_embedded:
         database.migrate()
     database.check_version()
 
 
 def check_bind(settings: Settings) -> None:
-    """Refuse to listen beyond loopback where everybody would get in."""
+    """Refuse to listen beyond loopback without authentication."""
     if settings.auth == "none" and not settings.allow_insecure_bind and not _is_loopback(settings.host):
         raise FailedPrecondition(
             f"host {settings.host} is reachable from other machines, and auth is none: set auth to tokens, "
@@ -219,8 +228,13 @@ def check_bind(settings: Settings) -> None:
         )
 
 
+def has_reflection(settings: Settings) -> bool:
+    """Whether clients may ask what calls there are. By default only those on this machine."""
+    return _is_loopback(settings.host) if settings.reflection is None else settings.reflection
+
+
 def warn_of_plain_tokens(settings: Settings) -> None:
-    """Say so where tokens cross a network for everybody on it to read."""
+    """Warn if tokens cross a network unencrypted."""
     if settings.auth == "tokens" and settings.tls_certificate is None and not _is_loopback(settings.host):
         _log.warning("tokens pass %s unencrypted: set tls_certificate, or have a proxy before it", settings.host)
 
@@ -242,36 +256,36 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
     age = [("grpc.max_connection_age_ms", int(1000 * CONNECTION_SECONDS))] if has_age else []
     return [
         *age,
-        # Beyond this gRPC itself refuses; up to it, the Messages interceptor does, with a better sentence.
+        # gRPC refuses larger messages; up to this size the Messages interceptor does, with a better error.
         ("grpc.max_receive_message_length", settings.max_message_bytes + MIB),
         ("grpc.max_concurrent_streams", settings.max_calls),
         ("grpc.max_allowed_incoming_connections", settings.max_connections),
         ("grpc.max_send_message_length", -1),
-        # What is taken of a message before anybody reads it; by default it grows with the line's speed.
+        # The bytes of a message that are buffered before it is read; by default they grow with the bandwidth.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", MIB),
         # Chunks of uploads come in one frame instead of in 64.
         ("grpc.http2.max_frame_size", MIB),
-        # A second server on the port shall fail, not share.
+        # A second server on the same port must fail.
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),
-        # The one that counts: min_recv_ping_interval_without_data_ms is ignored.
+        # Not min_recv_ping_interval_without_data_ms, which is ignored.
         ("grpc.http2.min_ping_interval_without_data_ms", 1000 * SECONDS_BETWEEN_PINGS),
         ("grpc.http2.max_ping_strikes", 10),
-        # Notice clients that are gone without a word.
+        # Notice clients that vanished.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
     ]
 
 
 def run_server(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
-    """API and workers, until SIGTERM or SIGINT; ``started`` is called once the port is open."""
+    """Run the API and its workers until SIGTERM or SIGINT; ``started`` is called once the port is open."""
     keep_freed_memory()
     uvloop.run(serve(settings, started))
 
 
 async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
-    """The same, in a loop that runs already."""
+    """Run them in the current event loop."""
     server = Server(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A span for every call, below the caller's; only where traces are wanted."""
+"""A span for every call, below the caller's, if traces are sent."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _UNTRACED = nullcontext()
 
 
 class Tracing(Interceptor):
-    """Outermost, so that the call's log lines carry the span."""
+    """Starts the span; the outermost interceptor, so that the call's log lines carry it."""
 
     def __init__(self, traces: Traces) -> None:
         self.traces = traces
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
-        """Begin the span, and end it with the call's code."""
+        """Start the span, and end it with the call's status code."""
         service, _, name = method.lstrip("/").partition("/")
         if service.startswith("grpc."):
-            # Health and reflection are asked for all the time.
+            # Probes ask for health all the time.
             return _UNTRACED
         attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
         parent = metadata_of(context, "traceparent")
@@ -33,5 +33,5 @@ class Tracing(Interceptor):
 
 def _end(span: Span, code: str, _: float) -> None:
     span.note("rpc.grpc.status_code", code)
-    # A caller's mistake is not the server's failure.
+    # Other codes are the caller's mistakes, not failures of the server.
     span.end(code if code in ("UNKNOWN", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "DEADLINE_EXCEEDED") else "")

@@ -178,8 +178,8 @@ def _solve(
             answers = classifier.transduction_[known.points], probabilities
             getattr(model, field).CopyFrom(evaluation(classes, known, *answers))
     if model.HasField("validation"):
-        stage.progress.error_rate = model.error_rate = model.validation.error_rate
-    stage.enter("save")
+        model.error_rate = model.validation.error_rate
+    stage.enter("save", model.error_rate if model.HasField("validation") else None)
     model.size_bytes = save_model(work.stores.blobs, work.task.result_path, classifier, calibrate=calibrate)
     stage.leave()
     model.job = str(work.task.name)

@@ -53,10 +53,10 @@ class Stage:
         self.trace = model_pb2.Trace()
         self._entered = self._told = time.monotonic()
 
-    def enter(self, phase: str) -> None:
-        """Begin a phase, which ends the one before."""
+    def enter(self, phase: str, error_rate: float | None = None) -> None:
+        """Begin a phase, which ends the one before; ``error_rate`` is that on the validation labels, once known."""
         self.leave()
-        self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase])
+        self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase], error_rate=error_rate)
         self.report()
 
     def leave(self) -> None:

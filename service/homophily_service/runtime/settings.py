@@ -41,7 +41,9 @@ class Settings(BaseSettings):
         None, description="sqlite:///… or postgresql+psycopg://…; homophily.db in data_dir if not given."
     )
     blobs_url: str | None = Field(
-        None, description="Where arrays are kept: a folder or s3://bucket/prefix; blobs in data_dir if not given."
+        None,
+        description="Where arrays are kept: a folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix "
+        "with the credentials in AWS_*, GOOGLE_* or AZURE_* variables; blobs in data_dir if not given.",
     )
 
     # -- the API
@@ -58,7 +60,9 @@ class Settings(BaseSettings):
         None, description="PEM file of CAs: only who shows a certificate of theirs gets in (mutual TLS)."
     )
     allow_insecure_bind: bool = Field(False, description="Listen beyond loopback although auth = none.")
-    reflection: bool = Field(False, description="Answer gRPC server reflection.")
+    reflection: bool | None = Field(
+        None, description="Answer gRPC server reflection; if not given, only when listening on loopback."
+    )
     metrics_port: int | None = Field(
         None, ge=0, le=65535, description="Port of the Prometheus endpoint on the same host; none if not given."
     )

@@ -1,7 +1,7 @@
-"""Traces: spans of calls, of jobs and of their phases, sent as OTLP over HTTP where the setting ``traces_url`` says.
+"""Traces: spans of calls, of jobs and of their phases, sent as OTLP over HTTP to the setting ``traces_url``.
 
-Without it nothing of OpenTelemetry is imported. The place in a trace goes from the client to the API as a W3C
-``traceparent`` in the metadata, and from there to the worker in the job's row.
+OpenTelemetry is only imported if that is set. The position in a trace passes from the client to the API as a W3C
+``traceparent`` in the metadata, and from there to the worker in the job's record.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from homophily_service.contract.errors import FailedPrecondition
 from homophily_service.runtime.settings import Settings
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-# How long a span waits for others to be sent with, and how long the collector has to answer.
+# How long spans are collected before they are sent, and how long the collector has to answer.
 SEND_SECONDS, ANSWER_SECONDS = 1.0, 2.0
 STOP_SECONDS = 3.0
 
 
 def is_traceparent(text: str) -> bool:
-    """Whether a header is a place in a trace, of the only version that there is."""
+    """Whether a header is a W3C traceparent of version 00. Cheap: every call asks, traced or not."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
 def start_traces(settings: Settings, component: str) -> Traces | None:
-    """What makes spans; None if the settings want none. FailedPrecondition if OpenTelemetry is not installed."""
+    """Start tracing; None if no ``traces_url`` is set, FailedPrecondition if OpenTelemetry is not installed."""
     if settings.traces_url is None:
         return None
     try:
@@ -37,7 +37,7 @@ def start_traces(settings: Settings, component: str) -> Traces | None:
 
 
 class Traces:
-    """Spans on their way to a collector. What cannot be sent is dropped; nobody waits for it."""
+    """Makes spans, and sends them to a collector. Spans that cannot be sent are dropped; no call waits for them."""
 
     def __init__(self, url: str, ratio: float, component: str) -> None:
         from opentelemetry import trace
@@ -46,8 +46,9 @@ class Traces:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._trace = trace
+        self._trace, self._propagator = trace, TraceContextTextMapPropagator()
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(ratio)),
             resource=Resource.create({"service.name": f"homophily-{component}"}),
@@ -70,45 +71,39 @@ class Traces:
         ago: float = 0.0,
         attributes: Mapping[str, str | int] | None = None,
     ) -> Span:
-        """A span below a traceparent, or the first of a trace; it began so many seconds ``ago``."""
-        context = None
-        if is_traceparent(parent):
-            _, identifier, span, flags = parent.split("-")
-            place = self._trace.SpanContext(
-                int(identifier, 16), int(span, 16), is_remote=True, trace_flags=self._trace.TraceFlags(int(flags, 16))
-            )
-            context = self._trace.set_span_in_context(self._trace.NonRecordingSpan(place))
-        began = time.time_ns() - int(1e9 * ago)
-        kinds = self._trace.SpanKind
-        return Span(
-            self._tracer.start_span(
-                name, context, kind=kinds[kind], start_time=began, attributes=attributes, record_exception=False
-            )
+        """Start a span below a traceparent, or the first of a trace; it began ``ago`` seconds ago."""
+        span = self._tracer.start_span(
+            name,
+            self._propagator.extract({"traceparent": parent}),
+            kind=self._trace.SpanKind[kind],
+            start_time=time.time_ns() - int(1e9 * ago),
+            attributes=attributes,
+            record_exception=False,
         )
+        headers: dict[str, str] = {}
+        self._propagator.inject(headers, self._trace.set_span_in_context(span))
+        return Span(span, headers["traceparent"])
 
     def stop(self) -> None:
-        """Send what is left, if the collector takes it at once."""
-        # A daemon: who hangs on a collector that never answers is left behind.
+        """Send the remaining spans, if the collector takes them at once."""
+        # A daemon thread does not keep the process alive if the collector never answers.
         last = threading.Thread(target=self._provider.shutdown, daemon=True)
         last.start()
         last.join(STOP_SECONDS)
 
 
 class Span:
-    """Something that takes time."""
+    """A timed step of a trace; ``traceparent`` is what spans below it are given."""
 
-    def __init__(self, span: Any) -> None:
-        self._span = span
-        context = span.get_span_context()
-        #: Its place in the trace, for those below it.
-        self.traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+    def __init__(self, span: Any, traceparent: str) -> None:
+        self._span, self.traceparent = span, traceparent
 
     def note(self, attribute: str, value: str) -> None:
         """Add an attribute."""
         self._span.set_attribute(attribute, value)
 
     def end(self, failure: str = "") -> None:
-        """It is over; with ``failure`` it went wrong."""
+        """End the span, as failed if a ``failure`` is given."""
         if failure:
             from opentelemetry.trace import Status, StatusCode
 
@@ -117,7 +112,7 @@ class Span:
 
 
 class JobSpans:
-    """The spans of one attempt at a job: how long it waited, its run, and in this its phases."""
+    """The spans of one attempt at a job: its wait, its run, and the phases within the run."""
 
     def __init__(self, traces: Traces, parent: str, waited: float, attributes: Mapping[str, str | int]) -> None:
         self._traces = traces
@@ -128,17 +123,17 @@ class JobSpans:
 
     @property
     def traceparent(self) -> str:
-        """The run's place in the trace."""
+        """The traceparent of the run."""
         return self._run.traceparent
 
     def enter(self, phase: str) -> None:
-        """A phase begins, unless it is the one that is under way."""
+        """Start a phase, unless it is the current one."""
         if phase and phase != self._name:
             self._leave()
             self._phase, self._name = self._traces.start(f"phase {phase}", self.traceparent), phase
 
     def end(self, outcome: str) -> None:
-        """The attempt is over."""
+        """End the attempt."""
         self._leave()
         self._run.note("homophily.outcome", outcome)
         self._run.end(outcome if outcome in ("failed", "lost") else "")

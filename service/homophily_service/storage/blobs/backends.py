@@ -1,11 +1,11 @@
-"""Where the bytes of stored objects lie: what is asked of such a place, and a folder as one.
+"""Backends that hold the bytes of stored objects: the interface, and a folder.
 
-The other one is a bucket, :mod:`.blob_bucket`; what the bytes mean is the business of :mod:`.blobs`. Either publishes
-an object in one step, so that a reader sees all of it or nothing: a folder by renaming a finished folder into its
-place, a bucket by creating the manifest, if there is none yet, after all files.
+The other backend is a bucket, :mod:`.bucket`; :mod:`.objects` knows what the bytes mean. Both publish an object in one
+step, so that a reader sees all of it or nothing: a folder by renaming a finished folder into its place, a bucket by
+creating the manifest, if there is none yet, after all files.
 
-The bucket is reached through obstore. The folder is not: obstore's local store neither calls fsync, nor maps files
-into memory, nor keeps symbolic links from leading out of the folder.
+The bucket uses obstore. The folder does not: obstore's local store neither calls fsync, nor maps files into memory, nor
+stops symbolic links from leading out of the folder.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Entry:
-    """A folder that has files: its path, their sizes by name, and when it was written."""
+    """A folder with files: its path, their sizes by name, and when it was written."""
 
     path: str
     sizes: Mapping[str, int]
-    # Of the manifest; of the newest file if there is none.
+    # The time of the manifest, or of the newest file if there is no manifest.
     modified: float
 
     @property
@@ -72,7 +72,7 @@ class Entry:
         return MANIFEST in self.sizes
 
 
-# The bytes of a file from one place to another.
+# Reads the bytes of a file from a start to a stop.
 ReadRange: TypeAlias = Callable[[int, int], memoryview]
 # Files, each in pieces.
 Contents: TypeAlias = Sequence[tuple[StoredFile, Sequence[memoryview]]]
@@ -83,51 +83,51 @@ class Backend(ABC):
 
     @abstractmethod
     def manifest(self, path: str) -> bytes | None:
-        """The manifest's bytes, None if there is no object; DataLoss if it cannot be a manifest."""
+        """Return the manifest's bytes; None if there is no object, DataLoss if it is too large to be a manifest."""
 
     @abstractmethod
     def fetch(self, path: str, file: StoredFile) -> tuple[str, NDArray[np.uint8]]:
-        """The sha256 that the file has and its bytes, read-only; DataLoss if it is missing or of another size."""
+        """Return a file's actual sha256 and its bytes, read-only; DataLoss if it is missing or has another size."""
 
     @abstractmethod
     def ranges(self, path: str, file: StoredFile) -> tuple[str, ReadRange]:
-        """The same, but with what reads some of the bytes: at no time are more than a part of the file in memory."""
+        """Return the same sha256, and a function that reads a range; only a part of the file is in memory at a time."""
 
     @abstractmethod
     def publish(self, path: str, manifest: bytes, files: Contents) -> bool:
-        """Store an object, given each file in pieces; False if there is one already; LimitExceeded without space."""
+        """Store an object, each file in pieces; False if the path is taken, LimitExceeded if there is no space left."""
 
     @abstractmethod
     def adopt(self, folder: Path, path: str, manifest: bytes, files: Sequence[StoredFile]) -> bool:
-        """The same, given files in a local folder. That they are published does not always take the folder away."""
+        """Store an object from files in a local folder, which may be left behind."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Remove what is directly in this folder, the manifest first; nothing there is fine."""
+        """Remove the files directly in this folder, the manifest first; it need not exist."""
 
     @abstractmethod
     def move(self, source: str, target: str) -> bool:
-        """Move what is in a folder to another path; False if nothing is at the first, or an object at the second.
+        """Move a folder's files to another path; False if the source is empty or an object is at the target.
 
         A process killed on the way leaves the object at one of them at least.
         """
 
     @abstractmethod
     def walk(self, prefix: str) -> Sequence[Entry]:
-        """Every folder that has files, whoever wrote them."""
+        """Return every folder with files, including those that others wrote."""
 
     @abstractmethod
     def sweep(self, before: float) -> int:
-        """Remove what unfinished writes outside of objects' places last touched before that time."""
+        """Remove temporary folders of unfinished writes last changed before that time; return their number."""
 
     @abstractmethod
     def stored_name(self, file: StoredFile) -> str:
-        """What a file of an object is called here."""
+        """Return the name under which a file of an object is stored."""
 
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turn what the system or the network reports into what clients understand."""
+    """Turn errors of the system or the network into errors of the service."""
     try:
         yield
     except OSError as error:
@@ -135,29 +135,29 @@ def storage_errors(path: str) -> Iterator[None]:
             raise LimitExceeded(f"{path}: there is no space left in the store of arrays", reason="NO_SPACE") from error
         raise Unavailable(f"{path}: the store of arrays failed: {error.strerror or type(error).__name__}") from error
     except BaseError as error:
-        # Its text has addresses inside our network; the log shows it as the cause.
+        # Its text contains internal addresses, so clients do not see it; the log shows it as the cause.
         raise Unavailable(f"{path}: the store of arrays failed: {type(error).__name__}") from error
 
 
 def check_manifest_size(path: str, size: int) -> None:
-    """DataLoss, before it is read, if the manifest is larger than any."""
+    """Raise DataLoss if the manifest is too large to be one, before it is read."""
     if size > _MAX_MANIFEST_BYTES:
         raise DataLoss(f"{path}/{MANIFEST} is larger than any manifest")
 
 
 def check_size(shown: str, file: StoredFile, size: int) -> None:
-    """DataLoss unless the file has the size that it was written with."""
+    """Raise DataLoss unless the file has the size that was written."""
     if size != file.bytes:
         raise DataLoss(f"{shown} has {size} bytes, but {file.bytes} were written")
 
 
 def open_folder(folder: Path | str, within: int | None = None) -> int:
-    """A descriptor of the folder, which is not a symbolic link."""
+    """Open a folder that is not a symbolic link; return its descriptor."""
     return os.open(folder, _FOLDER_FLAGS, dir_fd=within)
 
 
 def open_file(name: str, within: int, shown: str) -> io.BufferedReader:
-    """A regular file for reading; DataLoss for anything else of that name."""
+    """Open a regular file for reading; DataLoss if it is anything else."""
     try:
         descriptor = os.open(name, _READ_FLAGS, dir_fd=within)
     except OSError as error:
@@ -190,7 +190,7 @@ def _remove_empty(path: str, folders: Sequence[int]) -> None:
 
 
 class Folder(Backend):
-    """A folder on a POSIX file system. Everything below it is opened step by step, and no symbolic link followed."""
+    """A folder on a POSIX file system. Paths are opened segment by segment, and symbolic links are not followed."""
 
     def __init__(self, root: Path) -> None:
         with storage_errors(str(root)):
@@ -199,7 +199,7 @@ class Folder(Backend):
 
     @contextmanager
     def _open(self, path: str, *, create: bool = False) -> Iterator[Sequence[int]]:
-        """Descriptors of the root and of every folder down to path; FileNotFoundError if there is none."""
+        """Yield descriptors of the root and of every folder down to path; FileNotFoundError if one is missing."""
         with ExitStack() as stack:
             try:
                 folders = [open_folder(self.root)]
@@ -243,7 +243,7 @@ class Folder(Backend):
                 raise DataLoss(f"{shown} is missing") from error
 
     def ranges(self, path: str, file: StoredFile) -> tuple[str, ReadRange]:
-        """See Backend; the kernel holds what is mapped only as long as it has memory to spare."""
+        """See Backend; the kernel drops mapped pages when memory is short."""
         digest, content = self.fetch(path, file)
         return digest, lambda start, stop: content[start:stop].data
 
@@ -263,14 +263,14 @@ class Folder(Backend):
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def adopt(self, folder: Path, path: str, manifest: bytes, files: Sequence[StoredFile]) -> bool:
-        """See Backend; the folder must be on the root's file system. If this fails, it is as it was."""
+        """See Backend; the folder must be on the root's file system. A failure leaves it unchanged."""
         with storage_errors(path), ExitStack() as stack:
             within = open_folder(folder)
             stack.callback(os.close, within)
             for file in files:
                 with open_file(file.name, within, f"{folder}/{file.name}") as opened:
                     os.fsync(opened.fileno())
-            with suppress(FileNotFoundError):  # left by a process that was killed here
+            with suppress(FileNotFoundError):  # a process was killed between writing and renaming
                 os.unlink(MANIFEST, dir_fd=within)
             moved = False
             try:
@@ -297,7 +297,7 @@ class Folder(Backend):
         return False
 
     def _move(self, source: Path | str, path: str, within: int | None = None) -> bool:
-        """Rename a finished folder to its place; False if an object is there."""
+        """Rename a finished folder to its place; False if an object is there already."""
         parent, _, name = path.rpartition("/")
         for _attempt in range(10):
             try:
@@ -307,20 +307,20 @@ class Folder(Backend):
                         for folder in reversed(folders):
                             os.fsync(folder)
                     except OSError:
-                        # Nobody was told that it is there, and it may not be after a crash.
+                        # The rename may not survive a crash, so undo it and report the failure.
                         with suppress(OSError):
                             os.rename(name, source, src_dir_fd=folders[-1], dst_dir_fd=within)
                         raise
                     return True
             except FileNotFoundError:
-                # Either the source is gone, which ends it, or delete took a parent away that had become empty.
+                # Either the source is gone, and this raises, or a delete removed a parent that had become empty.
                 os.stat(source, dir_fd=within, follow_symlinks=False)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 if self.manifest(path) is not None:
                     return False
-                self._remove(path, published=False)  # what a killed delete left
+                self._remove(path, published=False)  # left by a delete that was killed
         raise Unavailable(f"{path} cannot be put in its place: it keeps changing, or other objects lie below it")
 
     def delete(self, path: str) -> None:
@@ -351,9 +351,9 @@ class Folder(Backend):
                 sizes, times = {}, {}
                 for name in [*files, *subfolders]:
                     with suppress(FileNotFoundError):
-                        told = os.stat(name, dir_fd=within, follow_symlinks=False)
-                        if not stat.S_ISDIR(told.st_mode):
-                            sizes[name], times[name] = told.st_size, told.st_mtime
+                        status = os.stat(name, dir_fd=within, follow_symlinks=False)
+                        if not stat.S_ISDIR(status.st_mode):
+                            sizes[name], times[name] = status.st_size, status.st_mtime
                 if sizes:
                     found.append(Entry(path, sizes, times.get(MANIFEST, max(times.values()))))
         return found
@@ -369,7 +369,7 @@ class Folder(Backend):
             for entry in entries:
                 if not UNFINISHED.fullmatch(entry.name) or entry.is_symlink():
                     continue
-                # Both exceptions: a writer was done with it meanwhile, or it is none of ours.
+                # The writer has finished in the meantime, or the entry is a file of someone else.
                 with suppress(FileNotFoundError, NotADirectoryError), os.scandir(entry) as files:
                     times = [entry.stat().st_mtime, *(file.stat(follow_symlinks=False).st_mtime for file in files)]
                     if max(times) < before:

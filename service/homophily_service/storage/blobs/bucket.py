@@ -1,4 +1,4 @@
-"""A bucket as the place of stored objects."""
+"""A bucket as a backend of stored objects: S3 and stores that speak its protocol, Google, Azure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import S3Store
+from obstore.store import from_url
 
 from homophily_service.contract.errors import DataLoss
 from homophily_service.storage.blobs.backends import (
@@ -33,15 +32,17 @@ from homophily_service.storage.blobs.backends import (
     storage_errors,
 )
 
+# Waiting three minutes for a bucket, as obstore does by default, is longer than callers wait.
+RETRY_SECONDS = 30.0
 # A request of obstore may take 30 s in all, body included: files go in parts that a slow line manages in that time.
 _PART_BYTES = 16 << 20
 _MAX_PARTS = 10_000
-# What is read at once of a file that is only looked through.
+# The bytes of one read when a file is only hashed.
 _RANGE_BYTES = 1 << 20
 
 
 def _space(size: int) -> NDArray[np.uint8]:
-    """Room for a file's bytes, aligned as arrays want it; for large ones on disk, as many may be read at a time."""
+    """Return a buffer for a file's bytes, aligned for arrays; a large one is on disk, as many may be read at a time."""
     if size <= _PART_BYTES:
         return np.empty(size, np.uint8)
     with tempfile.TemporaryFile(prefix="homophily-") as file:
@@ -52,22 +53,31 @@ def _space(size: int) -> NDArray[np.uint8]:
 _COPY_BYTES = 1 << 30
 
 
-class Bucket(Backend):
-    """A bucket that speaks S3 and knows conditional puts (If-None-Match).
+# What S3, Azure and Google answer if the bucket itself is missing.
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 
-    A file's key has a part of its digest in it, so that two writers of one path do not overwrite each other's files
+SCHEMES = ("s3", "gs", "az")
+BUCKET_URLS = "s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+
+
+class Bucket(Backend):
+    """A bucket that supports conditional puts (If-None-Match).
+
+    A file's key contains a part of its digest, so that two writers of one path do not overwrite each other's files
     before one of them publishes. Parts of an upload that was killed are for a lifecycle rule of the bucket to remove
     (AbortIncompleteMultipartUpload): obstore cannot list them.
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
-        # obstore's own three minutes are longer than callers wait. client_options are not touched, as giving any
-        # makes obstore forget those of the environment, AWS_ALLOW_HTTP first of all.
-        options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=30)})
+    def __init__(self, url: str) -> None:
         try:
-            self._store = S3Store.from_url(url, **options)
+            # No client_options: giving any makes obstore ignore those of the environment, such as AWS_ALLOW_HTTP.
+            self._store = from_url(url, retry_config={"retry_timeout": timedelta(seconds=RETRY_SECONDS)})
         except BaseError as error:
-            raise ValueError(f"A bucket must be given as s3://bucket/prefix. Got {url} instead.") from error
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"A bucket must be given as {BUCKET_URLS}, with its credentials in the environment. Got {url} instead: "
+                f"{reason}"
+            ) from error
 
     def manifest(self, path: str) -> bytes | None:
         """See Backend."""
@@ -75,7 +85,7 @@ class Bucket(Backend):
             try:
                 result = self._store.get(f"{path}/{MANIFEST}")
             except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
+                if any(words in str(error) for words in _NO_BUCKET):
                     raise
                 return None
             check_manifest_size(path, result.meta["size"])
@@ -159,7 +169,7 @@ class Bucket(Backend):
                 self._store.delete([f"{path}/{name}" for name in names])
 
     def move(self, source: str, target: str) -> bool:
-        """See Backend. The manifest is copied last, and the first to be deleted."""
+        """See Backend. The manifest is copied last and deleted first."""
         with storage_errors(source):
             items = self._directly_in(source)
             if not items or self.manifest(target) is not None:
@@ -170,7 +180,7 @@ class Bucket(Backend):
                         self._copy(f"{source}/{name}", f"{target}/{name}", size)
                 manifest = self.manifest(source)
             except FileNotFoundError:
-                return False  # somebody else has moved it meanwhile
+                return False  # another process has moved it in the meantime
             if MANIFEST in items and (manifest is None or not self._put_manifest(target, manifest)):
                 return False
             self.delete(source)
@@ -181,7 +191,7 @@ class Bucket(Backend):
             self._store.copy(source, target)
             return
         part = max(_PART_BYTES, -(-size // _MAX_PARTS))
-        # In a thread of its own: while obstore asks for pieces, it cannot be asked for anything.
+        # In another thread: obstore cannot be called while it asks for the next piece.
         with ThreadPoolExecutor(1) as reader:
 
             def piece(start: int) -> memoryview:
@@ -216,7 +226,7 @@ class Bucket(Backend):
         return f"{path}/{self.stored_name(file)}"
 
     def _directly_in(self, path: str) -> dict[str, int]:
-        """The sizes of the files in a folder, without those further below."""
+        """Return the sizes of the files directly in a folder."""
         items = [item for chunk in self._store.list(path) for item in chunk]
         split = [(*item["path"].rpartition("/"), item["size"]) for item in items]
         return {name: size for folder, _, name, size in split if folder == path}

@@ -50,7 +50,7 @@ from homophily_service.storage.blobs.backends import (
     open_folder,
     storage_errors,
 )
-from homophily_service.storage.blobs.bucket import Bucket
+from homophily_service.storage.blobs.bucket import BUCKET_URLS, SCHEMES, Bucket
 from homophily_service.storage.layout import (
     IDENTITY,
     QUARANTINE,
@@ -70,7 +70,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 @dataclass(frozen=True)
 class StoredObject:
-    """What was written: the document, the arrays that were asked for (read-only), the bytes of all of it."""
+    """A stored object: the document, the arrays that were asked for (read-only), and the size of all of it."""
 
     document: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -79,7 +79,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """An array that is read as its rows are asked for."""
+    """An array whose rows are read on demand."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -92,7 +92,7 @@ class StoredRows:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows, as a new array."""
+        """Read rows into a new array."""
         begin, end = (self._offset + self.row_bytes * row for row in (start, stop))
         content = self._read(begin, end) if begin < end else b""
         return np.frombuffer(content, self.dtype).reshape(stop - start, *self.shape[1:])
@@ -107,12 +107,13 @@ class _ArrayFile(StoredFile):
 
 
 class Blobs:
-    """Objects, each a folder of .npy files and a manifest, under one root: a folder, or a bucket by URL.
+    """Objects, each a folder of .npy files and a manifest, in a folder or a bucket.
 
-    ``url`` is a folder, a ``file://`` URL, or ``s3://bucket/prefix``, with endpoint and credentials from the usual
-    ``AWS_*`` variables or from ``options``, which go to :class:`obstore.store.S3Store`. Every method raises
-    Unavailable if the storage fails, and ValueError for paths that are not segments of a–z, 0–9, «.», «_» and «-»,
-    none with a «.» first, joined by «/». Arrays have names of the same kind.
+    ``url`` is a folder, a ``file://`` URL, or a bucket: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or
+    ``az://container/prefix``, with endpoint and credentials from the usual ``AWS_*``, ``GOOGLE_*`` or ``AZURE_*``
+    variables. Every method raises Unavailable if the storage fails, and ValueError for a path that is not made of
+    segments joined by "/", each of a–z, 0–9, ".", "_" and "-" and not starting with ".". Names of arrays are such
+    segments.
 
     >>> import tempfile
     >>> blobs = Blobs(tempfile.mkdtemp())
@@ -121,21 +122,15 @@ class Blobs:
     {'classes': ['cat', 'dog']}
     """
 
-    local_root: Path | None
-
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str) -> None:
         self._backend: Backend
         scheme = urlsplit(url).scheme if "://" in url else ""
-        if scheme == "s3":
-            self._backend = Bucket(url, **options)
-            self.local_root = None
-        elif scheme in ("", "file") and not options:
-            self._backend = folder = Folder(Path(url2pathname(urlsplit(url).path) if scheme else url))
-            self.local_root = folder.root
+        if scheme in SCHEMES:
+            self._backend = Bucket(url)
+        elif scheme in ("", "file"):
+            self._backend = Folder(Path(url2pathname(urlsplit(url).path) if scheme else url))
         else:
-            raise ValueError(
-                f"Blobs must be in a folder, without options, or in s3://bucket/prefix. Got {url} instead."
-            )
+            raise ValueError(f"Blobs must be in a folder, or in {BUCKET_URLS}. Got {url} instead.")
 
     def write(self, path: str, arrays: Mapping[str, NDArray[Any]], document: Mapping[str, Any]) -> int:
         """Publish an object and return its size in bytes.
@@ -154,9 +149,9 @@ class Blobs:
     ) -> int:
         """Publish a folder of finished .npy files, which is gone afterwards, and return the object's size in bytes.
 
-        ``digests`` spares reading the files: the sha256 of each by its array's name. The folder has to be on the file
-        system of ``local_root`` if there is one. Errors are those of write, and leave the folder as it was; NotFound
-        if it is not there, DataLoss if a file is no such array as write would write.
+        ``digests`` spares reading the files: the sha256 of each by its array's name. If the store is a folder, both
+        must be on one file system. Errors are those of write, and leave the folder as it was; NotFound if it does not
+        exist, DataLoss if a file is not an array as write would write it.
         """
         _check_path(path)
         files = _files_of(folder, digests or {})
@@ -167,18 +162,18 @@ class Blobs:
         return _size(manifest, files)
 
     def read(self, path: str, *names: str) -> StoredObject:
-        """The object, with all its arrays or those named; NotFound; DataLoss, naming the file, if it is damaged."""
+        """Read an object with all arrays or some; NotFound; DataLoss, which names the file, if it is damaged."""
         with self._reading(path, names) as (document, files, size):
             return StoredObject(document, {name: self._load(path, files[name]) for name in names or files}, size)
 
     def open(self, path: str, *names: str) -> list[StoredRows]:
-        """Arrays of an object, to be read row by row; errors are those of read."""
+        """Open arrays of an object to read them row by row; errors are those of read."""
         with self._reading(path, names) as (_, files, _):
             return [self._open(path, files[name]) for name in names]
 
     @contextmanager
     def _reading(self, path: str, names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, _ArrayFile], int]]:
-        """The document, the files by their arrays' names, and the size of an object that is being read."""
+        """Yield the document, the files by their arrays' names, and the size of an object that is being read."""
         _check_path(path)
         raw = self._backend.manifest(path)
         if raw is None:
@@ -190,7 +185,7 @@ class Blobs:
         try:
             yield document, files, _size(raw, list(files.values()))
         except DataLoss:
-            # Not lost but deleted, if that happened since the manifest was read.
+            # It may have been deleted since the manifest was read, which is not a loss.
             now = self._backend.manifest(path)
             if now is None:
                 raise NotFound(f"{path} was deleted while it was read") from None
@@ -205,12 +200,12 @@ class Blobs:
         return StoredRows(dtype, shape, offset, read)
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object; its content is not checked."""
+        """Whether an object exists; its content is not checked."""
         _check_path(path)
         return self._backend.manifest(path) is not None
 
     def delete(self, path: str) -> None:
-        """Remove an object, or what is left of one; nothing there is fine.
+        """Remove an object, or the remains of one; it need not exist.
 
         Arrays that were read from it stay valid. Not for a path that somebody writes at the same time: in a bucket,
         files of the new object could go with the old ones.
@@ -219,7 +214,7 @@ class Blobs:
         self._backend.delete(path)
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
-        """The path and the time (seconds of the epoch) of every object and every remnant of one.
+        """Yield the path and the time (seconds of the epoch) of every object and of the remains of any.
 
         "" lists all but the store's own: what is in quarantine, and the store's identity.
         """
@@ -233,14 +228,14 @@ class Blobs:
         return iter([(entry.path, entry.modified) for entry in self.entries(prefix) if is_listed(entry)])
 
     def entries(self, prefix: str = "") -> Sequence[Entry]:
-        """Every folder that has files below a path, ours or not."""
+        """Return every folder with files below a path, ours or not."""
         prefix = prefix.rstrip("/")
         if prefix:
             _check_path(prefix)
         return self._backend.walk(prefix)
 
     def is_ours(self, entry: Entry) -> bool:
-        """Whether a folder is an object of ours, or what a killed process of ours left of one."""
+        """Whether a folder is an object of ours, or the remains of one that a killed process left."""
         place = quarantined(entry.path)
         path = entry.path if place is None else place.path
         if not entry.is_published:
@@ -254,16 +249,16 @@ class Blobs:
             return False
 
     def quarantine(self, path: str, since: float) -> bool:
-        """Take an object out of its place; False if none of ours can be there. :meth:`restore` puts it back."""
+        """Move an object to quarantine; False if the path cannot be an object's. :meth:`restore` moves it back."""
         return is_object(path) and self._backend.move(path, quarantine_path(path, since))
 
     def restore(self, path: str) -> bool:
-        """Put an object that is at this path in quarantine back; False if it is not there, or its place is taken."""
+        """Move an object back from this path in quarantine; False if it is not there, or its place is taken."""
         place = quarantined(path)
         return place is not None and self._backend.move(path, place.path)
 
     def verify(self, entry: Entry, *, hashes: bool) -> None:
-        """DataLoss, naming the file, unless all files are there in their sizes and, if asked for, unchanged."""
+        """Raise DataLoss, naming the file, if one is missing, has another size or, with ``hashes``, is damaged."""
         raw = self._backend.manifest(entry.path)
         if raw is None:
             raise DataLoss(f"{entry.path}/{MANIFEST} is missing")
@@ -276,7 +271,7 @@ class Blobs:
                 self._load(entry.path, file)
 
     def sweep_remnants(self, older_than_seconds: float) -> int:
-        """Remove what writers that were killed so long ago left unpublished, and say how much that was."""
+        """Remove unfinished writes older than this; return their number."""
         return self._backend.sweep(time.time() - older_than_seconds)
 
     def _load(self, path: str, file: _ArrayFile) -> NDArray[Any]:
@@ -289,7 +284,7 @@ class Blobs:
             raise DataLoss(f"{shown} says that its shape is {shape}, which no array has") from error
 
     def _is_there(self, path: str, manifest: bytes) -> bool:
-        """Whether this very object is at the path; AlreadyExists if it is another."""
+        """Whether this object is at the path; AlreadyExists if another one is."""
         raw = self._backend.manifest(path)
         if raw is None:
             return False
@@ -326,14 +321,14 @@ def _canonical(value: Any) -> bytes:
 
 def _write_manifest(files: Sequence[_ArrayFile], document: Mapping[str, Any]) -> bytes:
     entries = {file.name: {key: value for key, value in asdict(file).items() if key != "name"} for file in files}
-    # There and back, since numbers as keys are sorted as numbers before, and as text after.
+    # Encoded and decoded first: keys that are numbers would be sorted as numbers, but as text when read back.
     plain = json.loads(json.dumps(dict(document), allow_nan=False))
     body = {"format": FORMAT, "document": plain, "files": entries}
     return _canonical({**body, "sha256": hashlib.sha256(_canonical(body)).hexdigest()})
 
 
 def _read_manifest(path: str, raw: bytes) -> tuple[dict[str, Any], dict[str, _ArrayFile]]:
-    """The document, and the files by their arrays' names."""
+    """Return the document, and the files by their arrays' names."""
     damaged = DataLoss(f"{path}/{MANIFEST} is damaged")
     try:
         body = json.loads(raw)
@@ -344,7 +339,7 @@ def _read_manifest(path: str, raw: bytes) -> tuple[dict[str, Any], dict[str, _Ar
         document = dict(body["document"])
         files = [_ArrayFile(name, **{**entry, "shape": tuple(entry["shape"])}) for name, entry in body["files"].items()]
         for file in files:
-            # Names and digests become names of files and keys, whoever wrote the manifest.
+            # They become file names and keys, so they are checked even though the manifest's digest is right.
             named = SEGMENT.fullmatch(file.name.removesuffix(".npy")) and file.name.endswith(".npy")
             if not named or not _DIGEST.fullmatch(file.sha256) or type(file.bytes) is not int or file.bytes <= 0:
                 raise damaged
@@ -357,7 +352,7 @@ def _read_manifest(path: str, raw: bytes) -> tuple[dict[str, Any], dict[str, _Ar
 
 
 def _array_file(name: str, array: NDArray[Any]) -> tuple[_ArrayFile, Sequence[memoryview]]:
-    """The file for an array, and its bytes in two pieces."""
+    """Return the file for an array, and its bytes in two pieces."""
     _check_name(name)
     array = np.asarray(array)
     if array.dtype.name not in _DTYPES:
@@ -398,15 +393,15 @@ def _files_of(folder: Path, digests: Mapping[str, str]) -> Sequence[_ArrayFile]:
     return files
 
 
-# NumPy reads a header by Python's parser. That of 3.11 now and then miscounts where threads use it at once and raises a
-# SystemError (as in CPython's issue 106905): a sound file would be said to be lost.
+# NumPy reads a header with Python's parser. In 3.11 it sometimes miscounts when threads use it at once, and raises a
+# SystemError (see CPython's issue 106905): an intact file would be reported as lost.
 ONE_HEADER_AT_A_TIME = threading.Lock()
 
 
 def _checked_header(
     shown: str, file: _ArrayFile, digest: str, start: bytes
 ) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """As :func:`_read_header`, of a file that has this digest; DataLoss unless it is the one that was written."""
+    """Read the header of a file with this digest; DataLoss if the file is not the one that was written."""
     if digest != file.sha256:
         raise DataLoss(f"{shown} is damaged: its sha256 is {digest}, but {file.sha256} was written")
     dtype, shape, offset = _read_header(start, file.bytes, shown)
@@ -416,13 +411,13 @@ def _checked_header(
 
 
 def _read_header(start: bytes, size: int, shown: str) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """The array's dtype and shape and where its bytes begin; DataLoss unless this accounts for every byte."""
+    """Return the array's dtype, shape and the offset of its bytes; DataLoss unless they account for every byte."""
     stream = io.BytesIO(start)
     try:
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
         with ONE_HEADER_AT_A_TIME:
             shape, fortran_order, dtype = read(stream)
-    except Exception as error:  # NumPy evaluates a literal here, which fails in as many ways as Python has syntax
+    except Exception as error:  # NumPy evaluates a literal here, which can raise anything
         raise DataLoss(f"{shown} is not a .npy file of version 1 or 2") from error
     if dtype.str not in _BY_DESCRIPTION or fortran_order:
         raise DataLoss(f"{shown} must be row-major and one of {', '.join(_DTYPES)}; it is not")

@@ -7,20 +7,20 @@ import sys
 
 import typer
 
-from homophily_service.cli import answers, demo, embedding, listing, report, serve, store, submit
+from homophily_service.cli import answers, demo, embedding, listing, report, serve, store, submit, version
 from homophily_service.cli.failures import explained
 from homophily_service.cli.screen import print_status
 
 app = typer.Typer(
-    help="Label and map data of which only a little is labelled.",
+    help="Label a whole dataset from a handful of labels.",
     epilog="Exit codes: 0 done · 1 the job or the service failed · 2 wrong usage or a wrong field · "
     "3 the service cannot be reached · 4 not found · 5 not allowed · 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
-    # A mistake of ours has its plain traceback, without the values of variables, which may be secret.
+    # Bugs print a plain traceback, without the values of variables, which may be secret.
     pretty_exceptions_enable=False,
 )
-_RUN, _WORK, _LOOK = "Run the service", "Have it work", "Look and tidy up"
+_RUN, _WORK, _LOOK = "Run the service", "Submit work", "Look and tidy up"
 for name, function, panel in (
     ("demo", demo.demo, _RUN),
     ("serve", serve.serve, _RUN),
@@ -30,6 +30,7 @@ for name, function, panel in (
     ("migrate", store.migrate, _RUN),
     ("fsck", store.fsck, _RUN),
     ("health", serve.health, _RUN),
+    ("version", version.version, _RUN),
     ("config", serve.show_config, _RUN),
     ("upload", submit.upload, _WORK),
     ("fit", submit.fit, _WORK),
@@ -51,14 +52,15 @@ for name, function, panel in (
     ("delete", listing.delete, _LOOK),
 ):
     app.command(name, rich_help_panel=panel)(function)
+app.callback()(version.options)
 app.add_typer(serve.token, name="token", rich_help_panel=_RUN)
 app.add_typer(store.store, name="store", rich_help_panel=_RUN)
 
 
-def main() -> None:
-    """Run a command; errors end it with a sentence and a code."""
+def run() -> None:
+    """Run a command; an error ends it with a sentence and an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # Dashes and ticks shall not end a command on a terminal that does not have them.
+        # Terminals that lack a dash or a tick show a question mark.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
