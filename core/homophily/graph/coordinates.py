@@ -9,11 +9,11 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
 from homophily.state import State, StateReader
 from homophily.threads import even_rows, run_chunks, thread_count
 
-Floats = NDArray[np.float64]
 SpaceName = Literal["input", "principal", "whitened"]
 
 #: How many count when nobody says; what noise is spread over, all the rest of them, is left out.

@@ -21,6 +21,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.functions import exp_negative
 from homophily.threads import even_rows, run_chunks, thread_count
@@ -33,10 +34,8 @@ MAX_PANELS = 200_000  # 180 MB for each of the few arrays of coefficients, and o
 BLOCK = 128  # edges per block: small enough that the block's arrays stay in the first-level cache
 EDGES_WORTH_A_THREAD = 20_000  # about 0.15 ms of work, several times what handing it to a thread takes
 
-Array = NDArray[np.float64]
 
-
-def _interpolation_tables() -> tuple[Array, Array]:
+def _interpolation_tables() -> tuple[Floats, Floats]:
     """Constants of the scheme, the same for every σ because panels have a width of σ/2.
 
     Returns the re-expansion ``refine`` (SUBPANELS·TERMS × NODES), from node values to polynomial coefficients, and the
@@ -60,7 +59,7 @@ EXPAND = np.ascontiguousarray(REFINE.T)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _smooth_panels(moments: Array, refine: Array, kernel: Array, expand: Array, coefficients: Array) -> None:
+def _smooth_panels(moments: Floats, refine: Floats, kernel: Floats, expand: Floats, coefficients: Floats) -> None:
     panels = moments.shape[0]
     weights = np.zeros((panels, NODES))
     filled = np.zeros(panels, np.bool_)
@@ -84,7 +83,7 @@ def _smooth_panels(moments: Array, refine: Array, kernel: Array, expand: Array, 
                 coefficients[panel, term] += values[node] * expand[node, term]
 
 
-def _smooth(moments: Array) -> Array:
+def _smooth(moments: Floats) -> Floats:
     """A·moments, from sub-panel moments to the polynomials of their Gauss sum, both (sub-panels × TERMS)."""
     coefficients = np.zeros_like(moments)
     panels = (-1, SUBPANELS * TERMS)
@@ -118,7 +117,7 @@ def value_and_slope(coefficients, place):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def spread_sources(places: Array, moments: Array) -> None:
+def spread_sources(places: Floats, moments: Floats) -> None:
     """Add b(x) of every point to the moments."""
     for i in range(places.size):
         add_powers(moments, places[i], 1.0)
@@ -128,12 +127,12 @@ def spread_sources(places: Array, moments: Array) -> None:
 def edge_pass(
     rows: NDArray[np.int32],
     cols: NDArray[np.int32],
-    doubled: Array,
-    places: Array,
+    doubled: Floats,
+    places: Floats,
     decay: float,
-    coefficients: Array,
-    moments: Array,
-    gradient: Array,
+    coefficients: Floats,
+    moments: Floats,
+    gradient: Floats,
 ) -> None:
     """Add the edges' w·b(m) to ``moments`` and their part of the gradient, w = 2 G_jk exp(−decay (x_j − x_k)²).
 
@@ -164,7 +163,7 @@ def edge_pass(
 
 @njit(cache=True, nogil=True)
 def diagonal_pass(
-    first: int, last: int, diagonal: Array, places: Array, coefficients: Array, moments: Array, gradient: Array
+    first: int, last: int, diagonal: Floats, places: Floats, coefficients: Floats, moments: Floats, gradient: Floats
 ) -> None:
     """Add G_jj·b(f_j) and its part of the gradient, for the points from ``first`` to ``last``."""
     for j in range(first, last):
@@ -173,7 +172,7 @@ def diagonal_pass(
 
 
 @njit(cache=True, nogil=True)
-def gather_adjoint(places: Array, coefficients: Array, partial: Array, scale: float, gradient: Array) -> None:
+def gather_adjoint(places: Floats, coefficients: Floats, partial: Floats, scale: float, gradient: Floats) -> None:
     """Set gradient ← scale · (Σ chunks' partial gradients + ∇ĝ)."""
     for i in range(places.size):
         total = value_and_slope(coefficients, places[i])[1]
@@ -197,7 +196,7 @@ class ChebyshevEngine:
         """Whether the panels for F of this range stay within bounded memory."""
         return 2 * values_range / sigma_f < MAX_PANELS
 
-    def __call__(self, F: Array) -> tuple[float, Array]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy and gradient at F."""
         values = F[:, 0]
         low, high = float(values.min()), float(values.max())

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from threadpoolctl import threadpool_limits
 
+from homophily.arrays import Floats
 from homophily.exceptions import NeighborsWarning, warned_already
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
@@ -33,7 +34,7 @@ class Found(NamedTuple):
     best: Best
     graph: KNNGraph
     """The graph of the best parameters."""
-    confidence: NDArray[np.float64]
+    confidence: Floats
     """Confidence of the labels that the final fit may see."""
 
 

@@ -17,10 +17,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from homophily.arrays import Floats
 from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.functions import exp_negative, relate, slope
-
-Floats = NDArray[np.float64]
 
 MAX_STEPS = 50
 
