@@ -148,14 +148,9 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         return np.asarray(self.labels_[pairs[:, 0]] == self.labels_[pairs[:, 1]])
 
     def _suggest(self, graph: KNNGraph, mapped: ERREmbedding) -> int:
-        values, _ = spectral_vectors(
-            graph,
-            min(MOST_SUGGESTED + 1, graph.n_points),
-            normalized=mapped.normalized,
-            backend=mapped._backend(),
-            n_jobs=mapped.n_jobs,
-        )
-        return suggest_n_clusters(values)
+        most = min(MOST_SUGGESTED + 1, graph.n_points)
+        how: dict[str, Any] = {"backend": mapped._backend(), "n_jobs": mapped.n_jobs}
+        return suggest_n_clusters(spectral_vectors(graph, most, normalized=mapped.normalized, **how)[0])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -86,14 +86,9 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         graph = self._graph(self._points(X))
         if self.n_components >= graph.n_points:
             raise self._wrong("n_components", f"smaller than the number of points, n_samples={graph.n_points}")
-        self.eigenvalues_, self.embedding_ = spectral_coordinates(
-            graph,
-            self.n_components,
-            normalized=self.normalized,
-            tolerance=self.tol,
-            backend=self._backend(),
-            n_jobs=self.n_jobs,
-        )
+        how: dict[str, Any] = {"tolerance": self.tol, "backend": self._backend(), "n_jobs": self.n_jobs}
+        found = spectral_coordinates(graph, self.n_components, normalized=self.normalized, **how)
+        self.eigenvalues_, self.embedding_ = found
         self.graph_ = graph
         return self
 
