@@ -244,10 +244,10 @@ class PartitionedEnergy:
         places, own = self._places(part, self.window[0]), part.owned.size
         sources = np.zeros((panels * SUBPANELS, TERMS))
         edges, nothing, unused = np.zeros_like(sources), np.zeros_like(sources), np.zeros(places.size)
-        chebyshev._spread_sources(places[:own], sources)
+        chebyshev.spread_sources(places[:own], sources)
         # Without coefficients the pass is only a sum over edges.
-        chebyshev._edge_pass(part.rows, part.cols, part.counted, places, self.decay, nothing, edges, unused)
-        chebyshev._diagonal_pass(0, own, part.diagonal, places, nothing, edges, unused)
+        chebyshev.edge_pass(part.rows, part.cols, part.counted, places, self.decay, nothing, edges, unused)
+        chebyshev.diagonal_pass(0, own, part.diagonal, places, nothing, edges, unused)
         misfit = part.values[:own, None] - part.targets
         smooth = part.smooth @ part.values
         local = float(np.vdot(part.confidence * misfit, misfit)) + self.lambda1 * float(
@@ -258,10 +258,10 @@ class PartitionedEnergy:
     def _gradient(self, part: Part, at: int, sums: Floats, adjoint: Floats) -> Floats:
         places, own = self._places(part, at), part.owned.size
         unused, partial = np.zeros_like(sums), np.zeros((1, places.size))
-        chebyshev._edge_pass(part.rows, part.cols, part.doubled, places, self.decay, sums, unused, partial[0])
-        chebyshev._diagonal_pass(0, own, part.diagonal, places, sums, unused, partial[0])
+        chebyshev.edge_pass(part.rows, part.cols, part.doubled, places, self.decay, sums, unused, partial[0])
+        chebyshev.diagonal_pass(0, own, part.diagonal, places, sums, unused, partial[0])
         gradient = np.empty((own, 1))
-        chebyshev._gather_adjoint(places[:own], adjoint, partial[:, :own], self.weight * self.scale, gradient)
+        chebyshev.gather_adjoint(places[:own], adjoint, partial[:, :own], self.weight * self.scale, gradient)
         gradient += 2.0 * part.confidence * (part.values[:own, None] - part.targets)
         gradient[:, 0] += 2.0 * self.lambda1 * (part.smooth @ part.values)
         return gradient
@@ -296,7 +296,7 @@ class PartitionedPreconditioner(PolynomialPreconditioner):
 
 def node_weights(moments: Floats) -> Floats:
     """112 moments of a panel's sub-panels as 16 weights of its Chebyshev nodes: all that the Gaussian sees of them."""
-    weights: Floats = moments.reshape(-1, SUBPANELS * TERMS) @ chebyshev._REFINE
+    weights: Floats = moments.reshape(-1, SUBPANELS * TERMS) @ chebyshev.REFINE
     return weights.ravel()
 
 
@@ -306,11 +306,11 @@ def through_kernel(weights: Floats) -> Floats:
     values = np.zeros_like(weights)
     for panel in range(panels):
         for other in range(max(0, panel - REACH), min(panels, panel + REACH + 1)):
-            values[panel] += weights[other] @ chebyshev._KERNEL[other - panel + REACH]
+            values[panel] += weights[other] @ chebyshev.KERNEL[other - panel + REACH]
     return values
 
 
 def smoothed(weights: Floats) -> Floats:
     """Polynomials of the Gauss sum, sub-panel by sub-panel."""
-    coefficients: Floats = through_kernel(weights) @ chebyshev._EXPAND
+    coefficients: Floats = through_kernel(weights) @ chebyshev.EXPAND
     return np.ascontiguousarray(coefficients.reshape(-1, TERMS))

@@ -13,7 +13,7 @@ from benchmarks.data import Floats, draw_labels, mnist
 from benchmarks.measure import typical_seconds
 from benchmarks.report import Cell, Options, Report, Row
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily.relationship.chebyshev import BLOCK, TERMS, ChebyshevEngine, _add_powers, _value_and_slope
+from homophily.relationship.chebyshev import BLOCK, TERMS, ChebyshevEngine, add_powers, value_and_slope
 from homophily.relationship.functions import exp_negative
 
 PARTS = ("edge list and values", "exponential", "polynomial", "moments", "gradient scatter")
@@ -134,10 +134,10 @@ def _first_parts(parts, rows, cols, doubled, places, decay, coefficients, moment
                 weight[e] = doubled[start + e] * exp_negative(decay * gap[e] * gap[e])
         if parts > 2:
             for e in range(size):
-                value[e], slope[e] = _value_and_slope(coefficients, middle[e])
+                value[e], slope[e] = value_and_slope(coefficients, middle[e])
         if parts > 3:
             for e in range(size):
-                _add_powers(moments, middle[e], weight[e])
+                add_powers(moments, middle[e], weight[e])
         if parts > 4:
             for e in range(size):
                 apart = -2 * decay * gap[e] * weight[e] * value[e]

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from homophily.arrays import Floats
+
 Shape = tuple[int | None, ...]
 
 FLOATS = ("float64", "float32")
@@ -105,7 +107,7 @@ class StateReader:
             )
         return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED", "ENSUREARRAY"])
 
-    def copy(self, name: str, shape: Shape) -> NDArray[np.float64]:
+    def copy(self, name: str, shape: Shape) -> Floats:
         """A copy of a small array: kernels are compiled for arrays that may be written to."""
         return self.array(name, shape).copy()
 

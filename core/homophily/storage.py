@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from homophily.arrays import Floats
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.graph.knn_graph import KNNGraph
 from homophily.state import State, StateReader
@@ -48,7 +49,7 @@ class PointLabels(NamedTuple):
     points: NDArray[np.int64]
     """The labelled points, in ascending order."""
     classes: NDArray[Any]
-    weights: NDArray[np.float64]
+    weights: Floats
     """The confidence in each label."""
 
 
@@ -185,7 +186,7 @@ def labels_of(classifier: Classifier) -> PointLabels:
     return PointLabels(points.astype(np.int64), labels.classes[index], labels.confidence[points])
 
 
-def fit_arguments(labels: PointLabels, n_points: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
+def fit_arguments(labels: PointLabels, n_points: int) -> tuple[NDArray[Any], Floats]:
     """Make the arguments of ``fit`` from the labels of a few points.
 
     Parameters

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from homophily.arrays import Floats
+
 _NUMBA: Any = numba.config
 
 
@@ -46,6 +48,22 @@ def run_chunks(kernel: Callable[[int], object], chunks: int) -> None:
     kernel(0)
     for other in others:
         other.result()
+
+
+def run_ranges(kernel: Callable[..., object], bounds: Any, *arguments: Any) -> None:
+    """Call ``kernel(first, last, *arguments)`` for every two bounds that follow each other, each on a thread."""
+    run_chunks(lambda c: kernel(bounds[c], bounds[c + 1], *arguments), len(bounds) - 1)
+
+
+def sum_chunks(kernel: Callable[[int, Floats], float], chunks: int, shape: tuple[int, ...]) -> tuple[float, Floats]:
+    """The energy and gradient of this shape that ``kernel(chunk, gradient)`` returns and adds, over all chunks."""
+    energies, gradients = np.zeros(chunks), np.zeros((chunks, *shape))
+
+    def run(chunk: int) -> None:
+        energies[chunk] = kernel(chunk, gradients[chunk])
+
+    run_chunks(run, chunks)
+    return float(energies.sum()), gradients.sum(axis=0)
 
 
 def even_rows(rows: int, chunks: int) -> list[int]:

@@ -103,7 +103,7 @@ def test_the_inner_problem_is_solved():
     g -= g.mean()
     kappa = 0.3
     dual = np.zeros(len(problem.bounds)), np.full(12, 1 / 12), np.full(12, 1 / 12)
-    f = _inner(*problem._edges, g, kappa, problem.lipschitz, *dual, 5000, 25)
+    f = _inner((problem.rows, problem.cols, problem.bounds), g, kappa, problem.lipschitz, *dual, 5000)
 
     def value(x):
         x = x / max(1.0, np.linalg.norm(x))

@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from homophily.relationship import chebyshev
-from homophily.relationship.chebyshev import MAX_PANELS, SUBPANELS, TERMS, ChebyshevEngine, _edge_pass
+from homophily.relationship.chebyshev import MAX_PANELS, SUBPANELS, TERMS, ChebyshevEngine, edge_pass
 from homophily.relationship.dense import DenseEngine
 
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
@@ -165,6 +165,6 @@ def test_edges_between_far_values_leave_no_subnormal_numbers():
     places = np.linspace(0.0, 3200.0, 400)
     edges = np.zeros(400, np.int32), np.arange(400, dtype=np.int32), np.ones(400)
     moments = np.zeros((3216, TERMS))
-    _edge_pass(*edges, places, 1 / (2 * (2 * SUBPANELS) ** 2), np.ones_like(moments), moments, np.zeros(400))
+    edge_pass(*edges, places, 1 / (2 * (2 * SUBPANELS) ** 2), np.ones_like(moments), moments, np.zeros(400))
     sizes = np.abs(moments[moments != 0.0])
     assert sizes.min() > 1e-80

@@ -9,7 +9,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from homophily import ApproximationWarning, ERRClassifier
+from homophily import ApproximationWarning, ERRClassifier, IRRClassifier, KNNGraph, NeighborsWarning, TunedClassifier
 from homophily.model_selection import AllPoints, HeldOutLabels
 
 
@@ -53,3 +53,13 @@ def test_the_remedy_for_a_poor_approximation_exists_and_helps(clouds):
         warnings.simplefilter("error", ApproximationWarning)
         exact = ERRClassifier(multiclass="one-vs-rest").fit(X, few)
     assert np.mean(exact.transduction_ == y) > 0.9
+
+
+def test_a_search_warns_once_of_the_graph_that_it_chose():
+    X, y = np.arange(12.0)[:, None], np.arange(12) // 6
+    few = np.where(np.arange(12) % 3, y, -1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        TunedClassifier(IRRClassifier(graph=KNNGraph(n_neighbors=50)), trials=6).fit(X, few)
+    assert [one.category for one in seen] == [NeighborsWarning]
+    assert seen[0].filename == __file__

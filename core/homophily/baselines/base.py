@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from sklearn.base import ClusterMixin, _fit_context
-from sklearn.utils._param_validation import Interval
 
+from homophily.arrays import Floats
 from homophily.estimators.graph_estimator import GraphEstimator
 from homophily.estimators.partition import kmeans_by_cut
 from homophily.graph.knn_graph import KNNGraph
+from homophily.parameters import AT_LEAST_ONE
 from homophily.supervision.links import Links, check_links
-
-Floats = NDArray[np.float64]
 
 
 class LinkClustering(ClusterMixin, GraphEstimator):
@@ -25,8 +24,8 @@ class LinkClustering(ClusterMixin, GraphEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "graph": [KNNGraph, None],
         "n_jobs": [Integral, None],
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "n_clusters": [AT_LEAST_ONE],
+        "n_init": [AT_LEAST_ONE],
         "random_state": ["random_state"],
     }
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils._param_validation import Interval
 
+from homophily.arrays import Floats
 from homophily.baselines.base import LinkClustering
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
+from homophily.parameters import AT_LEAST_ONE
 from homophily.supervision.links import Links
 from homophily.threads import single_threaded_blas
-
-Floats = NDArray[np.float64]
 
 #: Pairs at a time, so that their products take some tens of megabytes.
 BLOCK = 16_384
@@ -36,14 +34,8 @@ class CCSR(LinkClustering):
         Number of clusters.
     n_vectors : int, default=15
         Number m of eigenvectors, the constant one included; cut to the number of points.
-    graph : KNNGraph, default=None
-        Unfitted graph to build from points; None means ``KNNGraph()``.
-    n_init : int, default=10
-        Starts of k-means; the result with the smallest normalised cut is taken.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the starts.
-    n_jobs : int, default=None
-        Number of threads; None means every core this process may use.
+    graph, n_init, random_state, n_jobs : KNNGraph, int, int, int
+        As :class:`Original` has them.
 
     Attributes
     ----------
@@ -66,7 +58,7 @@ class CCSR(LinkClustering):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinkClustering._parameter_constraints,
-        "n_vectors": [Interval(Integral, 1, None, closed="left")],
+        "n_vectors": [AT_LEAST_ONE],
     }
 
     def __init__(

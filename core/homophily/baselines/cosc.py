@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,17 +9,17 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
 
+from homophily.arrays import Floats, submatrix
 from homophily.baselines.base import LinkClustering
 from homophily.baselines.ratio_dca import CutProblem, Division
 from homophily.estimators.partition import in_order_of_appearance
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import smallest_eigenpairs, spectral_vectors
+from homophily.parameters import NOT_NEGATIVE
 from homophily.supervision.links import Links, find_contradiction, find_groups, pair_matrix
 from homophily.threads import single_threaded_blas
 
-Floats = NDArray[np.float64]
 Members = NDArray[np.int64]
 
 # γ in mean degrees. To obey all links: from "a violated link costs a tenth of a point's edges" on, threefold each time.
@@ -50,10 +49,8 @@ class COSC(LinkClustering):
     n_init : int, default=3
         Starts of each division: the smoothest eigenvector, the same with cannot-links as negative weights, then
         random ones.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the starts.
-    n_jobs : int, default=None
-        Number of threads; None means every core this process may use.
+    random_state, n_jobs : int, default=None
+        As :class:`Original` has them.
 
     Attributes
     ----------
@@ -72,7 +69,7 @@ class COSC(LinkClustering):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinkClustering._parameter_constraints,
-        "gamma": [Interval(Real, 0, None, closed="left"), None],
+        "gamma": [NOT_NEGATIVE, None],
     }
 
     def __init__(
@@ -187,7 +184,7 @@ class _Merged(NamedTuple):
     def restrict(self, part: Members) -> _Merged:
         """Some of the vertices, each a point now."""
         return _Merged(
-            np.arange(len(part)), _restrict(self.weights, part), self.masses[part], _restrict(self.cannot, part)
+            np.arange(len(part)), submatrix(self.weights, part), self.masses[part], submatrix(self.cannot, part)
         )
 
 
@@ -199,16 +196,10 @@ def _merge(graph: KNNGraph, links: Links) -> _Merged:
     return _Merged(np.arange(u), graph.W, graph.degrees, cannot).contract(groups.astype(np.int64))
 
 
-def _restrict(matrix: csr_array, part: Members) -> csr_array:
-    inside = csr_array(matrix[part][:, part])
-    inside.sort_indices()
-    return inside
-
-
 def _part_score(merged: _Merged, part: Members, unit: float) -> float:
     """(Weight that leaves the part + violated links inside it) / volume."""
-    leaving = float(merged.weights[part].sum() - _restrict(merged.weights, part).sum())
-    violated = float(_restrict(merged.cannot, part).sum()) / 2
+    leaving = float(merged.weights[part].sum() - submatrix(merged.weights, part).sum())
+    violated = float(submatrix(merged.cannot, part).sum()) / 2
     volume = float(merged.masses[part].sum())
     return (leaving + unit * violated) / volume if volume > 0 else 0.0
 

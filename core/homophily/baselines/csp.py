@@ -9,17 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, null_space
 from scipy.sparse import csr_array, diags_array, eye_array
-from scipy.sparse.linalg import LinearOperator, eigsh, splu
+from scipy.sparse.linalg import LinearOperator, eigsh
 from sklearn.utils._param_validation import Interval
 
+from homophily.arrays import Floats, factorise
 from homophily.baselines.base import LinkClustering
 from homophily.estimators.partition import in_order_of_appearance
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import null_vectors, spectral_vectors
 from homophily.supervision.links import Links, pair_matrix
 from homophily.threads import single_threaded_blas
-
-Floats = NDArray[np.float64]
 
 #: Up to this number of points, all eigenvectors of a dense problem take seconds.
 DENSE_POINTS = 2_000
@@ -44,10 +43,8 @@ class CSP(LinkClustering):
         up to 0.4 with the share of all pairs that are linked.
     graph : KNNGraph, default=None
         Unfitted graph to build from points; None means ``KNNGraph()``.
-    n_init : int, default=10
+    n_init, random_state : int, default=10 and None
         Not used; there for uniformity.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the starts.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
 
@@ -133,9 +130,8 @@ def _dense_solutions(L: csr_array, bounded: csr_array, null: csr_array) -> Float
 def _sparse_solutions(L: csr_array, bounded: csr_array, null: csr_array) -> Floats:
     """The v with the smallest λ > 0, as the largest μ, by Lanczos iterations with a factorised L."""
     u = L.shape[0]
-    shifted = (L + 1e-9 * eye_array(u)).tocsc()
-    factors = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    inverse = LinearOperator((u, u), matvec=factors.solve, dtype=np.float64)
+    shifted = L + 1e-9 * eye_array(u)
+    inverse = LinearOperator((u, u), matvec=factorise(shifted).solve, dtype=np.float64)
     start = np.random.default_rng(0).normal(size=u)
     mu, v = eigsh(bounded, k=CANDIDATES + null.shape[1], M=shifted, Minv=inverse, which="LA", v0=start)
     # What the shift made of the null vectors is no solution.

@@ -25,7 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, triu
 
-Floats = NDArray[np.float64]
+from homophily.arrays import Floats
 
 # Bounds: outer steps end when the ratio no longer falls, and inner ones need not be exact for it to fall.
 OUTER_STEPS = 40
@@ -61,12 +61,12 @@ class CutProblem:
         best = self.best_level(f, gamma)
         ties = f.copy()
         dual = np.zeros(len(self.bounds)), np.full(len(f), 1.0 / len(f)), np.full(len(f), 1.0 / len(f))
-        kappa = gamma * self.n_links
+        edges, kappa = (self.rows, self.cols, self.bounds), gamma * self.n_links
         value = self._ratio(f, gamma)
         for _ in range(OUTER_STEPS):
             g = value * _balance_slope(f, self.masses)
             _add_cannot_slope(g, f, ties, *self.apart, gamma)
-            following = _inner(*self._edges, g, kappa, self.lipschitz, *dual, INNER_STEPS, CHECK_EVERY)
+            following = _inner(edges, g, kappa, self.lipschitz, *dual, INNER_STEPS)
             lower = self._ratio(following, gamma)
             if not lower < value * (1 - 1e-6):
                 break
@@ -81,18 +81,8 @@ class CutProblem:
     def best_level(self, f: Floats, gamma: float) -> Division:
         """The level set of f with the lowest score."""
         order = np.argsort(-f, kind="stable")
-        size, score, violations = _best_prefix(
-            order,
-            f,
-            self.masses,
-            self.weights.indptr,
-            self.weights.indices,
-            self.weights.data,
-            self.cannot.indptr,
-            self.cannot.indices,
-            self.cannot.data,
-            gamma,
-        )
+        weights, cannot = ((each.indptr, each.indices, each.data) for each in (self.weights, self.cannot))
+        size, score, violations = _best_prefix(order, f, self.masses, weights, cannot, gamma)
         inside = np.zeros(len(f), dtype=bool)
         inside[order[:size]] = True
         return Division(inside, score, violations)
@@ -115,10 +105,6 @@ class CutProblem:
         mass, volume = float(self.masses[division.inside].sum()), float(self.masses.sum())
         balance = mass * (volume - mass) / volume
         return division.score + gamma * division.violations / balance if balance > 0 else np.inf
-
-    @property
-    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-        return self.rows, self.cols, self.bounds
 
     def _ratio(self, f: Floats, gamma: float) -> float:
         balance = float(_balance_slope(f, self.masses) @ f)
@@ -151,19 +137,10 @@ def _add_cannot_slope(g: Any, f: Any, ties: Any, i: Any, j: Any, count: Any, gam
 
 
 @njit(cache=True)
-def _best_prefix(
-    order: Any,
-    f: Any,
-    masses: Any,
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    link_indptr: Any,
-    link_indices: Any,
-    links: Any,
-    gamma: float,
-) -> Any:
+def _best_prefix(order: Any, f: Any, masses: Any, weights: Any, cannot: Any, gamma: float) -> Any:
     """Size, score and violations of the best C among the first vertices in ``order``."""
+    indptr, indices, data = weights
+    link_indptr, link_indices, links = cannot
     n = order.size
     inside = np.zeros(n, dtype=np.bool_)
     volume, violated = masses.sum(), links.sum() / 2
@@ -202,23 +179,12 @@ def _project_simplex(x: Any, total: float) -> None:
 
 
 @njit(cache=True)
-def _inner(
-    rows: Any,
-    cols: Any,
-    bounds: Any,
-    g: Any,
-    kappa: float,
-    lipschitz: float,
-    alpha: Any,
-    high: Any,
-    low: Any,
-    steps: int,
-    check_every: int,
-) -> Any:
+def _inner(edges: Any, g: Any, kappa: float, lipschitz: float, alpha: Any, high: Any, low: Any, steps: int) -> Any:
     """Minimise ½‖Aᵀα + high − low − g‖² with |α| ≤ w and high, low in the simplex of sum κ; f is minus the residual.
 
     The three dual arrays are where it starts and where it ends.
     """
+    rows, cols, bounds = edges
     n, m = g.size, bounds.size
     high *= kappa / max(high.sum(), 1e-300)
     low *= kappa / max(low.sum(), 1e-300)
@@ -249,7 +215,7 @@ def _inner(
                 ahead_high[i] = moved_high[i] + push * (moved_high[i] - high[i])
                 ahead_low[i] = moved_low[i] + push * (moved_low[i] - low[i])
                 high[i], low[i] = moved_high[i], moved_low[i]
-        if iteration % check_every == 0:
+        if iteration % CHECK_EVERY == 0:
             for i in range(n):
                 f[i] = g[i] - high[i] + low[i]
             for e in range(m):

@@ -23,14 +23,8 @@ class SL(LinkClustering):
     ----------
     n_clusters : int, default=2
         Number of clusters.
-    graph : KNNGraph, default=None
-        Unfitted graph to build from points; None means ``KNNGraph()``.
-    n_init : int, default=10
-        Starts of k-means; the result with the smallest normalised cut is taken.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the starts.
-    n_jobs : int, default=None
-        Number of threads; None means every core this process may use.
+    graph, n_init, random_state, n_jobs : KNNGraph, int, int, int
+        As :class:`Original` has them.
 
     Attributes
     ----------

@@ -6,18 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.relationship.choose import EngineName, make_engine
 from homophily.solve.irr import IRRSolution, solve_irr
 from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
 from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy
 from homophily.solve.nonlinear_cg import NonlinearCG, State
-
-Floats = NDArray[np.float64]
 
 
 class Operations(ABC):

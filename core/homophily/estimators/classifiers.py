@@ -5,28 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from homophily.arrays import Floats
 from homophily.device.operations import CpuOperations
-from homophily.estimators.transduction import POSITIVE, Answer, GraphClassifier, Problem
+from homophily.estimators.transduction import Answer, GraphClassifier, Problem
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
+from homophily.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.masked import SparseEngine
 from homophily.solve.irr import irr_energy
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
-
-Floats = NDArray[np.float64]
 
 
 class IRRClassifier(GraphClassifier):
@@ -36,21 +35,12 @@ class IRRClassifier(GraphClassifier):
 
     Parameters
     ----------
-    graph : KNNGraph, default=None
-        Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
-        ``graph__n_neighbors`` and so on.
-    power : int, default=None
-        The power p of the Laplacian; None means 2.
-    lambda1 : float, default=1e-2
-        Weight λ1 of the smoothness of values.
-    class_prior : array-like or "estimate", default=None
-        Known class shares, see :class:`ERRClassifier`.
+    graph, power, lambda1, class_prior : KNNGraph, int, float, array-like
+        As :class:`ERRClassifier` has them; a ``power`` of None means 2.
     tol : float, default=1e-10
         Relative accuracy of the linear solution.
-    normalized : bool, default=True
-        Use the normalised Laplacian.
-    backend : {"numpy", "cupy", "auto"}, default="numpy"
-        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    normalized, backend : bool, {"numpy", "cupy", "auto"}
+        As :class:`ERRClassifier` has them.
     callback : callable, default=None
         Called with the iteration and the residual as the solution proceeds; raise in it to cancel.
     n_jobs : int, default=None
@@ -216,12 +206,12 @@ class ERRClassifier(GraphClassifier):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GraphClassifier._parameter_constraints,
-        "lambda2": [Interval(Real, 0, None, closed="left")],
+        "lambda2": [NOT_NEGATIVE],
         "sigma_f": [POSITIVE, None],
-        "repulsion": [Interval(Real, 0, None, closed="left"), None],
+        "repulsion": [NOT_NEGATIVE, None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "relationship_neighbors": [Interval(Integral, 1, None, closed="left"), None],
+        "tol": [NOT_NEGATIVE],
+        "relationship_neighbors": [AT_LEAST_ONE, None],
         "multiclass": [StrOptions({"vector", "one-vs-rest"})],
         "engine": [StrOptions(set(ENGINE_NAMES))],
     }

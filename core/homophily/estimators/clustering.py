@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, _fit_context
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from homophily.estimators.embedding import ERREmbedding, Floats, LinkPenalty
+from homophily.arrays import Floats
+from homophily.estimators.embedding import ERREmbedding, LinkPenalty
 from homophily.estimators.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
-from homophily.parameters import CheckedEstimator
+from homophily.parameters import AT_LEAST_ONE, CheckedEstimator
 from homophily.supervision.links import Links
 
 #: Largest number of clusters suggested: each costs an eigenvector.
@@ -85,10 +84,10 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_clusters": [Interval(Integral, 1, None, closed="left"), None],
-        "n_components": [Interval(Integral, 1, None, closed="left"), None],
+        "n_clusters": [AT_LEAST_ONE, None],
+        "n_components": [AT_LEAST_ONE, None],
         "embedding": [ERREmbedding, None],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "n_init": [AT_LEAST_ONE],
         "random_state": ["random_state"],
     }
     _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {"embedding": default_embedding}
@@ -149,14 +148,9 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         return np.asarray(self.labels_[pairs[:, 0]] == self.labels_[pairs[:, 1]])
 
     def _suggest(self, graph: KNNGraph, mapped: ERREmbedding) -> int:
-        values, _ = spectral_vectors(
-            graph,
-            min(MOST_SUGGESTED + 1, graph.n_points),
-            normalized=mapped.normalized,
-            backend=mapped._backend(),
-            n_jobs=mapped.n_jobs,
-        )
-        return suggest_n_clusters(values)
+        most = min(MOST_SUGGESTED + 1, graph.n_points)
+        how: dict[str, Any] = {"backend": mapped._backend(), "n_jobs": mapped.n_jobs}
+        return suggest_n_clusters(spectral_vectors(graph, most, normalized=mapped.normalized, **how)[0])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

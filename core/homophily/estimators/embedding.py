@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from homophily.arrays import Floats
 from homophily.device.backend import Backend
 from homophily.device.operations import CpuOperations
-from homophily.estimators.graph_estimator import GraphEstimator
+from homophily.estimators.graph_estimator import GraphEstimator, in_blocks
 from homophily.exceptions import ContradictingLinksError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
-from homophily.parameters import CheckedEstimator
+from homophily.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, CheckedEstimator
 from homophily.relationship.choose import ENGINE_NAMES, EngineName
 from homophily.relationship.functions import RELATIONSHIPS
 from homophily.relationship.masked import SparseEngine
@@ -33,12 +33,8 @@ from homophily.solve.nonlinear_cg import State
 from homophily.supervision.links import Links, check_links, close_links, links_from_labels, pair_matrix
 from homophily.threads import single_threaded_blas
 
-Floats = NDArray[np.float64]
-
 #: Largest factor between one width and the next; small, because each starts from the map of the one before.
 STEP_OF_WIDTHS = 2.0
-#: New points placed at a time, so that their edges take some megabytes.
-BLOCK = 16_384
 
 
 class LinkPenalty(CheckedEstimator):
@@ -65,10 +61,10 @@ class LinkPenalty(CheckedEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "weight": [Interval(Real, 0, None, closed="left")],
+        "weight": [NOT_NEGATIVE],
         "loss": [StrOptions({"log", "squared"})],
         "closure": ["boolean", StrOptions({"two-class"})],
-        "edges": [Interval(Real, 0, None, closed="left")],
+        "edges": [NOT_NEGATIVE],
     }
 
     def __init__(
@@ -178,17 +174,17 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "n_components": [AT_LEAST_ONE],
         "graph": [KNNGraph, None],
-        "data_weight": [Interval(Real, 0, None, closed="left")],
-        "lambda2": [Interval(Real, 0, None, closed="left")],
-        "sigma_f": [Interval(Real, 0, None, closed="neither"), "array-like"],
-        "repulsion": [Interval(Real, 0, None, closed="left")],
+        "data_weight": [NOT_NEGATIVE],
+        "lambda2": [NOT_NEGATIVE],
+        "sigma_f": [POSITIVE, "array-like"],
+        "repulsion": [NOT_NEGATIVE],
         "link_penalty": [LinkPenalty, None],
         "relationship": [StrOptions(set(RELATIONSHIPS))],
-        "relationship_neighbors": [Interval(Integral, 1, None, closed="left"), None],
+        "relationship_neighbors": [AT_LEAST_ONE, None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
+        "tol": [NOT_NEGATIVE],
         "engine": [StrOptions(set(ENGINE_NAMES))],
         "normalized": ["boolean"],
         "backend": BACKEND_CONSTRAINT,
@@ -303,40 +299,22 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         A point at distance 0 from one of ``fit`` has that one's place. The energy of new points has no links, and the
         relationships with all points in it, also where ``fit`` took some.
         """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X = self._new_points(X)
         if "surroundings" not in self._lazy:
             laplacian = self.graph_.laplacian(normalized=self.normalized)
             G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
             self._lazy["surroundings"] = Surroundings.of(
                 self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship]
             )
-        blocks = [
-            place_points(
-                X[start : start + BLOCK],
-                self.graph_,
-                self._lazy["surroundings"],
-                self.target_,
-                normalized=self.normalized,
-                repulsion=self.repulsion,
-                data_weight=self.data_weight,
-                lambda2=self.lambda2,
-            )
-            for start in range(0, X.shape[0], BLOCK)
-        ]
-        return np.concatenate(blocks)
+        fitted = self.graph_, self._lazy["surroundings"], self.target_
+        names = "normalized", "repulsion", "data_weight", "lambda2"
+        how: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return np.concatenate(in_blocks(X, lambda block: place_points(block, *fitted, **how)))
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""
-        return linked_coordinates(
-            graph,
-            links,
-            self._penalty.edges,
-            n,
-            normalized=self.normalized,
-            backend=self._backend(),
-            n_jobs=self.n_jobs,
-        )
+        how: dict[str, Any] = {"normalized": self.normalized, "backend": self._backend(), "n_jobs": self.n_jobs}
+        return linked_coordinates(graph, links, self._penalty.edges, n, **how)
 
     def _left_out(self, laplacian: csr_array) -> Floats:
         """Diagonal (ρ − 1)·L·1 added to L."""

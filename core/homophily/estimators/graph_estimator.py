@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from homophily.arrays import Floats
 from homophily.device.backend import Backend, get_backend
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BackendName
-from homophily.graph.knn_graph import KNNGraph
+from homophily.graph.knn_graph import POINTS, KNNGraph
 from homophily.parameters import CheckedEstimator
 
+Result = TypeVar("Result")
+
+#: New points at a time, so that their edges take some megabytes.
+BLOCK = 16_384
 #: Parameters that do not change the graph.
 _COMPUTING = ("backend", "n_jobs")
 
@@ -36,7 +40,7 @@ class GraphEstimator(CheckedEstimator):
             self._check_same(X)
             self._take_features(X)
             return X
-        return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        return validate_data(self, X, **POINTS)
 
     def _check_same(self, fitted: KNNGraph) -> None:
         """Refuse a parameter ``graph`` that is not the graph in place of X."""
@@ -66,7 +70,12 @@ class GraphEstimator(CheckedEstimator):
         graph.fit(X)
         return graph
 
-    def _check_init(self, init: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+    def _new_points(self, X: Any) -> Any:
+        """Validate points that were not there in ``fit``."""
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, **POINTS)
+
+    def _check_init(self, init: Any, shape: tuple[int, int]) -> Floats:
         """Values to start from; a single column may be given with one dimension."""
         values = np.array(init, dtype=np.float64, order="C")
         columns = values[:, None] if values.ndim == shape[1] == 1 else values
@@ -87,3 +96,8 @@ class GraphEstimator(CheckedEstimator):
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = self.graph is not None and self.graph.metric in ("precomputed", "affinity")
         return tags
+
+
+def in_blocks(X: Any, answer: Callable[[Any], Result]) -> list[Result]:
+    """The answers for new points, block by block."""
+    return [answer(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
 from sklearn.utils import check_consistent_length, check_random_state
 
+from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
 from homophily.supervision.labels import class_array
 from homophily.threads import single_threaded_blas
@@ -34,7 +35,7 @@ def normalized_cut(W: csr_array, labels: ArrayLike) -> float:
 
 
 def kmeans_by_cut(
-    coordinates: NDArray[np.float64], n_clusters: int, W: csr_array, n_init: int = 10, random_state: Any = None
+    coordinates: Floats, n_clusters: int, W: csr_array, n_init: int = 10, random_state: Any = None
 ) -> NDArray[np.int32]:
     """k-means from ``n_init`` starts; of the results, the one with the smallest normalised cut of the graph ``W``.
 

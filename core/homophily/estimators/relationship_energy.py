@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
+from homophily.arrays import Floats
 from homophily.device.backend import get_backend
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
-from homophily.parameters import check_parameters
+from homophily.parameters import POSITIVE, check_parameters
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.functions import RELATIONSHIPS
 
 _CONSTRAINTS: dict[str, list[Any]] = {
-    "sigma_f": [Interval(Real, 0, None, closed="neither")],
+    "sigma_f": [POSITIVE],
     "engine": [StrOptions(set(ENGINE_NAMES))],
     "relationship": [StrOptions(set(RELATIONSHIPS))],
-    "tolerance": [Interval(Real, 0, None, closed="neither")],
+    "tolerance": [POSITIVE],
     "backend": BACKEND_CONSTRAINT,
     "n_jobs": [Integral, None],
 }
@@ -37,7 +38,7 @@ def relationship_energy(
     tolerance: float = 1e-9,
     backend: BackendName = "numpy",
     n_jobs: int | None = None,
-) -> tuple[float, NDArray[np.float64]]:
+) -> tuple[float, Floats]:
     """Relationship energy tr(KᵀGK) over all u² relationships K_ij = exp(−‖f_i − f_j‖²/σ_f²), and its gradient.
 
     Parameters

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from homophily.estimators.graph_estimator import GraphEstimator
+from homophily.arrays import Floats
+from homophily.estimators.graph_estimator import GraphEstimator, in_blocks
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_coordinates
+from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.new_points import Columns, extend
-
-Floats = NDArray[np.float64]
-
-#: New points at a time, so that their edges take some megabytes.
-BLOCK = 16_384
 
 
 class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
@@ -33,11 +27,8 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
     ----------
     n_components : int, default=2
         Number of coordinates of the map.
-    graph : KNNGraph, default=None
-        Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
-        ``graph__n_neighbors`` and so on.
-    normalized : bool, default=True
-        Use the normalised Laplacian.
+    graph, normalized : KNNGraph, bool
+        As :class:`ERRClassifier` has them.
     tol : float, default=1e-6
         Accuracy of the eigenvectors, see :func:`~homophily.graph.spectral.smallest_eigenpairs`.
     backend : {"numpy", "cupy", "auto"}, default="numpy"
@@ -66,9 +57,9 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "graph": [KNNGraph, None],
-        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "n_components": [AT_LEAST_ONE],
         "normalized": ["boolean"],
-        "tol": [Interval(Real, 0, None, closed="neither")],
+        "tol": [POSITIVE],
         "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     }
@@ -95,14 +86,9 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         graph = self._graph(self._points(X))
         if self.n_components >= graph.n_points:
             raise self._wrong("n_components", f"smaller than the number of points, n_samples={graph.n_points}")
-        self.eigenvalues_, self.embedding_ = spectral_coordinates(
-            graph,
-            self.n_components,
-            normalized=self.normalized,
-            tolerance=self.tol,
-            backend=self._backend(),
-            n_jobs=self.n_jobs,
-        )
+        how: dict[str, Any] = {"tolerance": self.tol, "backend": self._backend(), "n_jobs": self.n_jobs}
+        found = spectral_coordinates(graph, self.n_components, normalized=self.normalized, **how)
+        self.eigenvalues_, self.embedding_ = found
         self.graph_ = graph
         return self
 
@@ -111,23 +97,10 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
 
         A point at distance 0 from one of ``fit`` has that one's coordinates; a point without neighbours is at 0.
         """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
-        columns = (Columns(self.embedding_, None),)
-        everywhere = np.ones(self.graph_.n_points, dtype=bool)
-        blocks = [
-            extend(
-                X[start : start + BLOCK],
-                self.graph_,
-                columns,
-                everywhere,
-                normalized=self.normalized,
-                lambda1=1.0,
-                n_jobs=self.n_jobs,
-            )[0]
-            for start in range(0, X.shape[0], BLOCK)
-        ]
-        return np.concatenate(blocks)
+        X = self._new_points(X)
+        fitted = self.graph_, (Columns(self.embedding_, None),), np.ones(self.graph_.n_points, dtype=bool)
+        how: dict[str, Any] = {"normalized": self.normalized, "lambda1": 1.0, "n_jobs": self.n_jobs}
+        return np.concatenate(in_blocks(X, lambda block: extend(block, *fitted, **how)[0]))
 
     @property
     def _n_features_out(self) -> int:

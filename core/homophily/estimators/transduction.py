@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,15 +17,16 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from sklearn.base import ClassifierMixin, _fit_context, clone
 from sklearn.metrics import accuracy_score
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from homophily.arrays import Floats, read_only, submatrix
 from homophily.device.operations import CpuOperations, Operations
-from homophily.estimators.graph_estimator import GraphEstimator
+from homophily.estimators.graph_estimator import GraphEstimator, in_blocks
 from homophily.exceptions import ParameterError, UnlabelledComponentsWarning, warned_already
 from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import KNNGraph
-from homophily.graph.neighbors import read_only
+from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
 from homophily.state import State, StateReader, feature_entries, plain
@@ -33,17 +34,12 @@ from homophily.supervision.calibration import Calibration, fit_calibration, labe
 from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
 from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
 
-Floats = NDArray[np.float64]
-
 #: The usual number; a calibration costs one fit for each.
 CALIBRATION_FOLDS = 5
-#: New points at a time, so that their edges take some megabytes.
-BLOCK = 16_384
 #: The values of this number of points fill a core's own cache (1 MB).
 CACHED_POINTS = 100_000
 #: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
 _FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
-POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 @dataclass(frozen=True)
@@ -59,13 +55,7 @@ class Problem:
 
     def restricted(self, matrix: csr_array) -> csr_array:
         """The same part of another matrix of the whole graph."""
-        return matrix if isinstance(self.rows, slice) else _part(matrix, self.rows)
-
-
-def _part(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
-    part = csr_array(matrix[rows][:, rows])
-    part.sort_indices()
-    return part
+        return matrix if isinstance(self.rows, slice) else submatrix(matrix, self.rows)
 
 
 @dataclass(frozen=True)
@@ -94,7 +84,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "graph": [KNNGraph, None],
-        "power": [Interval(Integral, 1, None, closed="left"), None],
+        "power": [AT_LEAST_ONE, None],
         "normalized": ["boolean"],
         "lambda1": [POSITIVE],
         "class_prior": ["array-like", StrOptions({"estimate"}), None],
@@ -284,12 +274,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         laplacian = self.graph_.laplacian(normalized=self.normalized)
         if not self.reached_.all():
             rows = np.flatnonzero(self.reached_)
-            laplacian = _part(laplacian, rows)
+            laplacian = submatrix(laplacian, rows)
         if laplacian.shape[0] > CACHED_POINTS:
             # Neighbours side by side: what an edge reads is then likely to be in the cache.
             order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
             rows = np.arange(len(self.reached_))[rows][order]
-            laplacian = _part(laplacian, order)
+            laplacian = submatrix(laplacian, order)
         operations = CpuOperations(laplacian, self.n_jobs)
         return Problem(rows, laplacian, labels.confidence[rows], labels.targets[rows], operations)
 
@@ -345,26 +335,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         probabilities[~reached] = self.class_prior_
         return probabilities
 
-    def _new_points(self, X: Any) -> Any:
-        check_is_fitted(self)
-        return validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
-
     def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
-        """Scores of points, and which of them a label reaches; in blocks, as each point brings k edges along."""
-        columns = self._columns()
-        blocks = [self._extend_block(X[start : start + BLOCK], columns) for start in range(0, X.shape[0], BLOCK)]
-        return np.concatenate([scores for scores, _ in blocks]), np.concatenate([reached for _, reached in blocks])
-
-    def _extend_block(self, X: Any, columns: tuple[Columns, ...]) -> tuple[Floats, NDArray[np.bool_]]:
-        values, degrees, reached = extend(
-            X,
-            self.graph_,
-            columns,
-            self.reached_,
-            normalized=self.normalized,
-            lambda1=self.lambda1,
-            n_jobs=self.n_jobs,
-        )
+        """Scores of points, and which of them a label reaches."""
+        fitted = self.graph_, self._columns(), self.reached_
+        how: dict[str, Any] = {"normalized": self.normalized, "lambda1": self.lambda1, "n_jobs": self.n_jobs}
+        blocks = in_blocks(X, lambda block: extend(block, *fitted, **how))
+        values, degrees, reached = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return self._scores(values, degrees), reached
 
     def _terms(self) -> tuple[RelationshipTerm | None, ...]:

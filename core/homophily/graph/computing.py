@@ -14,18 +14,20 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from sklearn.utils._param_validation import StrOptions
 
+from homophily.arrays import Floats
+
 BackendName = Literal["numpy", "cupy", "auto"]
 BACKENDS: tuple[BackendName, ...] = ("numpy", "cupy", "auto")
 BACKEND_CONSTRAINT = [StrOptions(set(BACKENDS))]
 
-Eigenpairs = tuple[NDArray[np.float64], NDArray[np.float64], float]
+Eigenpairs = tuple[Floats, Floats, float]
 
 
 class EigenProblem(NamedTuple):
     """The smallest eigenvalues of a symmetric matrix, to be iterated from a block of columns."""
 
     matrix: csr_array
-    start: NDArray[np.float64]
+    start: Floats
     """(u, columns), a few columns more than asked for."""
     n: int
     known: csr_array | None

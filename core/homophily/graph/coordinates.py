@@ -9,11 +9,11 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
 from homophily.state import State, StateReader
-from homophily.threads import even_rows, run_chunks, thread_count
+from homophily.threads import even_rows, run_ranges, thread_count
 
-Floats = NDArray[np.float64]
 SpaceName = Literal["input", "principal", "whitened"]
 
 #: How many count when nobody says; what noise is spread over, all the rest of them, is left out.
@@ -76,13 +76,12 @@ class Space(NamedTuple):
         rows = np.ascontiguousarray(X if isinstance(X, np.ndarray) else X.toarray())
         seen = np.zeros((rows.shape[0], self.directions.shape[1]))
         chunks = thread_count(n_jobs) if rows.shape[0] > _BLOCK_ROWS else 1
-        bounds = even_rows(rows.shape[0], chunks)
-        run_chunks(lambda c: _turn(rows, self.origin, self.directions, seen, bounds[c], bounds[c + 1]), chunks)
+        run_ranges(_turn, even_rows(rows.shape[0], chunks), rows, self.origin, self.directions, seen)
         return seen.astype(rows.dtype, copy=False)
 
 
 @njit(cache=True, nogil=True)
-def _turn(rows, origin, directions, seen, start, stop):  # type: ignore[no-untyped-def]
+def _turn(start, stop, rows, origin, directions, seen):  # type: ignore[no-untyped-def]
     for i in range(start, stop):
         for d in range(origin.size):
             away = rows[i, d] - origin[d]

@@ -6,7 +6,7 @@ The search for near points is in ``neighbors``; products with the Laplacian are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils._param_validation import Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, find_device
 from homophily.graph.coordinates import Space, SpaceName
@@ -29,7 +30,7 @@ from homophily.graph.neighbors import (
     available_neighbors,
     neighbor_index,
 )
-from homophily.parameters import CheckedEstimator
+from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator
 from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
 
 # exp(-600) ≈ 1e-261: small enough to mean "hardly linked", large enough to divide by. Without a floor a far neighbour's
@@ -37,7 +38,7 @@ from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entr
 _LARGEST_EXPONENT = 600.0
 _BLOCK_ENTRIES = 4_000_000
 # What scikit-learn's check of points is asked for.
-_POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
 
 class KNNGraph(CheckedEstimator):
@@ -109,14 +110,14 @@ class KNNGraph(CheckedEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "n_neighbors": [AT_LEAST_ONE],
         "metric": [StrOptions({"auto", "euclidean", "cosine", "precomputed", "affinity"})],
         "weights": [StrOptions({"local", "self-tuning", "global", "fixed"})],
-        "sigma_x": [Interval(Real, 0, None, closed="neither"), None],
+        "sigma_x": [POSITIVE, None],
         "exponent": [Options(Integral, {1, 2})],
         "symmetrize": [StrOptions({"max", "mean"})],
         "space": [StrOptions({"input", "principal", "whitened"})],
-        "n_directions": [Interval(Integral, 1, None, closed="left"), None],
+        "n_directions": [AT_LEAST_ONE, None],
         "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     }
@@ -151,7 +152,7 @@ class KNNGraph(CheckedEstimator):
         if self.weights == "fixed" and self.sigma_x is None:
             raise self._wrong("sigma_x", "given with weights='fixed'")
         device = find_device(self.backend)
-        X = validate_data(self, X, **_POINTS)
+        X = validate_data(self, X, **POINTS)
         self.metric_: Any = self.metric
         if self.metric == "auto":
             self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
@@ -200,7 +201,7 @@ class KNNGraph(CheckedEstimator):
         return self._W
 
     @property
-    def degrees(self) -> NDArray[np.float64]:
+    def degrees(self) -> Floats:
         """Row sums of W; 0 for an isolated point."""
         # Asked for with every prediction, of which scikit-learn's check takes a twentieth.
         if not hasattr(self, "_degrees"):
@@ -243,7 +244,7 @@ class KNNGraph(CheckedEstimator):
                 self._laplacians[key] = _canonical((product + product.T) * 0.5)
         return self._laplacians[key]
 
-    def attach(self, X: Any) -> tuple[Indices, Distances, NDArray[np.float64]]:
+    def attach(self, X: Any) -> tuple[Indices, Distances, Floats]:
         """Indices, distances and weights (m, k) of the edges from new points to their nearest stored points.
 
         An edge weighs what it would in the graph, if the neighbours of the stored points did not change: it counts as
@@ -253,9 +254,9 @@ class KNNGraph(CheckedEstimator):
         every distance is inf.
         """
         check_is_fitted(self)
-        return self.attach_validated(validate_data(self, X, reset=False, **_POINTS))
+        return self.attach_validated(validate_data(self, X, reset=False, **POINTS))
 
-    def attach_validated(self, X: Any) -> tuple[Indices, Distances, NDArray[np.float64]]:
+    def attach_validated(self, X: Any) -> tuple[Indices, Distances, Floats]:
         """What :meth:`attach` does, for an X that an estimator on this graph has validated."""
         self._check_entries(X)
         if self.metric_ == "affinity":
@@ -407,9 +408,7 @@ class _WeightRule:
     factor: float = 1.0
 
     @classmethod
-    def learn(
-        cls, kind: str, exponent: int, sigma_x: float | None, distances: Distances, reach: NDArray[np.float64]
-    ) -> Self:
+    def learn(cls, kind: str, exponent: int, sigma_x: float | None, distances: Distances, reach: Floats) -> Self:
         positive = reach[reach > 0]
         typical = float(positive.mean()) if positive.size else 1.0
         width = typical
@@ -432,9 +431,7 @@ class _WeightRule:
         factor = stored.number("factor") if "factor" in stored.document else 1.0
         return cls(kind, stored.integer("exponent", 1), stored.number("width"), stored.number("typical"), factor)
 
-    def __call__(
-        self, distances: Distances, own: NDArray[np.float64], other: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def __call__(self, distances: Distances, own: Floats, other: Floats) -> Floats:
         """Weights from points of reach ``own`` to points of reach ``other``; 0 where the distance is inf."""
         own, other = (self.factor * np.where(reach > 0, reach, self.typical) for reach in (own, other))
         with np.errstate(over="ignore"):
@@ -444,18 +441,18 @@ class _WeightRule:
                 fall = (np.sqrt(distances / own) * np.sqrt(distances / other)) ** self.exponent
             else:
                 fall = (distances / self.width) ** self.exponent
-        weights: NDArray[np.float64] = np.exp(-np.minimum(fall, _LARGEST_EXPONENT))
+        weights: Floats = np.exp(-np.minimum(fall, _LARGEST_EXPONENT))
         weights[np.isinf(distances)] = 0.0
         return weights
 
 
-def _reach(distances: Distances) -> NDArray[np.float64]:
+def _reach(distances: Distances) -> Floats:
     """σ_i: the distance to the farthest neighbour listed, 0 without any."""
     listed: Distances = np.where(np.isfinite(distances), distances, 0.0)
     return np.asarray(listed.max(axis=1, initial=0.0))
 
 
-def _laplacian(W: sparse.csr_array, degrees: NDArray[np.float64], normalized: bool) -> sparse.csr_array:
+def _laplacian(W: sparse.csr_array, degrees: Floats, normalized: bool) -> sparse.csr_array:
     linked = degrees > 0
     if not normalized:
         return _canonical(sparse.diags_array(degrees, format="csr") - W)
@@ -476,9 +473,7 @@ def _canonical(matrix: Any) -> sparse.csr_array:
     return csr
 
 
-def _rows_to_csr(
-    values: NDArray[np.float64], indices: Indices, present: NDArray[np.bool_], columns: int
-) -> sparse.csr_array:
+def _rows_to_csr(values: Floats, indices: Indices, present: NDArray[np.bool_], columns: int) -> sparse.csr_array:
     """CSR of equally long rows, of which the entries not ``present`` are left out."""
     indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
     return _canonical(sparse.csr_array((values[present], indices[present], indptr), shape=(len(values), columns)))
@@ -513,7 +508,7 @@ def _listed_neighbors(X: Any, k: int, without_diagonal: bool = False) -> tuple[D
     return distances, indices
 
 
-def _near_entries(X: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _near_entries(X: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
     """Rows, columns and values of the stored entries; of a dense matrix, those up to the ``count``-th smallest."""
     if not isinstance(X, np.ndarray):
         listed = sparse.coo_array(X)
@@ -526,8 +521,8 @@ def _near_entries(X: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int
 def _fill_smallest(
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
-    entries: NDArray[np.float64],
-    values: NDArray[np.float64],
+    entries: Floats,
+    values: Floats,
     indices: Indices,
 ) -> None:
     """Put each row's smallest entries into ``values`` and their columns into ``indices``, in order."""
@@ -539,7 +534,7 @@ def _fill_smallest(
     indices[rows[kept], rank[kept]] = columns[kept]
 
 
-def _listed_weights(X: Any) -> tuple[Indices, Distances, NDArray[np.float64]]:
+def _listed_weights(X: Any) -> tuple[Indices, Distances, Floats]:
     """The positive entries of each row of a weight matrix, heaviest first."""
     edges = sparse.coo_array(_canonical(sparse.csr_array(X, copy=True)))
     k = int(np.bincount(edges.row, minlength=1).max())

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
+from homophily.arrays import Floats
 from homophily.threads import run_chunks, thread_count
 
 Method = Literal["cg", "direct"]
-Floats = NDArray[np.float64]
-
 #: Rows whose products are summed together; the unit in which work is handed to threads.
 BLOCK = 2048
 #: Multiply-adds below which a second thread costs more than it brings.

@@ -37,14 +37,15 @@ from scipy import sparse
 from scipy.spatial import KDTree
 from sparse_dot_topn import sp_matmul_topn
 
+from homophily.arrays import Floats, read_only
 from homophily.exceptions import NeighborsWarning
 from homophily.graph.computing import Device, NeighborSearch
 from homophily.state import FLOATS, State, StateReader, csr_arrays
-from homophily.threads import even_rows, run_chunks, thread_count
+from homophily.threads import even_rows, run_ranges, thread_count
 
 Metric = Literal["euclidean", "cosine"]
 Method = Literal["auto", "kd-tree", "exact", "hnsw"]
-Distances = NDArray[np.float64]
+Distances = Floats
 Indices = NDArray[np.int32]
 
 # Measured: with 100,000 points a KD-tree is 6 times as fast as HNSW in 5 dimensions and as fast in 8; in more it visits
@@ -79,8 +80,10 @@ class NeighborIndex(ABC):
     size: int
     metric: Metric
     n_jobs: int | None
+    points: Any
+    """The stored points, in the form distances are computed from."""
     _scale: float
-    _built: Any
+    _built: Any = None
 
     def query(self, X: Any, k: int) -> tuple[Distances, Indices]:
         """Distances to and indices of the ``k`` stored points nearest to each row of ``X``; nearest first."""
@@ -91,10 +94,8 @@ class NeighborIndex(ABC):
         """The ``k`` nearest *other* points of every stored point; a copy of a point counts as another point."""
         return self._in_blocks(self.points, self._visits(), available_neighbors(k, self.size - 1), True)
 
-    @property
-    @abstractmethod
-    def points(self) -> Any:
-        """The stored points, in the form distances are computed from."""
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_built": None}
 
     @abstractmethod
     def to_arrays(self) -> State:
@@ -105,7 +106,7 @@ class NeighborIndex(ABC):
         """The index of ``size`` points with ``columns`` columns whose :meth:`to_arrays` is stored."""
         # Not by the constructor, which would prepare and measure the points again.
         index = cls.__new__(cls)
-        index.size, index.metric, index.n_jobs, index._built = size, metric, n_jobs, None
+        index.size, index.metric, index.n_jobs = size, metric, n_jobs
         index._scale = stored.number("scale")
         if not 0 < index._scale < np.inf:
             raise ValueError(f"The 'scale' of a graph's state must be positive and finite. Got {index._scale} instead.")
@@ -205,21 +206,16 @@ class DenseIndex(NeighborIndex):
         X = np.asarray(X)
         self.metric, self.n_jobs = metric, n_jobs
         self._dtype = np.float32 if X.dtype == np.float32 and metric == "euclidean" else np.float64
-        self._points = self._prepare(X)
-        self.size, columns = self._points.shape
+        self.points = self._prepare(X)
+        self.size, columns = self.points.shape
         self.method = _choose_method(self.size, columns) if method == "auto" else method
         # Ranks survive a shift and a scale; float32 would not survive a large mean, nor very large or small numbers.
-        self._centre = self._points.mean(axis=0, dtype=np.float64)
-        ends = np.concatenate([self._points.min(axis=0) - self._centre, self._points.max(axis=0) - self._centre])
+        self._centre = self.points.mean(axis=0, dtype=np.float64)
+        ends = np.concatenate([self.points.min(axis=0) - self._centre, self.points.max(axis=0) - self._centre])
         self._scale = _power_of_two(abs(ends).max(initial=0.0))
         self._depth = _HNSW_SEARCH_DEPTHS[0]
-        self._built: Any = None
         if self.method == "hnsw":
             self._tune()
-
-    @property
-    def points(self) -> NDArray[Any]:  # noqa: D102
-        return self._points
 
     @property
     def links(self) -> NDArray[np.uint8]:
@@ -231,23 +227,20 @@ class DenseIndex(NeighborIndex):
 
     def to_arrays(self) -> State:
         """The index as arrays, without its search structure."""
-        arrays = {"points": self._points, "centre": self._centre}
+        arrays = {"points": self.points, "centre": self._centre}
         if self.method == "hnsw":
             arrays["links"] = self.links
         document = {"kind": "dense", "method": self.method, "depth": int(self._depth), "scale": self._scale}
         return State(arrays, document)
 
     def _read(self, stored: StateReader, columns: int) -> None:
-        self._points = stored.array("points", (self.size, columns), FLOATS)
-        self._dtype = self._points.dtype.type
+        self.points = stored.array("points", (self.size, columns), FLOATS)
+        self._dtype = self.points.dtype.type
         self._centre = stored.array("centre", (columns,))
         self.method = cast(Method, stored.choice("method", "kd-tree", "exact", "hnsw"))
         self._depth = stored.integer("depth", 1)
         if self.method == "hnsw":
             self._links = stored.array("links", (None,), ("uint8",))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_built": None}
 
     def _prepare(self, X: Any) -> NDArray[Any]:
         X = np.ascontiguousarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=self._dtype)
@@ -269,7 +262,7 @@ class DenseIndex(NeighborIndex):
     @property
     def _structure(self) -> Any:
         if self._built is None:
-            seen = self._searched(self._points)
+            seen = self._searched(self.points)
             with _faiss_threads(self.n_jobs):
                 self._built = _STRUCTURES[self.method](seen) if self._links is None else _linked(seen, self._links)
         return self._built
@@ -294,8 +287,8 @@ class DenseIndex(NeighborIndex):
             return np.asarray(found)
 
     def _distances(self, rows: NDArray[Any], candidates: NDArray[np.int64]) -> Distances:
-        distances = np.empty(candidates.shape)
-        _run_rows(_dense_distances, self._jobs(rows), rows, read_only(self._points), candidates, self._scale, distances)
+        points = read_only(self.points)
+        distances = _run_rows(_dense_distances, self._jobs(rows), rows, points, candidates, self._scale)
         return _metric_distances(distances, self.metric)
 
     def _tune(self) -> None:
@@ -304,7 +297,7 @@ class DenseIndex(NeighborIndex):
         if k < 1:
             return
         sample = np.sort(np.random.default_rng(0).permutation(self.size)[:_RECALL_SAMPLE])
-        rows, count = self._points[sample], min(2 * k + 2, self.size)
+        rows, count = self.points[sample], min(2 * k + 2, self.size)
         with _faiss_threads(self.n_jobs):
             storage = faiss.downcast_index(self._structure.storage)
             exact = np.asarray(storage.search(self._searched(rows), count)[1])
@@ -340,7 +333,7 @@ class DeviceIndex(DenseIndex):
         if self._device is None or self.size < 2:
             return super().self_query(k)
         with self._device.job():
-            self._search: NeighborSearch | None = self._device.neighbor_search(self._searched(self._points))
+            self._search: NeighborSearch | None = self._device.neighbor_search(self._searched(self.points))
             try:
                 return super().self_query(k)
             finally:
@@ -360,25 +353,17 @@ class SparseIndex(NeighborIndex):
 
     def __init__(self, X: Any, metric: Metric = "euclidean", n_jobs: int | None = None):
         self.metric, self.n_jobs = metric, n_jobs
-        self._points = self._prepare(X)
-        self.size = self._points.shape[0]
-        self._scale = _power_of_two(abs(self._points.data).max(initial=0.0))
-        self._built: Any = None
-
-    @property
-    def points(self) -> Any:  # noqa: D102
-        return self._points
+        self.points = self._prepare(X)
+        self.size = self.points.shape[0]
+        self._scale = _power_of_two(abs(self.points.data).max(initial=0.0))
 
     def to_arrays(self) -> State:
         """The index as arrays, without its search structure."""
-        return State(csr_arrays("points", self._points), {"kind": "sparse", "scale": self._scale})
+        return State(csr_arrays("points", self.points), {"kind": "sparse", "scale": self._scale})
 
     def _read(self, stored: StateReader, columns: int) -> None:
         # The older matrix class, as in `_prepare`.
-        self._points = sparse.csr_matrix(stored.csr("points", (self.size, columns)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_built": None}
+        self.points = sparse.csr_matrix(stored.csr("points", (self.size, columns)))
 
     def _prepare(self, X: Any) -> Any:
         # The older matrix class, because sp_matmul_topn refuses csr_array.
@@ -389,7 +374,7 @@ class SparseIndex(NeighborIndex):
     @property
     def _structure(self) -> Any:
         if self._built is None:
-            scaled = self._points / self._scale
+            scaled = self.points / self._scale
             self._built = _with_column(scaled, -0.5 * _row_norms(scaled) ** 2).T.tocsr()
         return self._built
 
@@ -401,10 +386,9 @@ class SparseIndex(NeighborIndex):
         return np.asarray(best.indices, dtype=np.int64).reshape(rows.shape[0], count)
 
     def _distances(self, rows: Any, candidates: NDArray[np.int64]) -> Distances:
-        distances = np.empty(candidates.shape)
         ours = (rows.indptr, rows.indices, rows.data)
-        theirs = tuple(read_only(part) for part in (self._points.indptr, self._points.indices, self._points.data))
-        _run_rows(_sparse_distances, self._jobs(rows), ours, theirs, candidates, self._scale, distances)
+        theirs = tuple(read_only(part) for part in (self.points.indptr, self.points.indices, self.points.data))
+        distances = _run_rows(_sparse_distances, self._jobs(rows), ours, theirs, candidates, self._scale)
         return _metric_distances(distances, self.metric)
 
 
@@ -457,7 +441,7 @@ def _power_of_two(largest: float) -> float:
     return float(2.0 ** np.clip(np.frexp(largest)[1], -1000, 1000)) if largest > 0 else 1.0
 
 
-def _unit_rows(X: NDArray[Any]) -> NDArray[np.float64]:
+def _unit_rows(X: NDArray[Any]) -> Floats:
     """Rows of length one; the column added is 1 for rows of zeros, which thus point where no other row does."""
     largest = abs(X).max(axis=1, initial=0.0)
     unit = np.zeros((X.shape[0], X.shape[1] + 1))
@@ -480,11 +464,11 @@ def _unit_sparse_rows(rows: Any) -> Any:
     return unit
 
 
-def _row_norms(rows: Any) -> NDArray[np.float64]:
+def _row_norms(rows: Any) -> Floats:
     return np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float64).ravel())
 
 
-def _with_column(rows: Any, column: NDArray[np.float64]) -> Any:
+def _with_column(rows: Any, column: Floats) -> Any:
     """Append a column, every entry stored even where it is zero."""
     m = rows.shape[0]
     stored = sparse.csr_matrix((column, np.zeros(m, dtype=np.int32), np.arange(m + 1)), shape=(m, 1))
@@ -502,25 +486,16 @@ def _faiss_threads(n_jobs: int | None) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view for compiled kernels that only read: numba compiles anew for arrays that cannot be written to, such as
-    memory maps, so that all are passed as such.
-    """
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _run_rows(kernel: Any, n_jobs: int | None, rows: Any, points: Any, candidates: Any, scale: float, out: Any) -> None:
-    chunks = thread_count(n_jobs)
-    bounds = even_rows(len(candidates), chunks)
-    run_chunks(lambda c: kernel(rows, points, candidates, scale, out, bounds[c], bounds[c + 1]), chunks)
+def _run_rows(kernel: Any, n_jobs: int | None, rows: Any, points: Any, candidates: Any, scale: float) -> Distances:
+    distances = np.empty(candidates.shape)
+    run_ranges(kernel, even_rows(len(candidates), thread_count(n_jobs)), rows, points, candidates, scale, distances)
+    return distances
 
 
 # Sums may be reordered for speed (a relative error near 1e-16·columns); whatever the order, (a − b)² = (b − a)², and
 # equal points are at distance 0.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _dense_distances(rows, points, candidates, scale, out, start, stop):  # type: ignore[no-untyped-def]
+def _dense_distances(start, stop, rows, points, candidates, scale, out):  # type: ignore[no-untyped-def]
     inverse = 1.0 / scale
     for i in range(start, stop):
         for c in range(candidates.shape[1]):
@@ -533,7 +508,7 @@ def _dense_distances(rows, points, candidates, scale, out, start, stop):  # type
 
 
 @njit(cache=True, nogil=True)
-def _sparse_distances(rows, points, candidates, scale, out, start, stop):  # type: ignore[no-untyped-def]
+def _sparse_distances(start, stop, rows, points, candidates, scale, out):  # type: ignore[no-untyped-def]
     row_starts, row_columns, row_values = rows
     starts, columns, values = points
     for i in range(start, stop):

@@ -11,22 +11,20 @@ instead, and the block is multiplied by its inverse.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.sparse import csr_array, diags_array
-from scipy.sparse.linalg import splu
 from sklearn.exceptions import ConvergenceWarning
 
+from homophily.arrays import Floats, factorise
 from homophily.exceptions import DisconnectedGraphWarning, ParameterError
 from homophily.graph.computing import Device, EigenProblem
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import choose_method, sparse_product
 from homophily.graph.subspace import Filter, chebyshev_filter, iterate
 from homophily.threads import single_threaded_blas
-
-Floats = NDArray[np.float64]
 
 DENSE_POINTS = 400  # below, LAPACK takes milliseconds
 SPARE_COLUMNS = 8  # beside those asked for: they carry convergence past multiple eigenvalues
@@ -81,12 +79,11 @@ def spectral_vectors(
     n: int,
     *,
     normalized: bool = True,
-    tolerance: float = 1e-6,
-    backend: Device | None = None,
-    n_jobs: int | None = None,
+    **how: Any,
 ) -> tuple[Floats, Floats]:
     """The ``n`` smallest eigenvalues of a graph's Laplacian and orthonormal eigenvectors (u, n), constant one first.
 
+    ``tolerance``, ``backend`` and ``n_jobs`` are those of :func:`smallest_eigenpairs`.
     ``graph`` is a :class:`KNNGraph` or symmetric weights (u, u). The first vector is √degrees (or ones, without
     ``normalized``). With c components, the following c − 1 also have the eigenvalue 0 and tell components apart: each
     the next smaller one from all larger ones, so that large components are parted first. Isolated points count as the
@@ -112,31 +109,20 @@ def spectral_vectors(
     values = np.zeros(known.shape[1])
     if n > parts:
         laplacian = graph.laplacian(normalized=normalized)
-        more, vectors = smallest_eigenpairs(
-            laplacian, n - parts, known=kernel, tolerance=tolerance, backend=backend, n_jobs=n_jobs
-        )
+        more, vectors = smallest_eigenpairs(laplacian, n - parts, known=kernel, **how)
         # Rounding may leave the smallest a hair below 0.
         values, known = np.append(values, np.maximum(more, 0.0)), np.hstack([known, vectors])
     return values, np.ascontiguousarray(known)
 
 
-def spectral_coordinates(
-    graph: KNNGraph | csr_array,
-    n: int,
-    *,
-    normalized: bool = True,
-    tolerance: float = 1e-6,
-    backend: Device | None = None,
-    n_jobs: int | None = None,
-) -> tuple[Floats, Floats]:
+def spectral_coordinates(graph: KNNGraph | csr_array, n: int, **how: Any) -> tuple[Floats, Floats]:
     """Eigenvalues (n + 1,) and the map T = √u·[e₂ … e_{n+1}], whose columns have mean square 1.
 
+    Further arguments are those of :func:`spectral_vectors`.
     A DisconnectedGraphWarning tells that the first columns do nothing but tell components apart.
     """
     graph = _as_graph(graph)
-    values, vectors = spectral_vectors(
-        graph, n + 1, normalized=normalized, tolerance=tolerance, backend=backend, n_jobs=n_jobs
-    )
+    values, vectors = spectral_vectors(graph, n + 1, **how)
     if graph.n_components > 1:
         warnings.warn(
             f"The graph has {graph.n_components} connected components: {min(graph.n_components - 1, n)} of the {n} "
@@ -247,10 +233,5 @@ def _subspace(
 
 def _inverse(matrix: csr_array, bound: float) -> Filter:
     """The inverse of a semi-definite matrix, shifted by a hair so that it exists."""
-    shifted = (matrix + diags_array(np.full(matrix.shape[0], 1e-10 * bound))).tocsc()
-    factors = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-
-    def apply(X: Floats, values: Floats) -> Floats:  # noqa: ARG001
-        return np.asarray(factors.solve(X))
-
-    return apply
+    factors = factorise(matrix + diags_array(np.full(matrix.shape[0], 1e-10 * bound)))
+    return lambda X, _: factors.solve(X)

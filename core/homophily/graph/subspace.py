@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from homophily.arrays import Floats
 from homophily.graph.computing import EigenProblem
 
 Block = Any
-Filter = Callable[[Block, NDArray[np.float64]], Block]
+Filter = Callable[[Block, Floats], Block]
 
 DEGREE = 30  # of the filter: a higher one takes fewer rounds of more products
 MAX_ROUNDS = 300  # then a ConvergenceWarning, or the other filter
@@ -28,7 +29,7 @@ def iterate(
     apply: Filter,
     problem: EigenProblem,
     without_known: Callable[[Block], Block],
-) -> tuple[NDArray[np.float64], Block, float]:
+) -> tuple[Floats, Block, float]:
     """Filter, orthonormalise and rotate the problem's block until its first ``n`` columns are eigenvectors.
 
     ``xp`` is NumPy or a module like it, and ``to_host`` makes its arrays NumPy's.
@@ -56,7 +57,7 @@ def iterate(
 def chebyshev_filter(product: Callable[[Block], Block], bound: float) -> Filter:
     """Degree ``DEGREE`` in the matrix: below 1 between the block's largest eigenvalue and ``bound``, large below."""
 
-    def apply(X: Block, values: NDArray[np.float64]) -> Block:
+    def apply(X: Block, values: Floats) -> Block:
         lowest, cut = float(values[0]), min(float(values[-1]), 0.99 * bound)
         centre, radius = (cut + bound) / 2, (bound - cut) / 2
         # The three-term recurrence, scaled to be 1 at the lowest eigenvalue so that nothing overflows.

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.relationship import grid, pairs
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.nufft import NufftEngine
-from homophily.threads import even_rows, run_chunks, thread_count
+from homophily.threads import even_rows, run_chunks, sum_chunks, thread_count
 
 # Points that a point shares its cell with, on the average over points, from which grid or modes are faster than pairs,
 # by dimensions (benchmarks: engines).
@@ -28,8 +29,6 @@ MOST_SPREAD = 0.5
 LEAST = {1: 0, 2: 0, 3: 2_000}  # points below which no crowd is worth the fixed cost of the Fourier modes
 MOST_BLOCKS = 2**15  # 256 MB for each of the few grids
 MOST_NUMBERS = 2**22  # blocks that a map of all blocks, kept or not, has room for
-
-Array = NDArray[np.float64]
 
 
 class CellEngine:
@@ -43,7 +42,7 @@ class CellEngine:
         self.farthest = log(1e3 / tolerance)
         self.cell = sigma_f * sqrt(self.farthest / 2) / pairs.AROUND
 
-    def __call__(self, F: Array) -> tuple[float, Array]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy at F (u, n) and its gradient (u, n)."""
         u, n = F.shape
         spread = np.ptp(F, axis=0)
@@ -64,12 +63,12 @@ class CellEngine:
             return self._fourier(F)
         return self._over_pairs(F)
 
-    def crowding(self, F: Array) -> float:
+    def crowding(self, F: Floats) -> float:
         """Points in the cell of a point, on the average over points."""
         starts, _, _, _ = self._sorted(F)
         return float(np.square(np.diff(starts), dtype=np.float64).sum()) / len(F)
 
-    def _sorted(self, F: Array) -> tuple[NDArray[np.int32], NDArray[np.int32], Array, int]:
+    def _sorted(self, F: Floats) -> tuple[NDArray[np.int32], NDArray[np.int32], Floats, int]:
         """Starts of the cells in the order of cells, that order, places in units of cells, bits of a cell's number."""
         places = (F - F.min(axis=0)) / self.cell
         bits = max(3, ceil(log2(4 * len(F)) / F.shape[1]))
@@ -78,7 +77,7 @@ class CellEngine:
     def _part(self, size: int, chunk: int) -> slice:
         return slice(*even_rows(size, self.chunks)[chunk : chunk + 2])
 
-    def _over_grid(self, F: Array) -> tuple[float, Array] | None:
+    def _over_grid(self, F: Floats) -> tuple[float, Floats] | None:
         """None where the points touch more blocks than memory should hold."""
         u = len(F)
         scale = 1 / (grid.SPACING * self.sigma_f)
@@ -140,24 +139,20 @@ class CellEngine:
         run_chunks(read_points, chunks)
         return grid.SCALE * float(energies.sum()), grid.SCALE * scale * gradients.sum(axis=0)
 
-    def _over_pairs(self, F: Array) -> tuple[float, Array]:
+    def _over_pairs(self, F: Floats) -> tuple[float, Floats]:
         starts, order, places, bits = self._sorted(F)
-        energies = np.zeros(self.chunks)
-        gradients = np.zeros((self.chunks, *places.shape))
         points = np.arange(len(F), dtype=np.int32)
+        cells = places, starts, order, bits, 2 * (self.cell / self.sigma_f) ** 2, self.farthest
 
-        def visit(chunk: int) -> None:
-            cells = places, starts, order, bits, 2 * (self.cell / self.sigma_f) ** 2, self.farthest
+        def visit(chunk: int, gradient: Floats) -> float:
             own = self._part(self.edges.rows.size, chunk)
             ends = self.edges.rows[own], self.edges.cols[own], self.edges.doubled[own]
-            energies[chunk] = pairs.pair_sums(*ends, *cells, gradients[chunk])
+            energy = pairs.pair_sums(*ends, *cells, gradient)
             own = self._part(len(F), chunk)
-            energies[chunk] += pairs.pair_sums(
-                points[own], points[own], self.edges.diagonal[own], *cells, gradients[chunk]
-            )
+            return float(energy + pairs.pair_sums(points[own], points[own], self.edges.diagonal[own], *cells, gradient))
 
-        run_chunks(visit, self.chunks)
-        return float(energies.sum()), gradients.sum(axis=0) / self.cell
+        energy, gradient = sum_chunks(visit, self.chunks, places.shape)
+        return energy, gradient / self.cell
 
     @cached_property
     def _fourier(self) -> NufftEngine:

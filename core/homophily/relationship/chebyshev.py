@@ -21,6 +21,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.functions import exp_negative
 from homophily.threads import even_rows, run_chunks, thread_count
@@ -33,10 +34,8 @@ MAX_PANELS = 200_000  # 180 MB for each of the few arrays of coefficients, and o
 BLOCK = 128  # edges per block: small enough that the block's arrays stay in the first-level cache
 EDGES_WORTH_A_THREAD = 20_000  # about 0.15 ms of work, several times what handing it to a thread takes
 
-Array = NDArray[np.float64]
 
-
-def _interpolation_tables() -> tuple[Array, Array]:
+def _interpolation_tables() -> tuple[Floats, Floats]:
     """Constants of the scheme, the same for every σ because panels have a width of σ/2.
 
     Returns the re-expansion ``refine`` (SUBPANELS·TERMS × NODES), from node values to polynomial coefficients, and the
@@ -55,12 +54,12 @@ def _interpolation_tables() -> tuple[Array, Array]:
     return refine.reshape(-1, NODES), np.exp(-(offsets**2) / 2)
 
 
-_REFINE, _KERNEL = _interpolation_tables()
-_EXPAND = np.ascontiguousarray(_REFINE.T)
+REFINE, KERNEL = _interpolation_tables()
+EXPAND = np.ascontiguousarray(REFINE.T)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _smooth_panels(moments: Array, refine: Array, kernel: Array, expand: Array, coefficients: Array) -> None:
+def _smooth_panels(moments: Floats, refine: Floats, kernel: Floats, expand: Floats, coefficients: Floats) -> None:
     panels = moments.shape[0]
     weights = np.zeros((panels, NODES))
     filled = np.zeros(panels, np.bool_)
@@ -84,16 +83,16 @@ def _smooth_panels(moments: Array, refine: Array, kernel: Array, expand: Array, 
                 coefficients[panel, term] += values[node] * expand[node, term]
 
 
-def _smooth(moments: Array) -> Array:
+def _smooth(moments: Floats) -> Floats:
     """A·moments, from sub-panel moments to the polynomials of their Gauss sum, both (sub-panels × TERMS)."""
     coefficients = np.zeros_like(moments)
     panels = (-1, SUBPANELS * TERMS)
-    _smooth_panels(moments.reshape(panels), _REFINE, _KERNEL, _EXPAND, coefficients.reshape(panels))
+    _smooth_panels(moments.reshape(panels), REFINE, KERNEL, EXPAND, coefficients.reshape(panels))
     return coefficients
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _add_powers(moments, place, weight):  # type: ignore[no-untyped-def]
+def add_powers(moments, place, weight):  # type: ignore[no-untyped-def]
     """Add weight · b(place) to the moments."""
     panel = int(place)
     t = place - panel - 0.5
@@ -104,7 +103,7 @@ def _add_powers(moments, place, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _value_and_slope(coefficients, place):  # type: ignore[no-untyped-def]
+def value_and_slope(coefficients, place):  # type: ignore[no-untyped-def]
     """The piecewise polynomial and its derivative (per sub-panel width) at ``place``, by Horner's rule."""
     panel = int(place)
     t = place - panel - 0.5
@@ -118,21 +117,22 @@ def _value_and_slope(coefficients, place):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _spread_sources(places: Array, moments: Array) -> None:
+def spread_sources(places: Floats, moments: Floats) -> None:
+    """Add b(x) of every point to the moments."""
     for i in range(places.size):
-        _add_powers(moments, places[i], 1.0)
+        add_powers(moments, places[i], 1.0)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _edge_pass(
+def edge_pass(
     rows: NDArray[np.int32],
     cols: NDArray[np.int32],
-    doubled: Array,
-    places: Array,
+    doubled: Floats,
+    places: Floats,
     decay: float,
-    coefficients: Array,
-    moments: Array,
-    gradient: Array,
+    coefficients: Floats,
+    moments: Floats,
+    gradient: Floats,
 ) -> None:
     """Add the edges' w·b(m) to ``moments`` and their part of the gradient, w = 2 G_jk exp(−decay (x_j − x_k)²).
 
@@ -153,8 +153,8 @@ def _edge_pass(
             weight[e] = exp_negative(min(decay * gap[e] * gap[e], 138.0))
         for e in range(size):
             w = weight[e] * doubled[start + e]
-            value, slope = _value_and_slope(coefficients, middle[e])
-            _add_powers(moments, middle[e], w)
+            value, slope = value_and_slope(coefficients, middle[e])
+            add_powers(moments, middle[e], w)
             apart = -2 * decay * gap[e] * w * value
             together = 0.5 * w * slope
             gradient[rows[start + e]] += together + apart
@@ -162,19 +162,20 @@ def _edge_pass(
 
 
 @njit(cache=True, nogil=True)
-def _diagonal_pass(
-    first: int, last: int, diagonal: Array, places: Array, coefficients: Array, moments: Array, gradient: Array
+def diagonal_pass(
+    first: int, last: int, diagonal: Floats, places: Floats, coefficients: Floats, moments: Floats, gradient: Floats
 ) -> None:
+    """Add G_jj·b(f_j) and its part of the gradient, for the points from ``first`` to ``last``."""
     for j in range(first, last):
-        _add_powers(moments, places[j], diagonal[j])
-        gradient[j] += diagonal[j] * _value_and_slope(coefficients, places[j])[1]
+        add_powers(moments, places[j], diagonal[j])
+        gradient[j] += diagonal[j] * value_and_slope(coefficients, places[j])[1]
 
 
 @njit(cache=True, nogil=True)
-def _gather_adjoint(places: Array, coefficients: Array, partial: Array, scale: float, gradient: Array) -> None:
+def gather_adjoint(places: Floats, coefficients: Floats, partial: Floats, scale: float, gradient: Floats) -> None:
     """Set gradient ← scale · (Σ chunks' partial gradients + ∇ĝ)."""
     for i in range(places.size):
-        total = _value_and_slope(coefficients, places[i])[1]
+        total = value_and_slope(coefficients, places[i])[1]
         for chunk in range(partial.shape[0]):
             total += partial[chunk, i]
         gradient[i, 0] = scale * total
@@ -195,7 +196,7 @@ class ChebyshevEngine:
         """Whether the panels for F of this range stay within bounded memory."""
         return 2 * values_range / sigma_f < MAX_PANELS
 
-    def __call__(self, F: Array) -> tuple[float, Array]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy and gradient at F."""
         values = F[:, 0]
         low, high = float(values.min()), float(values.max())
@@ -208,7 +209,7 @@ class ChebyshevEngine:
         subpanels = (int(places.max()) // SUBPANELS + 1) * SUBPANELS
 
         sources = np.zeros((subpanels, TERMS))
-        _spread_sources(places, sources)
+        spread_sources(places, sources)
         sums = _smooth(sources)
 
         edges, points = self.edges, values.size
@@ -218,7 +219,7 @@ class ChebyshevEngine:
 
         def run(chunk: int) -> None:
             part = slice(edge_cuts[chunk], edge_cuts[chunk + 1])
-            _edge_pass(
+            edge_pass(
                 edges.rows[part],
                 edges.cols[part],
                 edges.doubled[part],
@@ -229,11 +230,11 @@ class ChebyshevEngine:
                 partial[chunk],
             )
             first, last = row_cuts[chunk], row_cuts[chunk + 1]
-            _diagonal_pass(first, last, edges.diagonal, places, sums, moments[chunk], partial[chunk])
+            diagonal_pass(first, last, edges.diagonal, places, sums, moments[chunk], partial[chunk])
 
         run_chunks(run, self.chunks)
         total = moments.sum(axis=0)
         energy = float(np.vdot(total, sums))
         gradient = np.empty_like(F)
-        _gather_adjoint(places, _smooth(total), partial, self.scale, gradient)
+        gather_adjoint(places, _smooth(total), partial, self.scale, gradient)
         return energy, gradient

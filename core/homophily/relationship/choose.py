@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 
+from homophily.arrays import Floats
 from homophily.exceptions import ApproximationWarning
 from homophily.relationship.cells import CellEngine
 from homophily.relationship.chebyshev import ChebyshevEngine
@@ -32,11 +32,11 @@ LOW_RANK_ERROR = 0.02
 class Engine(Protocol):
     """Energy and gradient of one graph's relationships."""
 
-    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """tr(KᵀGK) at F (u, n), and its gradient (u, n); an infinite energy where F spreads too far for the engine."""
 
 
-def choose_engine(F: NDArray[np.float64], sigma_f: float, relationship: Relationship = GAUSSIAN) -> EngineName:
+def choose_engine(F: Floats, sigma_f: float, relationship: Relationship = GAUSSIAN) -> EngineName:
     """The engine expected to be fastest for F's dimensions and size; "nystrom" is a proposal to be checked.
 
     All but "nystrom" are exact or keep to the tolerance, wherever F moves.
@@ -55,14 +55,14 @@ def choose_engine(F: NDArray[np.float64], sigma_f: float, relationship: Relation
 
 def make_engine(
     laplacian: csr_array,
-    F: NDArray[np.float64],
+    F: Floats,
     sigma_f: float,
     *,
     engine: EngineName = "auto",
     power: int = 1,
-    diagonal: NDArray[np.float64] | None = None,
+    diagonal: Floats | None = None,
     powered: Callable[[], csr_array] | None = None,
-    targets: NDArray[np.float64] | None = None,
+    targets: Floats | None = None,
     relationship: Relationship = GAUSSIAN,
     tolerance: float = 1e-9,
     n_jobs: int | None = None,
@@ -120,7 +120,7 @@ def check_gauss_sums(engine: EngineName, relationship: Relationship) -> None:
         )
 
 
-def check_dimensions(name: EngineName, F: NDArray[np.float64], most: int) -> None:
+def check_dimensions(name: EngineName, F: Floats, most: int) -> None:
     """Refuse an engine for more columns of F than it can take."""
     if F.shape[1] > most:
         raise ValueError(

@@ -8,10 +8,10 @@ points.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 
+from homophily.arrays import Floats
 from homophily.relationship.functions import GAUSSIAN, Relationship
 
 
@@ -23,7 +23,7 @@ class DenseEngine:
         self.sigma_f = sigma_f
         self.relationship = relationship
 
-    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         x = cdist(F, F, "sqeuclidean") / self.sigma_f**2
         K = self.relationship.value(np, x)

@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, triu
 
+from homophily.arrays import Floats
+
 
 class UpperEdges(NamedTuple):
     """Strict upper triangle of G in row order, with the diagonal apart."""
 
     rows: NDArray[np.int32]
     cols: NDArray[np.int32]
-    doubled: NDArray[np.float64]
+    doubled: Floats
     """2 G_jk: one entry stands for (j, k) and (k, j)."""
-    diagonal: NDArray[np.float64]
+    diagonal: Floats
 
     @classmethod
     def of(cls, G: csr_array) -> UpperEdges:

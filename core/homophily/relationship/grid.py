@@ -22,8 +22,8 @@ from math import pi
 import numpy as np
 from numba import njit
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 
+from homophily.arrays import Floats
 from homophily.relationship.functions import exp_negative
 
 STEP = 2  # nodes per panel, along each axis
@@ -32,8 +32,6 @@ PANELS = BLOCK // STEP
 WIDTH = 24  # nodes per window, along each axis
 TERMS = 12  # powers per panel, along each axis
 BATCH = 128  # points of a panel worked on at once: their arrays stay in the first-level cache
-
-Array = NDArray[np.float64]
 
 
 # Nodes lie in the middles of unit cells. With R nodes from a panel's border to the first one left out, nodes left out
@@ -53,7 +51,7 @@ TOLERANCE = 1e-9
 """What energies keep, with a factor in hand for what cancels between the terms of G: Gauss sums are good to 1e-11."""
 
 
-def _table() -> Array:
+def _table() -> Floats:
     """T: from the powers of x, counted from the middle of a panel, to the nodes of its window, by interpolation."""
     places = chebyshev.chebpts1(TERMS) * (STEP / 2)
     nodes = np.arange(WIDTH) - (WIDTH - 1) / 2
@@ -131,43 +129,26 @@ def edge_panels(rows, columns, weights, places, farthest, blocks, panels, streng
 
 
 @njit(cache=True, nogil=True)
-def _read_window(grid, blocks, x, y, window):  # type: ignore[no-untyped-def]
+def _move_window(grid, blocks, x, y, window, add):  # type: ignore[no-untyped-def]
+    """Add the window to the grid's nodes from (x, y) on, or fill it with them; nodes that no block keeps are 0."""
     width = window.shape[0]
-    split = min(BLOCK - x % BLOCK, width)
     for row in range(width):
         line = (y + row) % BLOCK
-        left = blocks[(y + row) // BLOCK, x // BLOCK]
-        start = x % BLOCK
-        if left >= 0:
-            for k in range(split):
-                window[row, k] = grid[left, line, start + k]
-        else:
-            window[row, :split] = 0.0
-        if split < width:
-            right = blocks[(y + row) // BLOCK, x // BLOCK + 1]
-            if right >= 0:
-                for k in range(split, width):
-                    window[row, k] = grid[right, line, k - split]
+        first = 0
+        while first < width:
+            block = blocks[(y + row) // BLOCK, (x + first) // BLOCK]
+            shift = (x + first) % BLOCK - first
+            last = min(BLOCK - shift, width)
+            if block < 0:
+                if not add:
+                    window[row, first:last] = 0.0
+            elif add:
+                for k in range(first, last):
+                    grid[block, line, shift + k] += window[row, k]
             else:
-                window[row, split:] = 0.0
-
-
-@njit(cache=True, nogil=True)
-def _add_window(grid, blocks, x, y, window):  # type: ignore[no-untyped-def]
-    width = window.shape[0]
-    split = min(BLOCK - x % BLOCK, width)
-    for row in range(width):
-        line = (y + row) % BLOCK
-        left = blocks[(y + row) // BLOCK, x // BLOCK]
-        start = x % BLOCK
-        if left >= 0:
-            for k in range(split):
-                grid[left, line, start + k] += window[row, k]
-        if split < width:
-            right = blocks[(y + row) // BLOCK, x // BLOCK + 1]
-            if right >= 0:
-                for k in range(split, width):
-                    grid[right, line, k - split] += window[row, k]
+                for k in range(first, last):
+                    window[row, k] = grid[block, line, shift + k]
+            first = last
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -309,13 +290,13 @@ def _add_moments(moments, grid, blocks, left, low, half, window):  # type: ignor
     """Add a panel's moments to its window of the grid."""
     _times(moments, _TABLE, half)
     _times(_NODES, half, window)
-    _add_window(grid, blocks, left, low, window)
+    _move_window(grid, blocks, left, low, window, True)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _read_coefficients(grid, blocks, left, low, half, window, coefficients):  # type: ignore[no-untyped-def]
     """The polynomial of a panel from its window of the grid."""
-    _read_window(grid, blocks, left, low, window)
+    _move_window(grid, blocks, left, low, window, False)
     _times(_TABLE, window, half)
     _times(half, _NODES, coefficients)
 

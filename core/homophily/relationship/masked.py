@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from homophily.arrays import Floats
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
-from homophily.threads import balanced_rows, run_chunks, thread_count
+from homophily.threads import balanced_rows, run_ranges, sum_chunks, thread_count
 
 
 @njit(cache=True, nogil=True)
@@ -91,7 +92,7 @@ class SparseEngine:
     def __init__(
         self,
         W: csr_array,
-        degrees: NDArray[np.float64] | None,
+        degrees: Floats | None,
         mask: csr_array,
         sigma_f: float,
         *,
@@ -107,48 +108,30 @@ class SparseEngine:
         W = csr_array(W[self.order][:, self.order])
         d = np.ones(len(self.order)) if degrees is None else degrees[self.order]
         root = np.where(d > 0, d, 1.0) ** -0.5
-        rows = np.repeat(np.arange(len(d)), np.diff(W.indptr))
+        ends = np.repeat(np.arange(len(d)), np.diff(W.indptr))
         self.indptr, self.indices = W.indptr, W.indices
-        self.data = W.data * root[rows] * root[W.indices]
+        self.data = W.data * root[ends] * root[W.indices]
         self.chunks = min(thread_count(n_jobs), len(d))
         self.bounds = balanced_rows(self.mask_indptr, self.chunks)
         self.delta = np.empty(self.mask_indices.size)
+        matrix = W.indptr, W.indices, W.data, self.data
+        rows = self.mask_indptr, self.mask_indices
+        run_ranges(_masked_degrees, self.bounds, *rows, *matrix, d, repulsion, self.delta)
 
-        def kernel(chunk: int) -> None:
-            first, last = self.bounds[chunk : chunk + 2]
-            mask = self.mask_indptr, self.mask_indices
-            matrix = W.indptr, W.indices, W.data, self.data
-            _masked_degrees(first, last, *mask, *matrix, d, repulsion, self.delta)
-
-        run_chunks(kernel, self.chunks)
-
-    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         F = F[self.order]
-        energies = np.zeros(self.chunks)
-        gradients = np.zeros((self.chunks, *F.shape))
+        function = self.sigma_f**-2, self.relationship.id
+        matrix = self.mask_indptr, self.mask_indices, self.indptr, self.indices, self.data, self.delta
 
-        def kernel(chunk: int) -> None:
+        def kernel(chunk: int, gradient: Floats) -> float:
             first, last = self.bounds[chunk : chunk + 2]
-            energies[chunk] = _masked_sums(
-                first,
-                last,
-                F,
-                self.sigma_f**-2,
-                self.relationship.id,
-                self.mask_indptr,
-                self.mask_indices,
-                self.indptr,
-                self.indices,
-                self.data,
-                self.delta,
-                gradients[chunk],
-            )
+            return float(_masked_sums(first, last, F, *function, *matrix, gradient))
 
-        run_chunks(kernel, self.chunks)
+        energy, ordered = sum_chunks(kernel, self.chunks, F.shape)
         gradient = np.empty_like(F)
-        gradient[self.order] = gradients.sum(axis=0)
-        return float(energies.sum()), gradient
+        gradient[self.order] = ordered
+        return energy, gradient
 
 
 def _permuted_pattern(mask: csr_array, order: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

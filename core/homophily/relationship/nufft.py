@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.relationship.edges import UpperEdges
 from homophily.threads import even_rows, run_chunks, thread_count
 
@@ -78,7 +79,7 @@ class NufftEngine:
         self.sigma_f = sigma_f
         self.accuracy = _accuracy(tolerance)
 
-    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         chunks = len(self.edges)
         low, high = F.min(axis=0), F.max(axis=0)
@@ -124,12 +125,12 @@ class NufftEngine:
         return float(energies.sum()), gradients.sum(axis=0)
 
     @classmethod
-    def copes_with(cls, spread: NDArray[np.float64], sigma_f: float, tolerance: float = 1e-9) -> bool:
+    def copes_with(cls, spread: Floats, sigma_f: float, tolerance: float = 1e-9) -> bool:
         """Whether the Fourier modes for F of this spread along each axis stay within bounded memory."""
         return prod(_box(spread, sigma_f, _accuracy(tolerance))[1]) <= MOST_MODES
 
     def _gaussian(
-        self, periods: NDArray[np.float64], shape: tuple[int, ...]
+        self, periods: Floats, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
         """Fourier coefficients of exp(−2‖x‖²/σ²) on the box, and those of its n derivatives."""
         response = np.ones(shape, dtype=np.complex128)
@@ -142,9 +143,7 @@ class NufftEngine:
             waves.append(1j * wave.reshape(broadcast))
         return response, np.stack([wave * response for wave in waves])
 
-    def _plan(
-        self, kind: int, shape: tuple[int, ...], points: NDArray[np.float64], transforms: int = 1
-    ) -> finufft.Plan:
+    def _plan(self, kind: int, shape: tuple[int, ...], points: Floats, transforms: int = 1) -> finufft.Plan:
         # One thread per plan: with more, finufft adds up its parts in the order they finish, and the last bits vary.
         # The signs make type 1 then type 2 a convolution.
         plan = finufft.Plan(kind, shape, transforms, eps=self.accuracy, isign=-1 if kind == 1 else 1, nthreads=1)
@@ -156,7 +155,7 @@ def _accuracy(tolerance: float) -> float:
     return max(tolerance / 100, 1e-14)
 
 
-def _box(spread: NDArray[np.float64], sigma_f: float, accuracy: float) -> tuple[NDArray[np.float64], tuple[int, ...]]:
+def _box(spread: Floats, sigma_f: float, accuracy: float) -> tuple[Floats, tuple[int, ...]]:
     """Periods of a box whose images of the data are out of the Gaussian's reach, and the modes along each axis."""
     digits = sqrt(log(1 / accuracy))
     periods = spread + sigma_f * digits / sqrt(2)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.spatial.distance import cdist
 
+from homophily.arrays import Floats
 from homophily.relationship.functions import exp_negative
-from homophily.threads import balanced_rows, run_chunks, single_threaded_blas, thread_count
+from homophily.threads import balanced_rows, run_chunks, run_ranges, single_threaded_blas, thread_count
 
 CANDIDATES = 4096  # points among which landmarks are chosen, in their number times m² multiply-adds
 # Landmarks may coincide: added to the diagonal of K_ZZ, it keeps the factor finite, and its inverse so moderate that
@@ -63,9 +63,9 @@ class NystromEngine:
         L: csr_array,
         sigma_f: float,
         *,
-        landmarks: NDArray[np.float64],
+        landmarks: Floats,
         power: int = 1,
-        diagonal: NDArray[np.float64] | None = None,
+        diagonal: Floats | None = None,
         n_jobs: int | None = None,
     ) -> None:
         # Neighbours side by side keep the rows of C that a row of L asks for in the cache.
@@ -79,7 +79,7 @@ class NystromEngine:
         self.bounds = balanced_rows(self.L.indptr, self.chunks)
         self.whitening = landmark_whitening(landmarks, sigma_f)
 
-    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         F = F[self.order]
         R, m = self.whitening, len(self.landmarks)
@@ -110,7 +110,7 @@ class NystromEngine:
             run_chunks(expand_rows, self.chunks)
         return float(np.sum(X * Y)), gradient
 
-    def error(self, F: NDArray[np.float64], *, sample: int = 64, seed: int = 0) -> float:
+    def error(self, F: Floats, *, sample: int = 64, seed: int = 0) -> float:
         """Relative error of the energy at ``F``, over a seeded sample of the rows of K evaluated exactly.
 
         The energy is a sum over rows, ``Σ_i k_iᵀGk_i``; both forms are summed over the same rows.
@@ -125,41 +125,26 @@ class NystromEngine:
         value = float(np.sum(low_rank * self._times_graph(low_rank)))
         return relative_error(value, truth)
 
-    def _kernel(self, F: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _kernel(self, F: Floats, Z: Floats) -> Floats:
         C = np.empty((len(F), len(Z)))
-        positions, inverse = np.ascontiguousarray(Z.T), self.sigma_f**-2
-
-        def kernel(chunk: int) -> None:
-            first, last = self.bounds[chunk : chunk + 2]
-            _kernel_rows(first, last, F, positions, inverse, C)
-
-        run_chunks(kernel, self.chunks)
+        run_ranges(_kernel_rows, self.bounds, F, np.ascontiguousarray(Z.T), self.sigma_f**-2, C)
         return C
 
-    def _times_graph(self, C: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _times_graph(self, C: Floats) -> Floats:
         """GC, by p products with the sparser L."""
         product = C
         for _ in range(self.power):
-            product = self._product(product)
+            factor, product = product, np.empty_like(C)
+            run_ranges(_product_rows, self.bounds, self.L.indptr, self.L.indices, self.L.data, factor, product)
         if self.diagonal is not None:
             product += self.diagonal * C
         return product
 
-    def _product(self, C: NDArray[np.float64]) -> NDArray[np.float64]:
-        product = np.empty_like(C)
 
-        def kernel(chunk: int) -> None:
-            first, last = self.bounds[chunk : chunk + 2]
-            _product_rows(first, last, self.L.indptr, self.L.indices, self.L.data, C, product)
-
-        run_chunks(kernel, self.chunks)
-        return product
-
-
-def landmark_whitening(landmarks: NDArray[np.float64], sigma_f: float) -> NDArray[np.float64]:
+def landmark_whitening(landmarks: Floats, sigma_f: float) -> Floats:
     """L^{-1} of K_ZZ = LLᵀ: CACᵀ = ΦΦᵀ for Φ = CL^{-T}."""
     K_ZZ = np.exp(-cdist(landmarks, landmarks, "sqeuclidean") / sigma_f**2) + SHIFT * np.eye(len(landmarks))
-    whitening: NDArray[np.float64] = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
+    whitening: Floats = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
     return whitening
 
 
@@ -169,14 +154,14 @@ def relative_error(value: float, truth: float) -> float:
 
 
 def choose_landmarks(
-    F: NDArray[np.float64],
+    F: Floats,
     sigma_f: float,
     *,
-    targets: NDArray[np.float64] | None = None,
+    targets: Floats | None = None,
     most: int = 512,
     tolerance: float = 1e-3,
     seed: int = 0,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Landmarks for a solve that starts at ``F``, by pivoted Cholesky on a seeded sample of points.
 
     Each step takes the point whose row of K is explained worst, until at most ``tolerance`` of any is missing or

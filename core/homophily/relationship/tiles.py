@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from homophily.arrays import Floats
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
-from homophily.threads import run_chunks, thread_count
+from homophily.threads import sum_chunks, thread_count
 
 WIDTH = 32  # columns per tile: a row is four cache lines
 
@@ -140,7 +141,7 @@ class TileEngine:
         sigma_f: float,
         *,
         power: int = 1,
-        diagonal: NDArray[np.float64] | None = None,
+        diagonal: Floats | None = None,
         relationship: Relationship = GAUSSIAN,
         n_jobs: int | None = None,
     ) -> None:
@@ -153,27 +154,24 @@ class TileEngine:
         self.relationship = relationship
         self.n_jobs = n_jobs
 
-    def __call__(self, F: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def __call__(self, F: Floats) -> tuple[float, Floats]:
         """Energy at ``F`` (u×n) and its gradient (u×n)."""
         chunks = min(thread_count(self.n_jobs), -(-len(F) // WIDTH))
         F = F[self.order]
         columns = near_blocks(F, self.sigma_f * self.relationship.farthest**0.5)
-        gradients = np.zeros((chunks, *F.shape))
-        energies = np.zeros(chunks)
+        matrix = self.L.indptr, self.L.indices, self.L.data, self.power, self.diagonal
+        function = self.sigma_f**-2, self.relationship.id, self.relationship.farthest
 
-        def kernel(chunk: int) -> None:
-            L = self.L
-            matrix = L.indptr, L.indices, L.data, self.power, self.diagonal
-            function = self.sigma_f**-2, self.relationship.id, self.relationship.farthest
-            energies[chunk] = _tile_sums(F, columns, *matrix, *function, chunk, chunks, gradients[chunk])
+        def kernel(chunk: int, gradient: Floats) -> float:
+            return float(_tile_sums(F, columns, *matrix, *function, chunk, chunks, gradient))
 
-        run_chunks(kernel, chunks)
+        energy, ordered = sum_chunks(kernel, chunks, F.shape)
         gradient = np.empty_like(F)
-        gradient[self.order] = gradients.sum(axis=0)
-        return float(energies.sum()), gradient
+        gradient[self.order] = ordered
+        return energy, gradient
 
 
-def near_blocks(F: NDArray[np.float64], reach: float) -> NDArray[np.intp]:
+def near_blocks(F: Floats, reach: float) -> NDArray[np.intp]:
     """An order of the points in which each run of ``WIDTH`` is compact: halves along the widest axis, repeatedly.
 
     Where the whole set is within ``reach`` no row could be left out and the given order stays.

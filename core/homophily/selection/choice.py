@@ -10,12 +10,10 @@ distance from where the search begins, which is good on many sets.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from homophily.arrays import Floats
 from homophily.selection.records import Parameters, Trial
 from homophily.selection.sampler import Dimension
-
-Floats = NDArray[np.float64]
 
 # All three were chosen on draws of labels other than those that are reported.
 #: Weight of the log-loss beside the error.

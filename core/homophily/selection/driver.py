@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from threadpoolctl import threadpool_limits
 
-from homophily.exceptions import warned_already
+from homophily.arrays import Floats
+from homophily.exceptions import NeighborsWarning, warned_already
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.evaluation import Starts, build_graph, hold_out, run_group
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Trial
@@ -32,8 +34,15 @@ class Found(NamedTuple):
     best: Best
     graph: KNNGraph
     """The graph of the best parameters."""
-    confidence: NDArray[np.float64]
+    confidence: Floats
     """Confidence of the labels that the final fit may see."""
+
+
+class _Built(NamedTuple):
+    """A graph and what was warned of as it was built, which a user should hear of the best one only."""
+
+    graph: KNNGraph
+    warnings: list[Warning | str]
 
 
 def find(
@@ -76,13 +85,14 @@ def find(
         graph=not given,
         n_features=dense_columns(X),
     )
-    graphs: dict[str, KNNGraph] = {}
+    graphs: dict[str, _Built] = {}
     starts: dict[str, Starts] = {}
 
     def run(group: Group) -> Outcome:
         key = _key(group.graph)
         deadline = began + search.seconds_until(group.stage)
-        outcome = run_group(group, graphs.get(key, X), y, parts, deadline, inner, callback, warm_start, starts.get(key))
+        points = graphs[key].graph if key in graphs else X
+        outcome = run_group(group, points, y, parts, deadline, inner, callback, warm_start, starts.get(key))
         return outcome._replace(ended=time.perf_counter() - began)
 
     # BLAS threads and group threads would wait for each other: measured, a search takes three times as long.
@@ -96,16 +106,24 @@ def find(
             starts = {key: starts.get(key) or Starts() for key in wanted}
             for key, parameters in wanted.items():
                 if key not in graphs and time.perf_counter() < began + search.seconds_until(groups[0].stage):
-                    graphs[key] = build_graph(parameters, X, n_jobs)
+                    graphs[key] = _build(parameters, X, n_jobs)
             search.tell(parallel(joblib.delayed(run)(group) for group in groups))
     best = search.best
-    graph = graphs.get(_key(best.graph)) or build_graph(best.graph, X, n_jobs)
-    return Found(search, best, graph, labels.confidence if validation is None else parts[0].confidence)
+    built = graphs.get(_key(best.graph)) or _build(best.graph, X, n_jobs)
+    for warning in built.warnings:
+        warnings.warn(warning, stacklevel=4)
+    return Found(search, best, built.graph, labels.confidence if validation is None else parts[0].confidence)
 
 
 def dense_columns(X: Any) -> int | None:
     """The ``n_features`` of :class:`Search`: columns of dense points, None for graphs and sparse points."""
     return None if isinstance(X, KNNGraph) or issparse(X) else int(np.shape(X)[1])
+
+
+def _build(parameters: Parameters, X: Any, n_jobs: int | None) -> _Built:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NeighborsWarning)
+        return _Built(build_graph(parameters, X, n_jobs), [each.message for each in caught])
 
 
 def _key(parameters: Parameters) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_consistent_length
 
+from homophily.arrays import Floats
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.transduction import GraphClassifier
 from homophily.exceptions import ParameterError, warned_already
@@ -27,7 +28,6 @@ from homophily.selection.records import Group, Method, Outcome, Parameters, Resu
 from homophily.supervision.calibration import fit_calibration, label_folds
 from homophily.supervision.labels import Labels, encode_labels
 
-Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 #: The usual number; more folds cost as many fits.

@@ -17,7 +17,7 @@ from homophily.exceptions import ParameterError
 from homophily.graph.coordinates import MOST_COLUMNS
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection.records import Method, Parameters, Stage
-from homophily.selection.sampler import Dimension
+from homophily.selection.sampler import Dimension, rounded
 
 GRAPH_FIELDS = tuple(name for name in KNNGraph._parameter_constraints if name != "n_jobs")
 #: Those that a classifier does not have itself.
@@ -287,8 +287,3 @@ def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, gr
             "vary",
         )
     return tuple(vary)
-
-
-def rounded(value: float) -> float:
-    """To three digits, as a person would write it."""
-    return float(f"{value:.3g}")

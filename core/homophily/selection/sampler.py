@@ -47,7 +47,8 @@ def suggest(
         values = {name: parameters[name] for name in dimensions}
         if all(dimension.contains(values[name]) for name, dimension in dimensions.items()):
             study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, value=score))
-    return [_rounded(study.ask(distributions).params) for _ in range(count)]
+    asked = (study.ask(distributions).params.items() for _ in range(count))
+    return [{name: rounded(value) if isinstance(value, float) else value for name, value in one} for one in asked]
 
 
 def _distribution(optuna: Any, dimension: Dimension) -> Any:
@@ -58,8 +59,9 @@ def _distribution(optuna: Any, dimension: Dimension) -> Any:
     return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.scale == "log")
 
 
-def _rounded(values: Parameters) -> Parameters:
-    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
+def rounded(value: float) -> float:
+    """To three digits, as a person would write it."""
+    return float(f"{value:.3g}")
 
 
 def _optuna() -> Any:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from numbers import Integral
 from typing import Any
 
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
-from homophily.parameters import check_parameters
+from homophily.parameters import AT_LEAST_ONE, check_parameters
 from homophily.selection.choice import noise_variance, rank, score
 from homophily.selection.evaluation import line_of, trial_of
-from homophily.selection.ranges import GRAPH_FIELDS, REPULSION, Ranges, rounded
+from homophily.selection.ranges import GRAPH_FIELDS, REPULSION, Ranges
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
-from homophily.selection.sampler import suggest
+from homophily.selection.sampler import rounded, suggest
 
 #: Default number of trials of each stage. Those of the graph are linear fits, which cost little.
 STAGE_TRIALS: dict[Stage, int] = {"graph": 36, "relationships": 24}
@@ -36,7 +35,7 @@ BATCH = 8
 
 _CONSTRAINTS: dict[str, list[Any]] = {
     "method": [StrOptions({"irr", "err"})],
-    "trials": [Interval(Integral, 1, None, closed="left")],
+    "trials": [AT_LEAST_ONE],
 }
 
 

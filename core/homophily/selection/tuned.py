@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,13 +12,13 @@ from sklearn.base import ClassifierMixin, MetaEstimatorMixin, _fit_context, clon
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
+from homophily.arrays import Floats
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
-from homophily.parameters import CheckedEstimator
+from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator
 from homophily.selection.driver import find
 from homophily.selection.ranges import OF_THE_GRAPH
 from homophily.selection.records import Method, Trial
 
-Floats = NDArray[np.float64]
 Classifier = IRRClassifier | ERRClassifier
 
 
@@ -73,8 +73,8 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "estimator": [HasMethods(["fit"]), None],
-        "trials": [Interval(Integral, 1, None, closed="left"), None],
-        "seconds": [Interval(Real, 0, None, closed="neither"), None],
+        "trials": [AT_LEAST_ONE, None],
+        "seconds": [POSITIVE, None],
         "vary": ["array-like", None],
         "warm_start": ["boolean"],
         "random_state": [Interval(Integral, 0, None, closed="left")],

@@ -22,14 +22,13 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import splu
 from sklearn.exceptions import ConvergenceWarning
 
+from homophily.arrays import Floats, factorise
 from homophily.exceptions import ParameterError
 from homophily.graph.laplacian import (
     MAX_ITER,
     Blocks,
-    Floats,
     Method,
     apply_power,
     expected_iterations,
@@ -165,9 +164,7 @@ def _solve_directly(system: _System, b: Floats) -> Floats:
     root = np.sqrt(system.scale)
     scaled = diags_array(root) @ system.matrix() @ diags_array(root)
     try:
-        factors = splu(
-            scaled.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
-        )
+        factors = factorise(scaled)
     except RuntimeError as error:
         raise ParameterError(
             "The 'lambda1' parameter of the linear solve must leave room for the labels beside the graph in float64. "

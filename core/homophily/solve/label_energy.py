@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.graph.laplacian import apply_power, power_diagonal
 from homophily.relationship.choose import Engine
-
-Floats = NDArray[np.float64]
 
 
 class LabelEnergy:

@@ -6,10 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
+from homophily.arrays import Floats
 
 #: Nocedal and Wright's choice: any lower energy will do where the slope is flat enough.
 SUFFICIENT_DECREASE = 1e-4
@@ -24,7 +21,7 @@ class Point:
     step: float
     energy: float
     slope: float
-    gradient: Array
+    gradient: Floats
 
 
 def line_search(

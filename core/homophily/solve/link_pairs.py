@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from homophily.arrays import Floats
+
 Pairs = NDArray[np.int64]
 
 
@@ -28,6 +30,6 @@ class Links:
         return np.vstack([self.must, self.cannot])
 
     @property
-    def targets(self) -> NDArray[np.float64]:
+    def targets(self) -> Floats:
         """T_ij of :attr:`pairs`: 1 for a must-link, 0 for a cannot-link."""
         return np.repeat([1.0, 0.0], [len(self.must), len(self.cannot)])

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.relationship.choose import Engine
 from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.solve.link_pairs import Links, Pairs
-
-Floats = NDArray[np.float64]
 
 
 class MapEnergy:

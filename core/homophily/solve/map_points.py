@@ -1,13 +1,9 @@
 """New points on a finished map: the energy in f(x) alone, everything else fixed.
 
-With a_j the normalised weights of a point's edges to stored points and t = Σ_j a_j t_j its place on the spectral map,
-
-    E(f) = α‖f − t‖² + λ2 [ (1 − r) g(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) + ĝ(f) ]
-
-with the Gauss sums g over stored points and ĝ over stored edges, and r = (1 − ρ)(1 − Σ_j a_j). A map has many places
+It is that of :mod:`homophily.solve.point_energy` with w = λ2, t = Σ_j a_j t_j the place on the spectral map, and
+g_own = (1 − r) g + ĝ, the Gauss sums over stored points and edges with r = (1 − ρ)(1 − Σ_j a_j). A map has many places
 that are local minima, one in each cluster; the search starts at the neighbour that most other neighbours are near to,
-and stays within a few σ_f of it, so that only what lies there is summed. The kernels are in
-:mod:`homophily.solve.point_energy`, with the form for relationships that have no Gauss sums.
+and stays within a few σ_f of it, so that only what lies there is summed.
 """
 
 from __future__ import annotations
@@ -15,17 +11,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
+from homophily.arrays import Floats
 from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.solve.point_energy import attach, descend
-
-Floats = NDArray[np.float64]
 
 # In units of σ_f, as are the following. exp(−2·3²) ≈ 1e-8: what is farther from a place adds nothing to the sums there.
 REACH = 3.0

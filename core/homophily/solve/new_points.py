@@ -1,12 +1,9 @@
 """Values for points that were not there in ``fit``: the energy in f(x) alone, everything else fixed.
 
-A new point is attached to its k nearest stored points. With a_j the normalised edge weights, its energy is
-
-    E(f) = λ1 (‖f‖² − 2 fᵀΣ_j a_j f_j) + λ2/u [ (1 − r) g(f) − 2 Σ_j a_j φ(f, f_j) g((f + f_j)/2) + ĝ(f)/d ]
-
-with r = (1 − repulsion)(1 − Σ_j a_j), what is left out of the point's own row sum (λ2 = 0 for IRR, whose minimum is
-Σ_j a_j f_j). The Gauss sums g over the stored values and ĝ over the stored edges are smooth, so each is kept as a few
-Gaussians at landmark positions. Powers of the Laplacian are extended with p = 1.
+It is that of :mod:`homophily.solve.point_energy` with α = λ1, t = Σ_j a_j f_j, w = λ2/u and g_own = (1 − r) g + ĝ/d,
+where r = (1 − repulsion)(1 − Σ_j a_j) is left out of the point's own row sum (λ2 = 0 for IRR, whose minimum is t). The
+Gauss sums g over the stored values and ĝ over the stored edges are smooth, so each is kept as a few Gaussians at
+landmark positions. Powers of the Laplacian are extended with p = 1.
 """
 
 from __future__ import annotations
@@ -20,14 +17,13 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.edges import UpperEdges
 from homophily.relationship.nystrom import choose_landmarks
 from homophily.solve.point_energy import Attached, attach, descend
 from homophily.state import State, StateReader
 from homophily.threads import even_rows, run_chunks, thread_count
-
-Floats = NDArray[np.float64]
 
 # Landmarks of the Gauss sums: with 256 they are good to a few parts in a million (tests: new_points).
 MAX_LANDMARKS = 256

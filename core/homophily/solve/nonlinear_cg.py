@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from homophily.solve.line_search import Array, Point, line_search
+from homophily.arrays import Floats
+from homophily.solve.line_search import Point, line_search
 
-Objective = Callable[[Array], tuple[float, Array]]
+Objective = Callable[[Floats], tuple[float, Floats]]
 """F -> (energy, gradient); an infinite energy marks an F that is out of bounds."""
 
 #: Between what Nocedal and Wright take for conjugate gradients (0.1) and for quasi-Newton steps (0.9).
@@ -25,10 +26,10 @@ CURVATURE = 0.3
 class State:
     """Where the optimiser stands."""
 
-    x: Array
+    x: Floats
     energy: float
-    gradient: Array
-    direction: Array
+    gradient: Floats
+    direction: Floats
     descent: float
     """⟨gradient, preconditioned gradient⟩: the squared gradient norm in the preconditioner's metric."""
     step_size: float
@@ -51,13 +52,13 @@ class NonlinearCG:
     objective: Objective
     max_iter: int = 50
     tolerance: float = 1e-6
-    precondition: Callable[[Array], Array] | None = None
+    precondition: Callable[[Floats], Floats] | None = None
     gradient_scale: float | None = None
     """The gradient norm that ``tolerance`` is a share of; None takes that at the start."""
     curvature: float = CURVATURE
     """How flat the slope must be where a line search may stop, as a share of the slope at its start."""
 
-    def init(self, x: Array) -> State:
+    def init(self, x: Floats) -> State:
         """The state before the first step."""
         energy, gradient = self.objective(x)
         preconditioned = self._preconditioned(gradient)
@@ -65,7 +66,7 @@ class NonlinearCG:
         return self._begin(x, energy, gradient, -preconditioned, descent, float(np.linalg.norm(gradient)))
 
     def _begin(
-        self, x: Array, energy: float, gradient: Array, direction: Array, descent: float, norm: float, **more: Any
+        self, x: Floats, energy: float, gradient: Floats, direction: Floats, descent: float, norm: float, **more: Any
     ) -> State:
         gradient_norm = norm / (self.gradient_scale or norm or 1.0)
         return self.state(
@@ -112,7 +113,7 @@ class NonlinearCG:
             direction = -preconditioned
         return {"direction": direction, "descent": descent}
 
-    def run(self, x: Array, callback: Callback | None = None) -> State:
+    def run(self, x: Floats, callback: Callback | None = None) -> State:
         """Step until finished or ``max_iter``, showing every state to the callback."""
         state = self.init(x)
         shown = state.iteration
@@ -125,7 +126,7 @@ class NonlinearCG:
             shown = state.iteration
         return state
 
-    def _preconditioned(self, gradient: Array) -> Array:
+    def _preconditioned(self, gradient: Floats) -> Floats:
         return self.precondition(gradient) if self.precondition else gradient
 
     def _norm_ratio(self, state: State, point: Point) -> float:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import softmax
 
+from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
 from homophily.supervision.labels import decide_index
-
-Floats = NDArray[np.float64]
 
 #: Without held-out labels, a score on its target (±1, or 1 against 0) has odds of 19 to 1 against each other class.
 DEFAULT_SLOPE = float(np.log(19.0))

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
-from homophily.supervision.labels import Floats, Labels, decide_index
+from homophily.supervision.labels import Labels, decide_index
 
 
 def estimate_prior(labels: Labels) -> Floats:

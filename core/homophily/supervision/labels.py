@@ -15,10 +15,9 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.multiclass import check_classification_targets
 
+from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
 from homophily.state import FLOATS, State, StateReader
-
-Floats = NDArray[np.float64]
 
 #: The types of classes that can be stored.
 _CLASS_DTYPES = ("bool", "str", *FLOATS, *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))

@@ -15,6 +15,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from sklearn.utils import column_or_1d
 
+from homophily.arrays import Floats
 from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning, ParameterError
 from homophily.solve.link_pairs import Links as Links
 from homophily.solve.link_pairs import Pairs as Pairs
@@ -134,7 +135,7 @@ def _class_positions(y: ArrayLike) -> NDArray[np.int64]:
     return np.where(shares.any(axis=1), shares.argmax(axis=1) if shares.shape[1] else -1, -1).astype(np.int64)
 
 
-def pair_matrix(pairs: Pairs, values: NDArray[np.float64], points: int) -> csr_array:
+def pair_matrix(pairs: Pairs, values: Floats, points: int) -> csr_array:
     """Symmetric matrix with a value at (i, j) and (j, i) of each pair."""
     i, j = pairs.T
     both = np.concatenate([i, j]), np.concatenate([j, i])

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from homophily_service.cli.options import Service, command
-from homophily_service.cli.screen import AsJson, print_facts, print_json, tell
+from homophily_service.cli.screen import AsJson, print_facts, print_json, print_result
 
 
 def _own() -> str:
@@ -18,7 +18,7 @@ def _own() -> str:
 
 def _print_own(is_asked: bool) -> None:
     if is_asked:
-        tell(f"homophily {_own()}")
+        print_result(f"homophily {_own()}")
         raise typer.Exit
 
 

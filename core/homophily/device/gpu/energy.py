@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.engines import DeviceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
 from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
 from homophily.solve.link_pairs import Links
 from homophily.solve.map_energy import MapEnergy
-
-Floats = NDArray[np.float64]
 
 
 class _OnDevice:

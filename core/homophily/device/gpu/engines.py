@@ -12,17 +12,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
 from homophily.relationship.choose import LOW_RANK_ERROR, EngineName, check_dimensions, check_gauss_sums
 from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.relationship.nystrom import choose_landmarks, landmark_whitening, relative_error
-
-Floats = NDArray[np.float64]
 
 #: Columns of K at once: few enough that a tile of a million points fits a small GPU, many enough to keep it busy.
 MOST_COLUMNS = 1024

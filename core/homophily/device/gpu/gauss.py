@@ -18,14 +18,12 @@ from math import ceil, log, pi, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.matrix import DeviceMatrix, add_blocks, dot
 from homophily.device.kernels import THREADS
-
-Floats = NDArray[np.float64]
 
 CHUNK = 8
 """Modes per pass, as in ``modes.cu``."""

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.gpu.matrix import DeviceMatrix, column_dots
-from homophily.graph.laplacian import MAX_ITER, Floats, choose_method
+from homophily.graph.laplacian import MAX_ITER, choose_method
 from homophily.solve import irr
 from homophily.solve.irr import IRRSolution, Report
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
 from homophily.device.kernels import THREADS
-
-Floats = NDArray[np.float64]
 
 #: Rows that a block of the first stage of a sum takes, as in ``reduce.cu``.
 ROWS = 16 * THREADS

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.gpu.energy import DeviceLabelEnergy, DeviceMapEnergy, DevicePreconditioner
 from homophily.device.gpu.engines import make_device_engine
 from homophily.device.gpu.linear import solve_irr
@@ -16,8 +15,6 @@ from homophily.device.gpu.optimize import DeviceCG, DeviceLBFGS
 from homophily.device.operations import Operations
 from homophily.relationship.choose import EngineName
 from homophily.solve.irr import IRRSolution
-
-Floats = NDArray[np.float64]
 
 
 class GpuOperations(Operations):
