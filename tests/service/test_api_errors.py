@@ -352,14 +352,18 @@ def answered(service: Service, method: str, data: bytes) -> Refusal:
     return refusal_of(call)
 
 
-@pytest.mark.parametrize("method", METHODS)
+#: Calls that name something; a request for the server's own description has no fields, so that nothing in it is wrong.
+NAMING = [method for method in METHODS if method != "GetServerInfo"]
+
+
+@pytest.mark.parametrize("method", NAMING)
 def test_bytes_that_are_no_message_are_refused(service: Service, method: str) -> None:
     for data in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x01\xff", b"\x80" * 100):
         answer = answered(service, method, data)
         assert (answer.code, answer.fields) == (INVALID, ["request"])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", NAMING)
 def test_an_empty_message_names_the_name_that_is_missing(service: Service, method: str) -> None:
     answer = answered(service, method, b"")
     assert answer.code is INVALID
