@@ -129,26 +129,43 @@ def edge_panels(rows, columns, weights, places, farthest, blocks, panels, streng
 
 
 @njit(cache=True, nogil=True)
-def _move_window(grid, blocks, x, y, window, add):  # type: ignore[no-untyped-def]
-    """Add the window to the grid's nodes from (x, y) on, or fill it with them; nodes that no block keeps are 0."""
+def _read_window(grid, blocks, x, y, window):  # type: ignore[no-untyped-def]
     width = window.shape[0]
+    split = min(BLOCK - x % BLOCK, width)
     for row in range(width):
         line = (y + row) % BLOCK
-        first = 0
-        while first < width:
-            block = blocks[(y + row) // BLOCK, (x + first) // BLOCK]
-            shift = (x + first) % BLOCK - first
-            last = min(BLOCK - shift, width)
-            if block < 0:
-                if not add:
-                    window[row, first:last] = 0.0
-            elif add:
-                for k in range(first, last):
-                    grid[block, line, shift + k] += window[row, k]
+        left = blocks[(y + row) // BLOCK, x // BLOCK]
+        start = x % BLOCK
+        if left >= 0:
+            for k in range(split):
+                window[row, k] = grid[left, line, start + k]
+        else:
+            window[row, :split] = 0.0
+        if split < width:
+            right = blocks[(y + row) // BLOCK, x // BLOCK + 1]
+            if right >= 0:
+                for k in range(split, width):
+                    window[row, k] = grid[right, line, k - split]
             else:
-                for k in range(first, last):
-                    window[row, k] = grid[block, line, shift + k]
-            first = last
+                window[row, split:] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def _add_window(grid, blocks, x, y, window):  # type: ignore[no-untyped-def]
+    width = window.shape[0]
+    split = min(BLOCK - x % BLOCK, width)
+    for row in range(width):
+        line = (y + row) % BLOCK
+        left = blocks[(y + row) // BLOCK, x // BLOCK]
+        start = x % BLOCK
+        if left >= 0:
+            for k in range(split):
+                grid[left, line, start + k] += window[row, k]
+        if split < width:
+            right = blocks[(y + row) // BLOCK, x // BLOCK + 1]
+            if right >= 0:
+                for k in range(split, width):
+                    grid[right, line, k - split] += window[row, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -290,13 +307,13 @@ def _add_moments(moments, grid, blocks, left, low, half, window):  # type: ignor
     """Add a panel's moments to its window of the grid."""
     _times(moments, _TABLE, half)
     _times(_NODES, half, window)
-    _move_window(grid, blocks, left, low, window, True)
+    _add_window(grid, blocks, left, low, window)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _read_coefficients(grid, blocks, left, low, half, window, coefficients):  # type: ignore[no-untyped-def]
     """The polynomial of a panel from its window of the grid."""
-    _move_window(grid, blocks, left, low, window, False)
+    _read_window(grid, blocks, left, low, window)
     _times(_TABLE, window, half)
     _times(half, _NODES, coefficients)
 
