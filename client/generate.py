@@ -155,17 +155,31 @@ def _formatted(files: dict[Path, str]) -> dict[Path, str]:
 
 def main() -> None:
     """Write the files, or compare them."""
-    files = stubs() | _formatted(options() | blocking())
-    generated = [*(PACKAGE / "_pb").glob("*.py*"), *(PACKAGE / "_sync").glob("*.py"), PACKAGE / "options.py"]
-    generated += CONTRACT.glob("*_pb2.py*")
-    found = {path: path.read_text() for path in generated if path.is_file() and path.name != BY_HAND}
     if "--check" in sys.argv:
+        files = stubs() | _formatted(options() | blocking())
+        found = {path: path.read_text() for path in _committed()}
         wrong = sorted(path.name for path in files.keys() | found.keys() if files.get(path) != found.get(path))
         if wrong:
             raise SystemExit(f"generated code differs from its sources: {', '.join(wrong)}; run make proto")
-        return
-    for path in found:
-        path.unlink()
+    elif "--after-stubs" in sys.argv:
+        _write(_formatted(options() | blocking()))
+    else:
+        made = stubs()
+        for path in _committed():
+            if path not in made and "_pb" in str(path):
+                path.unlink()
+        _write(made)
+        # The options are made from the new stubs, and this process has loaded the old ones.
+        subprocess.run([sys.executable, __file__, "--after-stubs"], check=True)
+
+
+def _committed() -> list[Path]:
+    found = [*(PACKAGE / "_pb").glob("*.py*"), *(PACKAGE / "_sync").glob("*.py"), PACKAGE / "options.py"]
+    found += CONTRACT.glob("*_pb2.py*")
+    return [path for path in found if path.is_file() and path.name != BY_HAND]
+
+
+def _write(files: dict[Path, str]) -> None:
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
