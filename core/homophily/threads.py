@@ -67,7 +67,7 @@ def sum_chunks(kernel: Callable[[int, Floats], float], chunks: int, shape: tuple
 
 
 def even_rows(rows: int, chunks: int) -> list[int]:
-    """Boundaries that split so many rows into ``chunks`` ranges of nearly equal length."""
+    """Boundaries that split ``rows`` rows into ``chunks`` ranges of nearly equal length."""
     return [rows * chunk // chunks for chunk in range(chunks + 1)]
 
 
