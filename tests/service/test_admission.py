@@ -15,8 +15,8 @@ import pytest
 
 from homophily_client._pb import dataset_pb2, job_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
+from homophily_service.api.admission import LOOPBACK
 from homophily_service.api.budgets import Budget
-from homophily_service.api.interceptors import LOOPBACK
 
 from .serving import MIB, PATIENCE, Project, Service, eventually, open_stores, refusal_of, running, start, with_token
 

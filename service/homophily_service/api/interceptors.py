@@ -25,20 +25,17 @@ from grpc_status.rpc_status import to_status
 from prometheus_client import Counter, Histogram
 
 from homophily_client.names import new_id
-from homophily_service.api.access import NEIGHBOURS, STRANGERS, AuditRecord, audit_record, caller, current_record
-from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
+from homophily_service.api.access import AuditRecord, audit_record
+from homophily_service.api.budgets import held
 from homophily_service.contract.errors import (
     InternalError,
     InvalidRequest,
     LimitExceeded,
     ServiceError,
-    Unauthenticated,
     Unavailable,
 )
 from homophily_service.runtime.logs import request_id, trace
-from homophily_service.runtime.settings import Settings
 from homophily_service.runtime.telemetry import is_traceparent
-from homophily_service.storage.tokens import EVERY_PROJECT, Token, Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +47,6 @@ MOST_VIOLATIONS = 3
 # A message that takes a millisecond to read.
 LARGE_MESSAGE = 1 << 18
 
-LOOPBACK = re.compile(r"unix:|ipv4:127\.|ipv6:(\[|%5B)::1(\]|%5D)")
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -216,136 +212,6 @@ class _Told:
         elif isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
             _log.error("error inside the service in %s", self.method, exc_info=error)
             await _abort(self.context, InternalError("an error inside the service; its log tells more"))
-
-
-class Authentication(Interceptor):
-    """Finds out whom a bearer token belongs to. Health may be asked by anybody."""
-
-    # A revoked token works for the sum of both at most, also in calls that are under way.
-    SECONDS_REMEMBERED, SECONDS_BETWEEN_CHECKS = 1.0, 0.5
-
-    def __init__(self, tokens: Tokens | None) -> None:
-        self.tokens = tokens
-        self._known: dict[str, tuple[float, Token]] = {}
-
-    def around(self, method: str, context: Context) -> _Known:
-        """Set the caller."""
-        return _Known(self, method, context)
-
-    async def token(self, header: str) -> Token:
-        """The token in a header, or Unauthenticated."""
-        scheme, _, secret = header.partition(" ")
-        if scheme.lower() != "bearer" or not secret:
-            raise Unauthenticated("a bearer token is needed in the metadata: authorization: Bearer hph_…")
-        until, token = self._known.get(secret, (0.0, None))
-        if token is not None and time.monotonic() < until:
-            return token
-        assert self.tokens is not None
-        # Wrong secrets do not delay callers whose token was valid a moment ago.
-        caller.set(STRANGERS if token is None else token.project)
-        try:
-            token = await asyncio.to_thread(self.tokens.look_up, secret)
-        except Unauthenticated:
-            self._known.pop(secret, None)
-            raise
-        if len(self._known) > 10_000:
-            self._known.clear()
-        left = self.SECONDS_REMEMBERED if token.seconds_left is None else token.seconds_left
-        self._known[secret] = time.monotonic() + min(self.SECONDS_REMEMBERED, left), token
-        return token
-
-
-class _Known:
-    def __init__(self, authentication: Authentication, method: str, context: Context) -> None:
-        self.authentication, self.method, self.context = authentication, method, context
-        self.refused: Unauthenticated | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._next_check: asyncio.TimerHandle | None = None
-
-    async def __aenter__(self) -> None:
-        if self.authentication.tokens is None:
-            caller.set(EVERY_PROJECT)
-        elif self.method.startswith("/grpc.health."):
-            caller.set(NEIGHBOURS if LOOPBACK.match(self.context.peer()) else STRANGERS)
-        else:
-            self.header = metadata_of(self.context, "authorization")
-            token = await self.authentication.token(self.header)
-            caller.set(token.project)
-            current_record().token = token.id
-            self._task = asyncio.current_task()
-            self._check_later()
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._next_check is not None:
-            self._next_check.cancel()
-        # A check that is under way has nothing left to end.
-        task, self._task = self._task, None
-        if self.refused is not None:
-            if task is not None:
-                task.uncancel()
-            raise self.refused
-
-    def _check_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._next_check = loop.call_later(self.authentication.SECONDS_BETWEEN_CHECKS, self._begin_check)
-
-    def _begin_check(self) -> None:
-        self._checking = asyncio.create_task(self._check())
-
-    async def _check(self) -> None:
-        """End the call if its token has been revoked, or has expired, since it began."""
-        try:
-            await self.authentication.token(self.header)
-        except Unauthenticated as error:
-            if self._task is not None:
-                self.refused = error
-                self._task.cancel()
-        except ServiceError:
-            # The database is away; the next check will tell.
-            self._check_later()
-        else:
-            self._check_later()
-
-
-class Admission(Interceptor):
-    """Turns calls away where a project, or all together, have too many under way."""
-
-    # How much of calls and bytes one project may have.
-    SHARE = 0.125
-
-    def __init__(self, settings: Settings) -> None:
-        # Without tokens there are no projects to tell apart.
-        share = 1.0 if settings.auth == "none" else self.SHARE
-        # An upload holds two messages: one is received while the other is written.
-        in_flight = max(settings.max_bytes_in_flight, 2 * settings.max_message_bytes)
-        self.calls = Budget(settings.max_calls, max(1, int(share * settings.max_calls)))
-        self.bytes = Budget(in_flight, max(int(share * in_flight), 2 * settings.max_message_bytes))
-
-    def around(self, method: str, context: Context) -> _Admitted:  # noqa: ARG002
-        """Count the call."""
-        return _Admitted(self)
-
-
-class _Admitted:
-    def __init__(self, admission: Admission) -> None:
-        self.calls, self.bytes = admission.calls, admission.bytes
-
-    async def __aenter__(self) -> None:
-        # The project, * for a token that opens all, or one of the names for callers without a token.
-        holder = caller.get()
-        if not self.calls.take(holder, 1):
-            raise LimitExceeded(
-                f"{self.calls.taken[holder]} calls of this project are under way, of {self.calls.share} that it may "
-                f"have, and {self.calls.taken.total()} of {self.calls.total} in all",
-                reason="TOO_MANY_CALLS",
-                retry_seconds=RETRY_SECONDS,
-            )
-        self.held = Held(self.bytes, holder)
-        held.set(self.held)
-
-    async def __aexit__(self, *_: object) -> None:
-        self.held.keep(0)
-        self.calls.give(self.held.holder, 1)
 
 
 class Messages(Interceptor):

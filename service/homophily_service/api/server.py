@@ -19,19 +19,12 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import REGISTRY, start_http_server
 
 from homophily_client._pb import homophily_service_pb2, homophily_service_pb2_grpc, server_pb2
+from homophily_service.api.admission import Admission, Authentication
 from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.batch_loader import BatchLoader
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
-from homophily_service.api.interceptors import (
-    Admission,
-    Authentication,
-    Errors,
-    Interceptors,
-    Logging,
-    Messages,
-    Metrics,
-)
+from homophily_service.api.interceptors import Errors, Interceptors, Logging, Messages, Metrics
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.metrics import ServiceMetrics
 from homophily_service.api.models import Models
