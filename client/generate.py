@@ -164,11 +164,7 @@ def main() -> None:
     elif "--after-stubs" in sys.argv:
         _write(_formatted(options() | blocking()))
     else:
-        made = stubs()
-        for path in _committed():
-            if path not in made and "_pb" in str(path):
-                path.unlink()
-        _write(made)
+        _write(stubs())
         # The options are made from the new stubs, and this process has loaded the old ones.
         subprocess.run([sys.executable, __file__, "--after-stubs"], check=True)
 
@@ -180,6 +176,10 @@ def _committed() -> list[Path]:
 
 
 def _write(files: dict[Path, str]) -> None:
+    folders = {path.parent for path in files}
+    for path in _committed():
+        if path.parent in folders and path not in files and path.name != "options.py":
+            path.unlink()
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)

@@ -35,6 +35,8 @@ class Fake(services.HomophilyServiceServicer):
         self.received = b""
         self.start: dataset_pb2.UploadStart | None = None
         self.dataset: dataset_pb2.Dataset | None = None
+        #: Seconds that GetModel takes, unless its caller leaves.
+        self.slow = 0.0
 
     def fault(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
         self.calls.append((method, request))
@@ -116,7 +118,11 @@ class Fake(services.HomophilyServiceServicer):
         return job_pb2.DeleteJobResponse()
 
     def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
-        if self.fault("GetModel", request, context) == "mangled":
+        fault = self.fault("GetModel", request, context)
+        ends = time.monotonic() + self.slow
+        while time.monotonic() < ends and context.is_active():
+            time.sleep(0.01)
+        if fault == "mangled":
             # Details that contradict the status, as a proxy may make them.
             context.set_trailing_metadata((("grpc-status-details-bin", b"\xff"),))
             context.abort(grpc.StatusCode.DATA_LOSS, "bits were lost")

@@ -14,6 +14,10 @@ import grpc
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from homophily_client import (
     AsyncClient,
@@ -300,3 +304,39 @@ def test_a_server_that_greets_a_new_connection_late_is_reached(fake_port: int) -
     # Regression: grpc.min_reconnect_backoff_ms = 200 dropped every connection that was not ready within 200 ms.
     with slow_proxy(fake_port, delay=1.0) as port, Client(f"127.0.0.1:{port}", patience=3.0) as client:
         assert len(list(client.list_models())) == 3
+
+
+def test_a_task_that_waits_for_a_closed_client_gets_an_error_and_is_not_cancelled(fake_port: int, fake: Fake) -> None:
+    fake.slow = 5.0
+
+    async def scenario() -> None:
+        client = AsyncClient(f"127.0.0.1:{fake_port}")
+        waiting = asyncio.create_task(client.get_model("m"))
+        while not fake.count("GetModel"):
+            await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(ClientError, match="closed during the call"):
+            await waiting
+        assert not waiting.cancelled()
+
+    asyncio.run(scenario())
+    fake.slow = 0.0
+
+
+def test_spans_of_streams_have_their_code_and_do_not_enclose_the_program(client: Client, fake: Fake) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    fake.faults["ReadSolution"] = [3]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace, "get_tracer", provider.get_tracer)
+        assert client.read_solution("m", ("labels", "scores")).labels is not None
+        fake.events = [job_pb2.JobEvent(sequence=1, state=job_pb2.JOB_STATE_RUNNING)]
+        for _ in client.fit("digits", {0: 1, 1: 2}).watch():
+            assert not trace.get_current_span().get_span_context().is_valid
+    codes = [
+        (span.name.rpartition("/")[2], span.attributes["rpc.grpc.status_code"], span.status.is_ok)
+        for span in exporter.get_finished_spans()
+        if span.attributes is not None and "ReadSolution" in span.name
+    ]
+    assert codes == [("ReadSolution", "UNAVAILABLE", False), ("ReadSolution", "OK", True)]

@@ -13,7 +13,7 @@ from homophily.selection.search import default_trials
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName, JobName, ModelName, new_id
 from homophily_service.contract.arrays import shape_of
-from homophily_service.contract.tasks import Task
+from homophily_service.contract.tasks import Task, encode_trial
 from homophily_service.jobs.compute import compute
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.records import Lease, NewJob
@@ -127,7 +127,7 @@ def test_trials_that_had_ended_when_their_search_was_cancelled_are_told(scene: S
     assert len(waiting.trials) > 1
     jobs.wait_for(
         lease,
-        [NewJob(JobName("default", one.id), "trial", one.request.SerializeToString()) for one in waiting.trials],
+        [NewJob(JobName("default", one.id), "trial", encode_trial(one.request)) for one in waiting.trials],
         "",
     )
     first = jobs.claim("worker", ["trial"], 600.0, b"")

@@ -24,7 +24,7 @@ from homophily_service.api.messages import job_message
 from homophily_service.contract.arrays import parts_from_points, shape_of
 from homophily_service.contract.errors import Unavailable
 from homophily_service.contract.states import FINAL, QUEUED, SUCCEEDED
-from homophily_service.jobs.search import read_trial_request
+from homophily_service.contract.tasks import decode_trial, encode_trial
 from homophily_service.runtime import processes
 from homophily_service.runtime.settings import load_settings
 from homophily_service.storage import database as database_module
@@ -277,6 +277,10 @@ def test_trials_that_an_earlier_release_has_queued_are_read() -> None:
     fit = job_pb2.FitRequest(dataset="projects/p/datasets/d")
     group = {"stage": "graph", "number": 3}
     for head, until in (({"group": group, "until": 7.5}, 7.5), (group, math.inf)):
-        found = read_trial_request(json.dumps(head).encode() + b"\n" + fit.SerializeToString())
+        found = decode_trial(json.dumps(head).encode() + b"\n" + fit.SerializeToString())
         assert (json.loads(found.group), found.until, found.fit) == (group, until, fit)
-    assert read_trial_request(found.SerializeToString()) == found
+    assert decode_trial(found.SerializeToString()) == found
+    # Workers of the release before, which may still run, read a line of JSON.
+    line, _, rest = encode_trial(found).partition(b"\n")
+    assert json.loads(line) == {"group": group, "until": math.inf}
+    assert job_pb2.FitRequest.FromString(rest) == fit

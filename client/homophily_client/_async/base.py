@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from homophily_client._async.connection import AsyncConnection
-from homophily_client._async.transport import sleep
+from homophily_client._async.transport import closing, sleep
 from homophily_client.errors import Unavailable
 from homophily_client.names import ProjectName, ResourceName, check_id
 
@@ -54,10 +54,11 @@ class AsyncBase:
         while total is None or request.start < total:
             failure = Unavailable(f"{request.name} broke off at row {request.start}")
             try:
-                async for answer in self._connection.stream(method, request):
-                    patience.renew()
-                    total = keep(answer)
-                    request.start = answer.start + answer.count
+                async with closing(self._connection.stream(method, request)) as answers:
+                    async for answer in answers:
+                        patience.renew()
+                        total = keep(answer)
+                        request.start = answer.start + answer.count
             except Unavailable as error:
                 failure = error
             if total is None or request.start < total:

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from homophily_client._async.transport import open_channel, send, sleep
+from homophily_client._async.transport import answered, closing, open_channel, received, send, sleep
 from homophily_client._pb import dataset_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_client.errors import ClientError, NotFound, from_rpc
@@ -67,8 +67,10 @@ class AsyncConnection:
         while True:
             try:
                 with span(method) as traced:
-                    answer = await getattr(self.stub, method)(
-                        request, timeout=timeout or self.timeout, metadata=self._metadata(request_id, traced)
+                    answer = await answered(
+                        getattr(self.stub, method)(
+                            request, timeout=timeout or self.timeout, metadata=self._metadata(request_id, traced)
+                        )
                     )
             except grpc.RpcError as error:
                 failure = self._failure(error, request_id)
@@ -90,18 +92,20 @@ class AsyncConnection:
     async def stream(self, method: str, request: Any) -> AsyncIterator[Any]:
         """Yield the answers of one streaming call; the caller knows where to continue after an error."""
         request_id = new_request_id()
-        failure: ClientError | None = None
-        with span(method) as traced:
-            call = getattr(self.stub, method)(request, metadata=self._metadata(request_id, traced))
-            try:
-                async for answer in call:
-                    yield answer
-            except grpc.RpcError as error:
-                failure = self._failure(error, request_id)
-            finally:
-                call.cancel()
-        if failure is not None:
-            raise failure
+        try:
+            with span(method) as traced:
+                call = getattr(self.stub, method)(request, metadata=self._metadata(request_id, traced))
+                try:
+                    async with closing(received(call)) as answers:
+                        async for answer in answers:
+                            yield answer
+                finally:
+                    call.cancel()
+        except grpc.RpcError as error:
+            failure = self._failure(error, request_id)
+        else:
+            return
+        raise failure
 
     async def upload(
         self, requests: AsyncIterator[dataset_pb2.UploadDatasetRequest]

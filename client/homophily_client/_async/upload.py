@@ -75,7 +75,6 @@ class AsyncUpload:
             yield pb.UploadDatasetRequest(start=self.start)
             # The channel asks for the next message when it has sent the last one.
             self.connection.is_reached = True
-            self._hash_skipped(received)
             async for chunk in self._chunks(received):
                 yield pb.UploadDatasetRequest(chunk=chunk)
                 if self.progress is not None:
@@ -87,7 +86,9 @@ class AsyncUpload:
 
     async def _chunks(self, received: int) -> AsyncIterator[pb.UploadChunk]:
         """The chunks; each is read and hashed while the channel sends the one before."""
-        with ThreadPoolExecutor(1, "chunks") as ahead:
+        ahead = ThreadPoolExecutor(1, "chunks")
+        try:
+            await outcome(ahead.submit(self._hash_skipped, received))
             current: Future[pb.UploadChunk] | None = None
             for start in range(received, self.points.bytes, CHUNK_BYTES):
                 current, last = ahead.submit(self._chunk, start), current
@@ -95,6 +96,9 @@ class AsyncUpload:
                     yield await outcome(last)
             if current is not None:
                 yield await outcome(current)
+        finally:
+            # Not waited for: a chunk may be read from a slow disk.
+            ahead.shutdown(wait=False, cancel_futures=True)
 
     def _chunk(self, start: int) -> pb.UploadChunk:
         data = self.points.read(start, min(start + CHUNK_BYTES, self.points.bytes))

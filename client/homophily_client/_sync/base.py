@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from homophily_client._sync.connection import Connection
-from homophily_client._sync.transport import sleep
+from homophily_client._sync.transport import closing, sleep
 from homophily_client.errors import Unavailable
 from homophily_client.names import ProjectName, ResourceName, check_id
 
@@ -55,10 +55,11 @@ class Base:
         while total is None or request.start < total:
             failure = Unavailable(f"{request.name} broke off at row {request.start}")
             try:
-                for answer in self._connection.stream(method, request):
-                    patience.renew()
-                    total = keep(answer)
-                    request.start = answer.start + answer.count
+                with closing(self._connection.stream(method, request)) as answers:
+                    for answer in answers:
+                        patience.renew()
+                        total = keep(answer)
+                        request.start = answer.start + answer.count
             except Unavailable as error:
                 failure = error
             if total is None or request.start < total:

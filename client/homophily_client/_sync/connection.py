@@ -16,7 +16,7 @@ import grpc
 
 from homophily_client._pb import dataset_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
-from homophily_client._sync.transport import open_channel, send, sleep
+from homophily_client._sync.transport import answered, closing, open_channel, received, send, sleep
 from homophily_client.errors import ClientError, NotFound, from_rpc
 from homophily_client.retries import BRIEF_SECONDS, Patience, Retryable, is_unavailable
 from homophily_client.tracing import span
@@ -66,8 +66,10 @@ class Connection:
         while True:
             try:
                 with span(method) as traced:
-                    answer = getattr(self.stub, method)(
-                        request, timeout=timeout or self.timeout, metadata=self._metadata(request_id, traced)
+                    answer = answered(
+                        getattr(self.stub, method)(
+                            request, timeout=timeout or self.timeout, metadata=self._metadata(request_id, traced)
+                        )
                     )
             except grpc.RpcError as error:
                 failure = self._failure(error, request_id)
@@ -89,18 +91,20 @@ class Connection:
     def stream(self, method: str, request: Any) -> Iterator[Any]:
         """Yield the answers of one streaming call; the caller knows where to continue after an error."""
         request_id = new_request_id()
-        failure: ClientError | None = None
-        with span(method) as traced:
-            call = getattr(self.stub, method)(request, metadata=self._metadata(request_id, traced))
-            try:
-                for answer in call:
-                    yield answer
-            except grpc.RpcError as error:
-                failure = self._failure(error, request_id)
-            finally:
-                call.cancel()
-        if failure is not None:
-            raise failure
+        try:
+            with span(method) as traced:
+                call = getattr(self.stub, method)(request, metadata=self._metadata(request_id, traced))
+                try:
+                    with closing(received(call)) as answers:
+                        for answer in answers:
+                            yield answer
+                finally:
+                    call.cancel()
+        except grpc.RpcError as error:
+            failure = self._failure(error, request_id)
+        else:
+            return
+        raise failure
 
     def upload(self, requests: Iterator[dataset_pb2.UploadDatasetRequest]) -> dataset_pb2.UploadDatasetResponse:
         """Send one stream of requests. No deadline: keepalive notices a dead connection."""

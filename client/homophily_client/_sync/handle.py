@@ -10,7 +10,7 @@ from typing import Generic, TypeVar, cast
 
 from homophily_client._pb import job_pb2 as pb
 from homophily_client._sync.connection import Connection
-from homophily_client._sync.transport import sleep
+from homophily_client._sync.transport import closing, sleep
 from homophily_client.errors import DeadlineExceeded, JobCancelled, JobFailed, Unavailable
 from homophily_client.parameters import duration
 from homophily_client.results import Embedding, Job, JobEvent, JobState, Model
@@ -72,15 +72,16 @@ class JobHandle(Generic[Result]):
             request = pb.WatchJobRequest(name=self.name, after_sequence=after)
             failure = Unavailable(f"the events of {self.name} broke off")
             try:
-                for answer in self._connection.stream("WatchJob", request):
-                    patience.renew()
-                    if answer.HasField("job"):
-                        # Read on to the end of the stream: leaving it here would cancel the call.
-                        self._seen(answer.job)
-                        ended = True
-                    if answer.HasField("event") and answer.event.sequence > after:
-                        after = answer.event.sequence
-                        yield JobEvent.from_message(answer.event)
+                with closing(self._connection.stream("WatchJob", request)) as answers:
+                    for answer in answers:
+                        patience.renew()
+                        if answer.HasField("job"):
+                            # Read on to the end of the stream: leaving it here would cancel the call.
+                            self._seen(answer.job)
+                            ended = True
+                        if answer.HasField("event") and answer.event.sequence > after:
+                            after = answer.event.sequence
+                            yield JobEvent.from_message(answer.event)
             except Unavailable as error:
                 failure = error
             if not ended:

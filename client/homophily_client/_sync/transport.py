@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -22,6 +23,21 @@ def open_channel(
     if credentials is None:
         return grpc.insecure_channel(target, options=options)
     return grpc.secure_channel(target, credentials, options=options)
+
+
+def closing(stream: Any) -> Any:
+    """A context that closes a generator."""
+    return contextlib.closing(stream)
+
+
+def answered(call: Any) -> Any:
+    """Return the answer of a call, which has been waited for already."""
+    return call
+
+
+def received(call: Any) -> Iterator[Any]:
+    """Yield the answers of a streaming call."""
+    yield from call
 
 
 def send(

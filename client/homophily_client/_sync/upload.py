@@ -76,7 +76,6 @@ class Upload:
             yield pb.UploadDatasetRequest(start=self.start)
             # The channel asks for the next message when it has sent the last one.
             self.connection.is_reached = True
-            self._hash_skipped(received)
             for chunk in self._chunks(received):
                 yield pb.UploadDatasetRequest(chunk=chunk)
                 if self.progress is not None:
@@ -88,7 +87,9 @@ class Upload:
 
     def _chunks(self, received: int) -> Iterator[pb.UploadChunk]:
         """The chunks; each is read and hashed while the channel sends the one before."""
-        with ThreadPoolExecutor(1, "chunks") as ahead:
+        ahead = ThreadPoolExecutor(1, "chunks")
+        try:
+            outcome(ahead.submit(self._hash_skipped, received))
             current: Future[pb.UploadChunk] | None = None
             for start in range(received, self.points.bytes, CHUNK_BYTES):
                 current, last = ahead.submit(self._chunk, start), current
@@ -96,6 +97,9 @@ class Upload:
                     yield outcome(last)
             if current is not None:
                 yield outcome(current)
+        finally:
+            # Not waited for: a chunk may be read from a slow disk.
+            ahead.shutdown(wait=False, cancel_futures=True)
 
     def _chunk(self, start: int) -> pb.UploadChunk:
         data = self.points.read(start, min(start + CHUNK_BYTES, self.points.bytes))

@@ -38,10 +38,8 @@ from homophily_service.storage.sources import source_digest, source_name
 from homophily_service.storage.stores import Stores
 
 LONGEST_WAIT = 60.0
-NO_TRACKING = "NO_TRACKING"
 
 Request = TypeVar("Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest, pb.ImportModelRequest)
-Name = TypeVar("Name", bound=ResourceName)
 
 
 class Jobs:

@@ -93,7 +93,7 @@ class SearchOptions:
         int | None, typer.Option(help="Settings to try at most; 60, IRR 36.", metavar="N", rich_help_panel=_SEARCH)
     ] = None
     search_seconds: Annotated[
-        float | None, typer.Option(help="No more are begun after so long.", metavar="S", rich_help_panel=_SEARCH)
+        float | None, typer.Option(help="Start no more trials after this time.", metavar="S", rich_help_panel=_SEARCH)
     ] = None
     seed: Annotated[int | None, typer.Option(help="Of the search.", metavar="N", rich_help_panel=_SEARCH)] = None
     spread: Annotated[
@@ -121,10 +121,7 @@ class SearchOptions:
         every |= {"spread": self.spread, "warm_start": self.warm_start, "vary": vary}
         given = {name: value for name, value in every.items() if value}
         if given and not self.search:
-            raise WrongInput(
-                "--trials, --search-seconds, --seed, --spread, --warm-start and --vary are of a --search, which is not "
-                "asked for."
-            )
+            raise WrongInput("--trials, --search-seconds, --seed, --spread, --warm-start and --vary need --search.")
         return given if self.search else None
 
 
@@ -157,7 +154,7 @@ class JobOptions:
     )
     wait: Annotated[
         float | None,
-        typer.Option(help="Wait at most so long; the job goes on.", min=0.0, metavar="SECONDS", rich_help_panel=_JOB),
+        typer.Option(help="Wait at most this long; the job goes on.", min=0.0, metavar="SECONDS", rich_help_panel=_JOB),
     ] = None
     priority: Annotated[
         int, typer.Option(help="-100 to 100; higher ones start first.", metavar="N", rich_help_panel=_JOB)

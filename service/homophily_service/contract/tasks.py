@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import NamedTuple, Self
 
+from homophily_client._pb import job_pb2
 from homophily_client.names import JobName, ModelName
 from homophily_service.contract import internal_pb2 as pb
 from homophily_service.contract.kinds import KINDS
@@ -55,3 +58,24 @@ class Task(NamedTuple):
             task.trace,
             task.source_digest,
         )
+
+
+def encode_trial(trial: pb.TrialRequest) -> bytes:
+    """The request of a trial as it is queued: a line of JSON, then the fit.
+
+    Workers of earlier releases, which may run beside this one, read no other form. The next release writes the message
+    itself, which this one reads.
+    """
+    head = {"group": json.loads(trial.group), "until": trial.until}
+    return json.dumps(head).encode() + b"\n" + trial.fit.SerializeToString(deterministic=True)
+
+
+def decode_trial(body: bytes) -> pb.TrialRequest:
+    """The request of a trial, in the form that this, the next or an earlier release has queued."""
+    if not body.startswith(b"{"):
+        return pb.TrialRequest.FromString(body)
+    line, _, fit = body.partition(b"\n")
+    head = json.loads(line)
+    # At first the group stood alone.
+    group, until = (head["group"], head["until"]) if "group" in head else (head, math.inf)
+    return pb.TrialRequest(group=json.dumps(group), until=until, fit=job_pb2.FitRequest.FromString(fit))

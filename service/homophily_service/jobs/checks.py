@@ -17,7 +17,7 @@ from homophily_service.contract.checks import IMPORT_URI, apart, check_registrat
 from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest
 from homophily_service.contract.labels import check_two_classes, read_labels, values_of
 from homophily_service.contract.links import check_closure, links_of_labels, read_links
-from homophily_service.contract.names import check_id
+from homophily_service.contract.names import check_id, parse_name
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
 from homophily_service.jobs.options import time_limit
@@ -70,7 +70,7 @@ def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
 
 def check_transduce(checks: Checks, project: str, request: pb.TransduceRequest) -> None:
     """Refuse what is wrong."""
-    name = ModelName.parse(request.model, "model")
+    name = parse_name(ModelName, request.model, "model")
     model = model_pb2.Model.FromString(checks.stores.catalog.get(name).message)
     labels = read_labels(request.labels, model.points, "labels", max_classes=checks.settings.max_classes)
     kind = str(model.classes.WhichOneof("kind"))
@@ -198,10 +198,7 @@ class Checks:
 
     def is_repeated(self, project: str, options: pb.JobOptions) -> bool:
         """Whether a job was asked for with this request_id: then it is the answer, whatever has changed since."""
-        return self._knows(project, options.request_id)
-
-    def _knows(self, project: str, request_id: str) -> bool:
-        return bool(request_id) and self.stores.queue.knows_request(project, request_id)
+        return bool(options.request_id) and self.stores.queue.knows_request(project, options.request_id)
 
     def keep_inline(self, project: str, points: Points, options: pb.JobOptions) -> str:
         """Store points that came inside a request, under the name of their bytes, once.

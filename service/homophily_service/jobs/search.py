@@ -7,7 +7,6 @@ and asks for the next trials, so that any worker can go on with it.
 from __future__ import annotations
 
 import json
-import math
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from homophily_service.contract.errors import error_of_code
 from homophily_service.contract.internal_pb2 import TrialJob, TrialRequest, Waiting
 from homophily_service.contract.parameters import SEARCHED_IN_GRAPHS
 from homophily_service.contract.states import FAILED, FINAL, SUCCEEDED
+from homophily_service.contract.tasks import decode_trial
 from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
 from homophily_service.jobs.work import PHASES, Work
 from homophily_service.storage.models import graph_digest
@@ -98,7 +98,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
 
 def try_group(work: Work) -> bytes:
     """The trials of a group, as a job of their own; the result is a TrialResult."""
-    trial = read_trial_request(work.task.request)
+    trial = decode_trial(work.task.request)
     group, request = Group.from_json(json.loads(trial.group)), trial.fit
     work.stage.enter("load")
     dataset, blob = _dataset(work, request)
@@ -210,16 +210,6 @@ def _trial_request(group: Group, until: float, request: job_pb2.FitRequest) -> T
     return TrialRequest(group=json.dumps(group.to_json()), until=until, fit=request)
 
 
-def read_trial_request(body: bytes) -> TrialRequest:
-    """The request of a trial, also in the form that earlier releases have queued: a line of JSON, then the fit."""
-    if not body.startswith(b"{"):
-        return TrialRequest.FromString(body)
-    line, _, fit = body.partition(b"\n")
-    head = json.loads(line)
-    group, until = (head["group"], head["until"]) if "group" in head else (head, math.inf)
-    return TrialRequest(group=json.dumps(group), until=until, fit=job_pb2.FitRequest.FromString(fit))
-
-
 def _outcomes(work: Work) -> list[Outcome]:
     """What became of the trials so far. Those that failed count as given up, unless all did."""
     outcomes, failures = [], []
@@ -231,7 +221,7 @@ def _outcomes(work: Work) -> list[Outcome]:
         if row.state == SUCCEEDED:
             outcome = Outcome.from_json(json.loads(job_pb2.TrialResult.FromString(row.outcome).outcome))
         else:
-            group = Group.from_json(json.loads(read_trial_request(queue.get_request(row.number)).group))
+            group = Group.from_json(json.loads(decode_trial(queue.get_request(row.number)).group))
             outcome = Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0)
             if row.state == FAILED:
                 failures.append(job_pb2.JobError.FromString(row.outcome))

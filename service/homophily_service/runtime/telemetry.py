@@ -82,7 +82,7 @@ class Traces:
         )
         headers: dict[str, str] = {}
         self._propagator.inject(headers, self._trace.set_span_in_context(span))
-        return Span(span, headers["traceparent"])
+        return Span(span, headers.get("traceparent", ""))
 
     def stop(self) -> None:
         """Send the remaining spans, if the collector takes them at once."""

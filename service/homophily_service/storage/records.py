@@ -97,7 +97,7 @@ class ResourceRecord(Record):
 
 
 class LeaseLost(Exception):
-    """Somebody else has the job now, or it has ended: stop computing, write nothing."""
+    """Another worker has the job, or it has ended: stop computing, write nothing."""
 
 
 class NewJob(NamedTuple):

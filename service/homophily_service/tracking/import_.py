@@ -228,11 +228,11 @@ def _described(
 
 def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None:
     """Note the parameters of a classifier that another program has fitted."""
-    given = dict(classifier.resolved_params_)
+    # As they were given: what a default stands for depends on the labels of a later transduction.
+    given = classifier.get_params(deep=False)
     given["method"] = next(name for name, kind in CLASSIFIERS.items() if type(classifier) is kind)
     _describe(parameters.SOLVER, model.solver_parameters, given)
-    graph = {row.name: given[f"graph__{row.name}"] for row in parameters.GRAPH}
-    _describe(parameters.GRAPH, model.graph_parameters, graph)
+    _describe(parameters.GRAPH, model.graph_parameters, classifier.graph_.resolved_params_)
 
 
 def _describe(group: parameters.Group, message: Message, given: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from homophily_service.contract.errors import LimitExceeded, ServiceError, TimeL
 from homophily_service.contract.internal_pb2 import Answer, Waiting
 from homophily_service.contract.job_errors import job_error, lost_too_often
 from homophily_service.contract.kinds import KINDS, TRIAL
-from homophily_service.contract.tasks import Task
+from homophily_service.contract.tasks import Task, encode_trial
 from homophily_service.runtime import processes
 from homophily_service.runtime.logs import about, start_logging
 from homophily_service.runtime.settings import Settings
@@ -238,7 +238,7 @@ class Worker:
             NewJob(
                 JobName(lease.name.project, trial.id),
                 TRIAL.name,
-                trial.request.SerializeToString(),
+                encode_trial(trial.request),
                 max_attempts=self.settings.max_attempts,
                 time_limit=lease.time_limit,
                 origin=lease.origin,
