@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+import homophily_client
 
 CLIENT = Path(__file__).parents[2] / "client"
 MAX_BYTES = 120 * 10**6
@@ -70,3 +73,11 @@ def test_client_imports_fast(environment: Environment) -> None:
     client = environment.import_seconds("import homophily_client as it; it.Client; it.AsyncClient")
     print(f"\nclient {client:.3f} s, grpc and numpy alone {base:.3f} s, ratio {client / base:.2f}")
     assert client < MAX_IMPORT_RATIO * base
+
+
+def test_the_service_wants_the_client_of_its_own_release() -> None:
+    """The service uses the client's stubs, so that another release of it would not do."""
+    extras = tomllib.loads((CLIENT.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    version = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]["version"]
+    assert extras["client"] == [f"homophily-client=={version}"]
+    assert homophily_client.__version__ == version
