@@ -25,7 +25,7 @@ def to_labels(y: Any, name: str = "y") -> GivenLabels:
 
     An array, list or Series has an entry for each point; −1, None, NaN and "" mean unlabelled. A dictionary
     ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too. Classes are
-    whole numbers (also as floats; True is 1) or strings, not both.
+    integers (also as floats; True is 1) or strings, not both.
 
     >>> to_labels([-1, 3, -1, 5]).message.points, to_labels([-1, 3, -1, 5]).length
     ([1, 3], 4)
@@ -134,7 +134,7 @@ def _classes(values: list[Any], name: str) -> pb.ClassValues:
     for value in values:
         if not _is_integer(value):
             raise ValueError(
-                f"The classes in {name} must be strings or whole numbers, not both. Got {_shown(value)} instead."
+                f"The classes in {name} must be strings or integers, not both. Got {_shown(value)} instead."
             )
     return pb.ClassValues(integers=pb.IntegerValues(values=[int(value) for value in values]))
 

@@ -265,7 +265,7 @@ def test_labels_in_arrays(tmp_path: Path) -> None:
         ("l.csv:z", "a,b\n1,2\n", "has no column 'z', only a, b"),
         ("l.json", "[1, 2]", 'must be {"point": label'),
         ("l.json", '{"1": 2', "cannot be read"),
-        ("l.json", '{"1": 2.5}', "labels must be whole numbers or words. Got 2.5 instead."),
+        ("l.json", '{"1": 2.5}', "labels must be integers or words. Got 2.5 instead."),
         ("l.txt", "1", "must be in a file that ends in one of"),
     ],
 )

@@ -18,7 +18,7 @@ from homophily_client.names import ModelName
 from homophily_service.contract.arrays import Limits
 from homophily_service.contract.internal_pb2 import PredictAnswer, PredictCall
 from homophily_service.predictor.pool import _Predictor
-from homophily_service.predictor.process import Call, Desk, ModelCache
+from homophily_service.predictor.process import Call, Dispatcher, ModelCache
 from homophily_service.runtime.settings import Settings
 
 from .serving import Project, Service, eventually, inline, open_stores, refusal, running
@@ -92,12 +92,12 @@ def call(number: int, project: str, rows: int, model: str = "m") -> Call:
     return Call(number, f"models/{project}/{model}/t", "g", model_pb2.PredictRequest(points=inline(points)))
 
 
-def answered(desk: Desk, count: int) -> list[int]:
+def answered(dispatcher: Dispatcher, count: int) -> list[int]:
     """The numbers of the calls, in the order in which they were answered."""
     order: list[int] = []
 
     def done() -> bool:
-        for number, body in desk.step().items():
+        for number, body in dispatcher.step().items():
             assert body.WhichOneof("kind") in ("response", "error")
             assert body.number == number
             order.append(number)
@@ -108,26 +108,26 @@ def answered(desk: Desk, count: int) -> list[int]:
 
 
 def test_a_small_question_does_not_wait_for_a_large_one_of_another_project(model: Any) -> None:
-    desk = Desk(Cache(model), LIMITS, lambda: None)
+    dispatcher = Dispatcher(Cache(model), LIMITS, lambda: None)
     for number, project in ((1, "large"), (2, "small")):
-        desk.put(call(number, project, 1))
-    answered(desk, 2)
-    desk.put(call(3, "large", 5000))
-    desk.step()
-    desk.put(call(4, "small", 1))
+        dispatcher.put(call(number, project, 1))
+    answered(dispatcher, 2)
+    dispatcher.put(call(3, "large", 5000))
+    dispatcher.step()
+    dispatcher.put(call(4, "small", 1))
     began = time.monotonic()
-    assert answered(desk, 1) == [4]
+    assert answered(dispatcher, 1) == [4]
     assert time.monotonic() - began < 0.2
-    assert answered(desk, 1) == [3]
+    assert answered(dispatcher, 1) == [3]
 
 
 def test_a_large_question_is_answered_as_if_at_once(model: Any) -> None:
-    desk = Desk(Cache(model), LIMITS, lambda: None)
+    dispatcher = Dispatcher(Cache(model), LIMITS, lambda: None)
     points = np.random.default_rng(1).normal(4.0, 5.0, size=(700, 3))
     request = model_pb2.PredictRequest(points=inline(points), probabilities=True)
-    desk.put(Call(1, "models/p/m/t", "g", request))
+    dispatcher.put(Call(1, "models/p/m/t", "g", request))
     body: dict[int, PredictAnswer] = {}
-    eventually(lambda: body.update(desk.step()) or body, 60.0)
+    eventually(lambda: body.update(dispatcher.step()) or body, 60.0)
     found = body[1].response
     expected = model.answer(points, probabilities=True, validated=True)
     assert list(found.class_indices) == expected.classes.tolist()
@@ -138,24 +138,24 @@ def test_a_large_question_is_answered_as_if_at_once(model: Any) -> None:
 
 def test_a_model_that_loads_holds_up_only_questions_about_it(model: Any) -> None:
     cache = Cache(model)
-    desk = Desk(cache, LIMITS, lambda: None)
-    desk.put(call(1, "quick", 1))
-    answered(desk, 1)
+    dispatcher = Dispatcher(cache, LIMITS, lambda: None)
+    dispatcher.put(call(1, "quick", 1))
+    answered(dispatcher, 1)
     for number in (2, 3):
-        desk.put(call(number, "other", 1, "slow-load"))
-    desk.step()
-    desk.put(call(4, "quick", 1))
-    assert answered(desk, 3)[0] == 4
+        dispatcher.put(call(number, "other", 1, "slow-load"))
+    dispatcher.step()
+    dispatcher.put(call(4, "quick", 1))
+    assert answered(dispatcher, 3)[0] == 4
     assert cache.loads["models/other/slow-load/t"] == 1
 
 
 def test_a_model_that_cannot_be_loaded_is_an_error_for_those_who_asked(model: Any) -> None:
-    desk = Desk(Cache(model), LIMITS, lambda: None)
-    desk.put(call(1, "p", 1, "lost"))
+    dispatcher = Dispatcher(Cache(model), LIMITS, lambda: None)
+    dispatcher.put(call(1, "p", 1, "lost"))
     body: dict[int, PredictAnswer] = {}
-    eventually(lambda: body.update(desk.step()) or body, 60.0)
+    eventually(lambda: body.update(dispatcher.step()) or body, 60.0)
     assert body[1].HasField("error")
-    assert desk.is_idle
+    assert dispatcher.is_idle
 
 
 def test_models_of_the_project_with_the_most_bytes_go_first(model: Any) -> None:
@@ -171,11 +171,11 @@ def test_models_of_the_project_with_the_most_bytes_go_first(model: Any) -> None:
 
 def test_a_large_question_goes_on_though_its_model_had_to_make_room(model: Any) -> None:
     cache = Cache(model, most_bytes=1)
-    desk = Desk(cache, LIMITS, lambda: None)
-    desk.put(call(1, "large", 2000))
-    eventually(lambda: desk.step() or desk._large, 60.0)
-    desk.put(call(2, "other", 1))
-    assert answered(desk, 2) == [2, 1]
+    dispatcher = Dispatcher(cache, LIMITS, lambda: None)
+    dispatcher.put(call(1, "large", 2000))
+    eventually(lambda: dispatcher.step() or dispatcher._large, 60.0)
+    dispatcher.put(call(2, "other", 1))
+    assert answered(dispatcher, 2) == [2, 1]
     assert cache.loads == {"models/large/m/t": 1, "models/other/m/t": 1}
 
 
@@ -183,20 +183,20 @@ def test_a_large_question_goes_on_though_its_model_had_to_make_room(model: Any) 
 def test_a_question_that_nobody_waits_for_is_not_answered(model: Any, begun: int) -> None:
     """Calls with short deadlines left the predictor more to do each time, without bound."""
     cache = Cache(model)
-    desk = Desk(cache, LIMITS, lambda: None)
-    desk.put(call(1, "p", 1))
-    answered(desk, 1)
-    desk.put(call(2, "p", 5000))
+    dispatcher = Dispatcher(cache, LIMITS, lambda: None)
+    dispatcher.put(call(1, "p", 1))
+    answered(dispatcher, 1)
+    dispatcher.put(call(2, "p", 5000))
     for _ in range(begun):
-        assert desk.step() == {}
-    desk.put(call(3, "p", 1, "slow-load"))
-    desk.drop(2)
-    assert desk.step() == {}
-    desk.drop(3)
+        assert dispatcher.step() == {}
+    dispatcher.put(call(3, "p", 1, "slow-load"))
+    dispatcher.drop(2)
+    assert dispatcher.step() == {}
+    dispatcher.drop(3)
     time.sleep(0.7)
-    assert desk.step() == {}
-    assert desk.is_idle
-    assert not desk._large
+    assert dispatcher.step() == {}
+    assert dispatcher.is_idle
+    assert not dispatcher._large
 
 
 def test_the_predictor_is_told_when_a_caller_is_gone() -> None:

@@ -30,7 +30,7 @@ FAILURES = Counter("homophily_audit_failures_total", "Lines of the audit log tha
 _LOOKS = ("Get", "List", "Wait", "Watch", "Read", "Predict")
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _OWN = "/homophily."
-_UNTOLD = nullcontext()
+_UNRECORDED = nullcontext()
 
 
 class Audit(Interceptor):
@@ -40,20 +40,20 @@ class Audit(Interceptor):
         self.which, self.shows_certificates = settings.audit, settings.tls_client_ca is not None
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
-        """Note who calls, and tell what came of it."""
+        """Note who calls, and write what came of it."""
         if self.which == "off":
-            return _UNTOLD
+            return _UNRECORDED
         done = current_record()
         done.certificate = _certificate(context) if self.shows_certificates else ""
-        return Observed(context, self._teller(method, done))
+        return Observed(context, self._writer(method, done))
 
-    def _teller(self, method: str, done: AuditRecord) -> Callable[[str, float], None]:
-        def tell(code: str, _: float) -> None:
+    def _writer(self, method: str, done: AuditRecord) -> Callable[[str, float], None]:
+        def write(code: str, _: float) -> None:
             if self._counts(method, code):
                 fields = {"method": method.rpartition("/")[2], "code": code, **done.fields()}
                 _log.info("call", extra={"fields": fields})
 
-        return tell
+        return write
 
     def _counts(self, method: str, code: str) -> bool:
         if code in _REFUSALS or self.which == "all":
@@ -67,7 +67,7 @@ def _certificate(context: Context) -> str:
 
 
 class _OwnersFile(logging.handlers.WatchedFileHandler):
-    """A file that only its owner can read, opened again after somebody has moved it away, as logrotate does.
+    """A file that only its owner can read, reopened after it was moved away, as logrotate does.
 
     A line that it does not take, on a full disk for example, goes to standard error and is counted.
     """

@@ -29,7 +29,7 @@ class Budget:
         return self.taken[holder] + amount <= self.share and self.taken.total() + amount <= self.total
 
     def take(self, holder: str, amount: int) -> bool:
-        """Take an amount if there is room and nobody waits for it."""
+        """Take an amount if there is room and no other holder waits."""
         if any(other == holder for other, _, _ in self._waiting) or not self.fits(holder, amount):
             return False
         self.taken[holder] += amount

@@ -140,7 +140,7 @@ _UNOBSERVED = nullcontext()
 class Logging(Interceptor):
     """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer.
 
-    It names the token, the project and the resource, as reads are not in the audit log unless it is told to hold all.
+    It names the token, the project and the resource, as reads are in the audit log only with `audit=all`.
     """
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:

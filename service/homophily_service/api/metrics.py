@@ -1,4 +1,4 @@
-"""What Prometheus is told of the service as a whole: by the API, out of the database, so it holds for all machines.
+"""Metrics of the service on all machines, which the API reads from the database.
 
 Every API tells the same of jobs and of what is stored: take the maximum over them, not the sum. Counters and histograms
 of jobs begin with the process, as those of calls do; each ended job is counted once, by the row that it leaves.
@@ -24,7 +24,7 @@ from homophily_service.storage.statistics import backlog, ended_after
 from homophily_service.storage.stores import Stores
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
-# A job may be seen so long after its end was written down: the row appears when the transaction ends.
+# A job may appear this long after its end time: its row is visible when the transaction ends.
 LATE_SECONDS = 60.0
 
 
@@ -58,7 +58,7 @@ class ServiceMetrics(Collector):
         yield jobs
         oldest, untracked, given_up = backlog(self.stores.database)
         yield GaugeMetricFamily("homophily_oldest_queued_seconds", "Age of the job that waits longest", value=oldest)
-        # Without a tracker nobody waits for them, though they are marked for when there is one.
+        # Without a tracker none of them is late; they are marked for when there is one.
         late = untracked if self.tracks else 0
         yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs of which MLflow does not know all yet", late)
         yield GaugeMetricFamily("homophily_tracking_given_up_jobs", "Jobs whose runs are no longer sent", given_up)

@@ -164,7 +164,7 @@ def least_sure(scores: NDArray[np.float64], given: dict[int, int]) -> list[int]:
 # -- the service -------------------------------------------------------------------------------------------------------
 
 
-# Should we be killed, it shall not stay. It sees to that itself: between fork and exec, gRPC's threads are missed.
+# It ends with this process. It arranges that itself, as gRPC's threads do not survive a fork.
 _SERVE = """
 import signal, sys
 from homophily_service.runtime.processes import die_with_parent

@@ -11,7 +11,7 @@ class WrongInput(ValueError):
 
 
 def explained(error: Exception) -> tuple[str, int] | None:
-    """The sentence and the code of an error; None for one that is a mistake of ours."""
+    """The sentence and the code of an error; None for a bug."""
     # Only here: this is loaded with every command, and gRPC takes a while.
     from homophily_client import errors as client
     from homophily_service.contract.errors import InvalidRequest, ServiceError

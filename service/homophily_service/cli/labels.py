@@ -3,7 +3,7 @@
 An entry a point: a column of .csv or .parquet (``FILE:COLUMN``), a .csv of one column, a .npy array, an array of .npz
 (``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or what ``--unlabelled`` says)
 mean unlabelled. A few points: a .csv of two columns, point and label, or .json ``{"point": label}``. There every label
-counts, −1 too. Points are row numbers, from 0. Labels are whole numbers if all of them are, else words.
+counts, −1 too. Points are row numbers, from 0. Labels are integers if all of them are, else words.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class PointLabels(NamedTuple):
         """The same, if something can be learned from it."""
         found = set(self.by_point.values())
         if len(found) < 2:
-            told = ", ".join(map(repr, found)) or "none"
+            listed = ", ".join(map(repr, found)) or "none"
             hint = "" if self.length is None else " If -1 is a class and does not mean unlabelled: --unlabelled '?'"
-            raise WrongInput(f"{source}: labels must be of at least two classes. Got {told} instead.{hint}")
+            raise WrongInput(f"{source}: labels must be of at least two classes. Got {listed} instead.{hint}")
         return self
 
     def like(self, classes: Iterable[Label]) -> PointLabels:
@@ -201,7 +201,7 @@ def _same_kind(entries: list[Any], source: str) -> list[Label]:
         return [_whole(entry) if isinstance(entry, str) else int(entry) for entry in entries]
     for entry in entries:
         if not isinstance(entry, str) and not _is_whole(entry):
-            raise WrongInput(f"{source}: labels must be whole numbers or words. Got {entry!r} instead.")
+            raise WrongInput(f"{source}: labels must be integers or words. Got {entry!r} instead.")
     return [str(entry) for entry in entries]
 
 

@@ -24,8 +24,8 @@ from homophily_service.cli.show import clock, short
 class Pace:
     """How long a job waits or runs, and how much longer it will.
 
-    What is left is told by how fast the phase goes, as phases differ too much: a phase that does not say how far it is
-    says nothing of the time left either.
+    The time left follows from the speed of the current phase, as phases differ too much; a phase that does not report
+    how far it is has no estimate.
     """
 
     def __init__(self) -> None:

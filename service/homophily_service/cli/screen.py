@@ -20,7 +20,7 @@ out = Console(highlight=False, markup=False, emoji=False)
 # Progress and errors: what is printed as the result can be piped on.
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
-# Lines that nobody looks at on a screen are not broken.
+# Lines that are piped on are not wrapped.
 _PIPED_WIDTH = 10_000
 
 

@@ -224,7 +224,7 @@ def health(
 
 
 def ask_health(target: str, timeout: float, credentials: grpc.ChannelCredentials | None = None) -> str | None:
-    """What the standard health service says; None if nobody answers."""
+    """What the standard health service says; None if there is no answer."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -278,7 +278,7 @@ def _length(text: str) -> float:
     """The seconds in a length of time such as 30d."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not number.isascii() or not number.isdigit():
-        raise typer.BadParameter(f"--expires must be a whole number and one of m, h, d and w. Got {text!r} instead.")
+        raise typer.BadParameter(f"--expires must be an integer followed by m, h, d or w. Got {text!r} instead.")
     return float(number) * _UNITS[unit]
 
 
@@ -294,8 +294,10 @@ def list_tokens(
         print_json([{key: getattr(row, key) for key in keys} for row in rows])
     else:
         columns = ["id", "project", "description", "expires", "revoked"]
-        told = [(row.id, row.project, row.description, _day(row.expires), row.revoked is not None) for row in rows]
-        print_table("", columns, told)
+        shown_rows = [
+            (row.id, row.project, row.description, _day(row.expires), row.revoked is not None) for row in rows
+        ]
+        print_table("", columns, shown_rows)
 
 
 def _day(time: float | None) -> str:

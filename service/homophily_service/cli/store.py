@@ -178,6 +178,8 @@ def worker_state(endpoint: str, timeout: float, silence: float, *, only_alive: b
             lines = answer.read().decode().splitlines()
     except (URLError, OSError, ValueError):
         return None
-    told = {name: float(value) for name, _, value in (line.partition(" ") for line in lines) if name in (SILENT, READY)}
-    alive = told.get(SILENT, math.inf) <= silence
-    return "SERVING" if alive and (only_alive or told.get(READY)) else "NOT_SERVING"
+    metrics = {
+        name: float(value) for name, _, value in (line.partition(" ") for line in lines) if name in (SILENT, READY)
+    }
+    alive = metrics.get(SILENT, math.inf) <= silence
+    return "SERVING" if alive and (only_alive or metrics.get(READY)) else "NOT_SERVING"

@@ -260,7 +260,7 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
             raise job.info.error
         raise typer.Exit(FAILED)
     if job.state.is_final:
-        # Cancelled by somebody else: there is no result.
+        # Cancelled elsewhere: there is no result.
         job.result()
 
 
@@ -321,7 +321,7 @@ def _wait(job: JobHandle[Any], seconds: float) -> None:
     from homophily_service.cli.progress import follow_own
 
     try:
-        # How it ended is told later.
+        # How it ended is printed later.
         with suppress(TimeoutError, JobFailed, JobCancelled):
             job.result(seconds)
     except KeyboardInterrupt:

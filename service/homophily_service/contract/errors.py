@@ -131,7 +131,7 @@ class InternalError(ServiceError):
 
 
 def error_of_code(code: int, message: str, reason: str, violations: list[tuple[str, str]]) -> ServiceError:
-    """The error again that another process of ours has sent as a message."""
+    """The error that another process of the service has sent as a message."""
     kind = next((kind for kind in ServiceError.__subclasses__() if kind.code.value[0] == code), InternalError)
     error = kind.__new__(kind)
     ServiceError.__init__(

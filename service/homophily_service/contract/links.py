@@ -19,7 +19,7 @@ from homophily_service.contract.errors import InvalidRequest
 
 Pairs = NDArray[np.int64]
 
-# As many points of a chain are told in an error.
+# The most points of a chain that an error shows.
 SHOWN_POINTS = 12
 
 
@@ -137,9 +137,9 @@ def find_contradiction(links: Links, *, two_classes: bool) -> Contradiction | No
             return None
         start, end = apart[broken[0]]
         chain = points[_path(graph, start, end)].tolist()
-        told = "–".join(map(str, _shortened(chain)))
+        shown_chain = "–".join(map(str, _shortened(chain)))
         return Contradiction(
-            f"{points[start]} and {points[end]} belong apart, but together by the chain of must-links {told}",
+            f"{points[start]} and {points[end]} belong apart, but together by the chain of must-links {shown_chain}",
             int(broken[0]),
         )
     # Each point is there twice, once a side; must-links keep the side, cannot-links change it.

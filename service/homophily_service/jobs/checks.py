@@ -237,7 +237,7 @@ def _check_map(request: pb.EmbedRequest, n_points: int, settings: Settings) -> t
     embedding_parameters(request.solver, "solver")
     shape = map_shape(request, n_points, settings.max_classes)
     if not goes_on:
-        # What an earlier embedding was told, only the job reads.
+        # Only the job reads the links of an earlier embedding.
         check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)
     return shape
 

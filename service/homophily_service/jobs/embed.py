@@ -52,7 +52,7 @@ def embed(work: Work) -> bytes:
         name=str(EmbeddingName(work.task.name.project, request.embedding_id or work.task.name.id)),
         job=str(work.task.name),
     )
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         start = _start(work, request, embedding)
         given = _given(work, request, start)
@@ -60,7 +60,7 @@ def embed(work: Work) -> bytes:
         check_closure(given.links, labelled, request.solver.closure)
         links = Links(*map(each_once, join(given.links, labelled)))
         _solve(work, request, embedding, start, given, links)
-    embedding.warnings.extend(sentences(told))
+    embedding.warnings.extend(sentences(warned))
     return job_pb2.EmbedResult(embedding=embedding).SerializeToString()
 
 

@@ -62,11 +62,11 @@ def fit(work: Work) -> bytes | Waiting:
         dimensions=shape.columns,
         search=search,
     )
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         graph = graph_of(work, dataset, row.blob, model)
         _solve(work, model, classifier, graph, labels, compared, calibrate=request.calibrate)
-    model.warnings.extend(sentences(told))
+    model.warnings.extend(sentences(warned))
     return job_pb2.FitResult(model=model).SerializeToString()
 
 
@@ -96,10 +96,10 @@ def transduce(work: Work) -> bytes:
     model.graph.reused = True
     # The old solution is a start only for the same classes.
     earlier = before.solution_ if np.array_equal(classes, known) else None
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         _solve(work, model, classifier, before.graph_, labels, compared, calibrate=request.calibrate, earlier=earlier)
-    model.warnings.extend(sentences(told))
+    model.warnings.extend(sentences(warned))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
     return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
 

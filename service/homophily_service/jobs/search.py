@@ -1,6 +1,6 @@
 """Looking for hyper-parameters: in one job, or spread over the workers as jobs of their own.
 
-A spread search holds nothing between its steps. Each time what it waited for has ended, it is told all outcomes anew
+A spread search holds nothing between its steps. Each time what it waited for has ended, it gets all outcomes anew
 and asks for the next trials, so that any worker can go on with it.
 """
 
@@ -198,9 +198,9 @@ def _message(trial: Trial) -> model_pb2.Trial:
 
 
 def _trials(outcome: Outcome) -> list[Trial]:
-    whole = Search(2, 2)
-    whole.tell([outcome])
-    return whole.trials
+    search = Search(2, 2)
+    search.tell([outcome])
+    return search.trials
 
 
 # -- to other workers and back ---------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def _outcomes(work: Work) -> list[Outcome]:
             outcome = Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0)
             if row.state == FAILED:
                 failures.append(job_pb2.JobError.FromString(row.outcome))
-        # As the database has it, so that whoever goes on decides the same.
+        # By the database's clock, so that every worker that continues decides the same.
         outcomes.append(outcome._replace(ended=(row.finished or began) - began))
     if failures and len(failures) == len(outcomes):
         error = failures[0]

@@ -51,7 +51,7 @@ class Stage:
         self.seconds: dict[str, float] = {}
         self.progress = job_pb2.Progress()
         self.trace = model_pb2.Trace()
-        self._entered = self._told = time.monotonic()
+        self._entered = self._reported = time.monotonic()
 
     def enter(self, phase: str, error_rate: float | None = None) -> None:
         """Begin a phase, which ends the one before; ``error_rate`` is that on the validation labels, once known."""
@@ -67,7 +67,7 @@ class Stage:
         self._entered = now
 
     def step(self, iteration: int, most: int) -> None:
-        """A step of a solver; told a few times a second."""
+        """A step of a solver; reported a few times a second."""
         begins, ends = PHASES[self.progress.phase], PHASES["calibrate" if self.progress.phase == "solve" else "save"]
         self.progress.iteration, self.progress.max_iterations = iteration, most
         self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
@@ -89,12 +89,12 @@ class Stage:
 
     def now_and_then(self) -> None:
         """Tell how far it is, if the last time was a while ago."""
-        if time.monotonic() - self._told >= SECONDS_BETWEEN_REPORTS:
+        if time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS:
             self.report()
 
     def report(self) -> None:
         """Tell how far it is, now."""
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         self._report_progress(self.progress)
 
 
@@ -186,6 +186,6 @@ def _peak_memory() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def sentences(told: list[warnings.WarningMessage]) -> list[str]:
+def sentences(warned: list[warnings.WarningMessage]) -> list[str]:
     """What the core warned of, each once."""
-    return list(dict.fromkeys(str(warning.message)[:1000] for warning in told))[:20]
+    return list(dict.fromkeys(str(warning.message)[:1000] for warning in warned))[:20]

@@ -75,17 +75,17 @@ def headline(figure: Any, heading: str, below: str) -> None:
         y=1 - edge / height, s=words(heading, _LONGEST_HEADING), fontsize=12, fontweight="bold", color=INK, **place
     )
     under = (top.get_window_extent().y0 - edge / 2) / height
-    told = figure.text(y=under, s="", fontsize=9, color=FAINT, linespacing=1.4, **place)
+    subtitle = figure.text(y=under, s="", fontsize=9, color=FAINT, linespacing=1.4, **place)
     lines: list[str] = []
     for part in re.split("(?<=[·,]) ", words(below)):
         longer = f"{lines[-1]} {part}" if lines else part
-        told.set_text(longer)
-        if lines and told.get_window_extent().x1 > width - edge:
+        subtitle.set_text(longer)
+        if lines and subtitle.get_window_extent().x1 > width - edge:
             lines.append(part)
         else:
             lines[-1:] = [longer]
-    told.set_text("\n".join(lines))
-    figure.get_layout_engine().set(rect=(0, 0, 1, (told.get_window_extent().y0 - edge / 2) / height))
+    subtitle.set_text("\n".join(lines))
+    figure.get_layout_engine().set(rect=(0, 0, 1, (subtitle.get_window_extent().y0 - edge / 2) / height))
 
 
 def to_png(figure: Any) -> bytes:
@@ -104,7 +104,7 @@ def to_png(figure: Any) -> bytes:
 
 
 def _with_fewer_shades(drawn: io.BytesIO, shades: int) -> io.BytesIO:
-    """Scattered dots have thousands of shades at their edges, which nobody sees, and which take most of the bytes."""
+    """Scattered dots have thousands of invisible shades at their edges, which take most of the bytes."""
     from PIL import Image
 
     with Image.open(drawn) as full:

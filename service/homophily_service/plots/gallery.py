@@ -49,11 +49,11 @@ def model_pictures(
     for kind, evaluation in (("validation", found.validation), ("test", found.test)):
         if evaluation is None:
             continue
-        told = _about(found, kind)
+        subtitle = _about(found, kind)
         if evaluation.confusion and len(evaluation.confusion) == len(classes):
-            pictures[f"confusion-{kind}.png"] = confusion_matrix(evaluation, classes, kind, told)
+            pictures[f"confusion-{kind}.png"] = confusion_matrix(evaluation, classes, kind, subtitle)
         if any(one.points for one in evaluation.reliability):
-            pictures[f"reliability-{kind}.png"] = reliability_diagram(evaluation.reliability, kind, told)
+            pictures[f"reliability-{kind}.png"] = reliability_diagram(evaluation.reliability, kind, subtitle)
     if scores is not None and class_indices is not None:
         values, answers = np.asarray(scores, dtype=np.float64), np.asarray(class_indices)
         finite = np.isfinite(values.reshape(len(answers), -1)).all(axis=1)

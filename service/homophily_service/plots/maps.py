@@ -97,7 +97,7 @@ def _others(pairs: Pairs, gone: Pairs) -> Pairs:
 
 
 def _some(kinds: list[Pairs], most: int) -> list[Pairs]:
-    """So many pairs at most, of each kind its share, evenly out of the whole."""
+    """At most ``most`` pairs, each kind in proportion, spread evenly."""
     total = sum(map(len, kinds))
     if total <= most:
         return kinds
@@ -149,8 +149,8 @@ def map_picture(drawing: Drawing) -> bytes:
             # Points that came together hide the line between them.
             rings = drawing.places[np.unique(ends)].T
             axis.scatter(*rings, s=1.3 * size + 14, c="none", edgecolors=colour, lw=0.7, alpha=strong, zorder=3)
-            told = f"{kind}-link{', violated' if violated else ''} ({number:,})"
-            handles.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=width + 0.3, label=told))
+            legend = f"{kind}-link{', violated' if violated else ''} ({number:,})"
+            handles.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=width + 0.3, label=legend))
     axis.set_xlabel("dimension 1 of the map", fontsize=9)
     if up > 0:
         axis.set_ylabel("dimension 2 of the map", fontsize=9)

@@ -99,7 +99,7 @@ class _Predictor:
             questions.send(call)
             return await answer
         except asyncio.CancelledError:
-            # The caller is gone: what nobody waits for must not keep the predictor busy.
+            # The caller is gone: its call must not keep the predictor busy.
             questions.send(PredictCall(number=number))
             raise
         finally:

@@ -1,4 +1,4 @@
-"""The process that answers Predict: keeps the models last used, and answers calls about the same one together.
+"""The process that answers Predict: keeps the models last used, and answers calls about the same one batch.
 
 Projects take turns, so that neither large questions of one nor models that have to be loaded hold up the others.
 """
@@ -115,7 +115,7 @@ class ModelCache:
             del self._models[next((kept for kept in others if kept.split("/")[1] == largest), others[0])]
 
 
-class Desk:
+class Dispatcher:
     """Questions that wait for their answers. Projects take turns of a few milliseconds; models load in a thread."""
 
     def __init__(self, models: ModelCache, limits: Limits, wake: Callable[[], None]) -> None:
@@ -141,7 +141,7 @@ class Desk:
         self._waiting.setdefault(call.project, deque()).append(call)
 
     def drop(self, number: int) -> None:
-        """Forget a question that nobody waits for any more."""
+        """Forget a call whose caller is gone."""
         self._large.pop(number, None)
         self._waited.discard(number)
         for project, calls in self._waiting.items():
@@ -156,7 +156,7 @@ class Desk:
             waiting[:] = [call for call in waiting if call.number != number]
 
     def step(self) -> Answered:
-        """Answer some questions: those of one project about one model that can be answered together."""
+        """Answer some questions: those of one project about one model that can be answered batch."""
         answers = self._loaded()
         if not self._waiting:
             return answers
@@ -170,13 +170,13 @@ class Desk:
             self._load(first)
             self._rotate(project, calls)
             return answers
-        self._note_look(first)
+        self._count_lookup(first)
         if first.rows > pace:
             answers |= self._answer_some(first, model, pace, calls)
         else:
-            together = self._together(first, calls, pace)
-            with self._timed(first.path, sum(call.rows for call in together)):
-                answers |= answer(model, together, self.limits)
+            batch = self._batch(first, calls, pace)
+            with self._timed(first.path, sum(call.rows for call in batch)):
+                answers |= answer(model, batch, self.limits)
         self._rotate(project, calls)
         return answers
 
@@ -185,7 +185,7 @@ class Desk:
         if calls:
             self._waiting[project] = calls
 
-    def _note_look(self, call: Call) -> None:
+    def _count_lookup(self, call: Call) -> None:
         """Count a model that was in memory when it was asked for; the first turn of a call tells."""
         if call.number in self._waited:
             self._waited.discard(call.number)
@@ -216,7 +216,7 @@ class Desk:
             self._pace.clear()
         self._pace[path] = min(MOST_ROWS, max(LEAST_ROWS, pace))
 
-    def _together(self, first: Call, calls: deque[Call], pace: int) -> list[Call]:
+    def _batch(self, first: Call, calls: deque[Call], pace: int) -> list[Call]:
         """The first call and others about its model: of one layout, up to ``pace`` points in all."""
         taken, rows, left = [first], first.rows, deque[Call]()
         kind = first.path, first.request.points.WhichOneof("layout")
@@ -262,7 +262,7 @@ def answer(model: Classifier, calls: list[Call], limits: Limits) -> Answered:
         return refused | (_answers(model, asked) if asked else {})
     except Exception as error:
         if isinstance(error, ValueError) and len(calls) > 1:
-            # One of them is wrong; the others shall not suffer.
+            # One of them is wrong; answer the others.
             return {number: body for call in calls for number, body in answer(model, [call], limits).items()}
         return _failed(calls, error)
 
@@ -274,7 +274,7 @@ def _failed(calls: list[Call], error: BaseException) -> Answered:
     elif isinstance(error, MemoryError):
         error = LimitExceeded("the model needs more memory than a predictor has", reason="OUT_OF_MEMORY")
     elif not isinstance(error, ServiceError):
-        _log.error("a prediction ended with an error of ours", exc_info=error)
+        _log.error("a prediction ended with an internal error", exc_info=error)
         error = InternalError("an error inside the service; its log tells more")
     return {call.number: PredictAnswer(number=call.number, error=job_error(error)) for call in calls}
 
@@ -331,11 +331,11 @@ def _response(found: Answers, call: Call, rows: slice) -> PredictAnswer:
 
 
 def _answers(model: Classifier, asked: list[tuple[Call, Points]]) -> Answered:
-    together: Any = asked[0][1]
+    batch: Any = asked[0][1]
     if len(asked) > 1:
         rows_of_all: Any = [points for _, points in asked]
-        together = vstack(rows_of_all, format="csr") if isinstance(together, csr_array) else np.concatenate(rows_of_all)
-    found = model.answer(together, probabilities=any(call.request.probabilities for call, _ in asked), validated=True)
+        batch = vstack(rows_of_all, format="csr") if isinstance(batch, csr_array) else np.concatenate(rows_of_all)
+    found = model.answer(batch, probabilities=any(call.request.probabilities for call, _ in asked), validated=True)
     answers, start = {}, 0
     for call, own in asked:
         rows = slice(start, start + own.shape[0])
@@ -365,11 +365,11 @@ def serve(descriptor: int, settings: Settings) -> None:
     """Answer until the API goes away."""
     woken, wakes = os.pipe()
     models = ModelCache(Stores.open(settings), settings.predictor_cache_bytes, 1)
-    desk = Desk(models, limits_of(settings), lambda: send(wakes, b"."))
+    dispatcher = Dispatcher(models, limits_of(settings), lambda: send(wakes, b"."))
     send(descriptor, frame(PredictAnswer(lookups=Lookups())))
     buffer = bytearray()
     while True:
-        ready, _, _ = select.select([descriptor, woken], [], [], None if desk.is_idle else 0)
+        ready, _, _ = select.select([descriptor, woken], [], [], None if dispatcher.is_idle else 0)
         if woken in ready:
             os.read(woken, READ_BYTES)
         if descriptor in ready and not receive(descriptor, buffer):
@@ -377,10 +377,10 @@ def serve(descriptor: int, settings: Settings) -> None:
         for body in take_frames(buffer):
             call = PredictCall.FromString(body)
             if call.HasField("request"):
-                desk.put(Call(call.number, call.path, call.graph, call.request))
+                dispatcher.put(Call(call.number, call.path, call.graph, call.request))
             else:
-                desk.drop(call.number)
-        answers = [*desk.step().values(), *models.lookups()]
+                dispatcher.drop(call.number)
+        answers = [*dispatcher.step().values(), *models.lookups()]
         send(descriptor, b"".join(map(frame, answers)))
 
 
@@ -391,7 +391,7 @@ def main() -> None:
     keep_freed_memory()
     limit_memory(LOADED * settings.predictor_cache_bytes + BASE_BYTES)
     warm_up(1)
-    # The API was killed before it heard all answers; nobody waits for the rest.
+    # The API was killed before it read all answers.
     with suppress(ConnectionError):
         serve(connection.fileno(), settings)
 

@@ -18,7 +18,7 @@ class DeviceMemory(NamedTuple):
 
 
 class Devices:
-    """The devices of this machine, whoever uses them."""
+    """The devices of this machine."""
 
     def __init__(self) -> None:
         self._nvml = _load_nvml()

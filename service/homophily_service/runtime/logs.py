@@ -15,7 +15,7 @@ job_name: ContextVar[str] = ContextVar("job_name", default="")
 trace: ContextVar[str] = ContextVar("trace", default="")
 
 
-class Asked(Protocol):
+class JobContext(Protocol):
     """A job, and the call that asked for it."""
 
     @property
@@ -28,7 +28,7 @@ class Asked(Protocol):
     def trace(self) -> str: ...  # noqa: D102
 
 
-def about(job: Asked | None) -> None:
+def about(job: JobContext | None) -> None:
     """Have the lines that follow carry a job's name and where it came from; None ends that."""
     job_name.set("" if job is None else str(job.name))
     request_id.set("" if job is None else job.origin)

@@ -38,7 +38,7 @@ def keep_freed_memory(most: int = 64 << 20, largest: int = 8 << 20) -> None:
     """Have malloc keep up to ``most`` freed bytes, in pieces up to ``largest``, for the next who asks.
 
     By default it gives a chunk of an upload back to the system, and gets it again page by page for the next one, which
-    takes a third of the time that an upload costs. Only glibc is known to do so, and can be told.
+    takes a third of the time that an upload costs. Only glibc does so, and has a setting for it.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -83,7 +83,7 @@ def begin(when_parent_dies: signal.Signals = signal.SIGKILL) -> tuple[Connection
 
 
 async def keep_running(module: str, settings: Settings, threads: int, stop_seconds: float) -> None:
-    """Run a module as a process, and again whenever it ends, until cancelled; then it has so long to stop."""
+    """Run a module as a process, and again whenever it ends, until cancelled; then it has ``stop_seconds`` to stop."""
     await repeat(f"running {module}", lambda: _run(module, settings, threads, stop_seconds), RESTART_SECONDS)
 
 

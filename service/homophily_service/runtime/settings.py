@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     toml_file: ClassVar[Path | None] = None
 
     # -- where things are
-    data_dir: Path = Field(Path("homophily-data"), description="Folder of all that is kept, unless told otherwise.")
+    data_dir: Path = Field(Path("homophily-data"), description="Folder of everything that is stored by default.")
     database_url: SecretStr | None = Field(
         None, description="sqlite:///… or postgresql+psycopg://…; homophily.db in data_dir if not given."
     )
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         ge=1 << 30,
         description="Memory of a computing process; larger jobs are refused. Most of the machine's if not given.",
     )
-    lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for so long has lost its job.")
+    lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for this long has lost its job.")
     poll_seconds: PositiveFloat = Field(0.05, description="How often idle workers and waiting calls look for news.")
     job_time_limit: PositiveFloat = Field(3600.0, description="Seconds of an attempt, unless the request says so.")
     max_job_time_limit: PositiveFloat = Field(86400.0, description="The longest time limit a request may ask for.")

@@ -140,7 +140,7 @@ class Database:
             raise FailedPrecondition(f"the database has schema {found}, this program needs {needed}: {advice}")
 
     def check_is_new_enough(self) -> None:
-        """Raise Unavailable while the tables are of an older version: somebody is about to migrate them.
+        """Raise Unavailable while the tables are of an older version: they are about to be migrated.
 
         Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
         """

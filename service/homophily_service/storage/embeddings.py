@@ -31,7 +31,7 @@ class Given(NamedTuple):
 
     links: Links
     label_points: NDArray[np.int64]
-    #: Strings or whole numbers, one for each of the points.
+    #: Strings or integers, one for each of the points.
     label_classes: NDArray[Any]
 
 

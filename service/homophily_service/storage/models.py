@@ -1,7 +1,7 @@
 """Graphs and models as stored objects: where they lie, how they are written, how they come back.
 
-A graph is known by the SHA-256 of its project, points and parameters, and shared within the project, so that nobody can
-tell what others have computed. A model keeps only what is its own.
+A graph is known by the SHA-256 of its project, points and parameters, and shared within the project only, so that no
+tenant learns what others have computed. A model keeps only what is its own.
 """
 
 from __future__ import annotations

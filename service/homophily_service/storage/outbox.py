@@ -21,7 +21,7 @@ from homophily_service.storage.job_rows import RECORD
 from homophily_service.storage.records import JobRecord
 from homophily_service.storage.tables import jobs
 
-# A job that the tracker was lost to so often, killed or out of memory, is not sent again.
+# A job that the tracker died of this many times is not sent again.
 MOST_ATTEMPTS = 3
 # Any number will do, as long as nothing else in the database uses it.
 _LOCK = 0x686F6D74

@@ -156,7 +156,7 @@ class Queue(Leases):
             return {number: (sequence, state) for number, sequence, state in connection.execute(query)}
 
     def cancel(self, name: JobName) -> JobRecord:
-        """Cancel a job at once that nobody works on; ask for it if it runs; leave an ended one as it is."""
+        """Cancel a waiting job at once; ask for it if it runs; leave an ended one as it is."""
         with self.database.write() as connection:
             job = get_job(connection, name, lock=True)
             if job.state in (QUEUED, WAITING):
@@ -165,7 +165,7 @@ class Queue(Leases):
                 change(connection, job.number, CANCELLED, WORKER_LOST, cancel_requested=True)
             elif job.state == RUNNING:
                 connection.execute(update(jobs).where(jobs.c.number == job.number).values(cancel_requested=True))
-        # One by one, after their parent: who ends a child holds it, and then wants the parent.
+        # One by one, after their parent: ending a child locks first the child, then its parent.
         for child in self.children(name):
             if child.state not in FINAL:
                 self.cancel(child.name)
@@ -193,9 +193,9 @@ class Queue(Leases):
             return [(state, kind, count) for state, kind, count in connection.execute(query)]
 
     def take_back(self, late_seconds: float, poison: bytes) -> int:
-        """Queue jobs again whose lease ran out so long ago, or end them as in :meth:`claim`; returns how many.
+        """Queue jobs again whose lease ran out ``late_seconds`` ago, or end them as in :meth:`claim`; returns how many.
 
-        Where every worker is busy, nobody claims, and they would be shown as running.
+        Busy workers claim nothing; without this the jobs would be shown as running.
         """
         lost = select(jobs).where(jobs.c.state == RUNNING, jobs.c.lease_until < now() - late_seconds)
         with self.database.read() as connection:
@@ -205,7 +205,7 @@ class Queue(Leases):
             return take_back(connection, lost, poison)
 
     def forget_ended(self, older_than_seconds: float, *, untracked: bool = True) -> int:
-        """Delete records of jobs that ended so long ago, ``untracked`` ones only if told to; returns how many."""
+        """Delete records of old ended jobs, ``untracked`` ones only if asked to; returns how many."""
         old = select(jobs.c.number).where(jobs.c.finished < now() - older_than_seconds).limit(FORGET_AT_ONCE)
         if not untracked:
             old = old.where(~jobs.c.untracked)

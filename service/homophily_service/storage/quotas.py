@@ -12,7 +12,7 @@ DAY = 86400.0
 
 
 def count_alone(connection: Connection, project: str) -> None:
-    """Let nobody else count for the project until this transaction ends; on SQLite, nobody writes anyway."""
+    """Serialise the counting of a project until this transaction ends; SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:project, 0))"), {"project": project})
 

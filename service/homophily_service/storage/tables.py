@@ -41,7 +41,7 @@ jobs = Table(
     Column("attempt", Integer, nullable=False),
     Column("max_attempts", Integer, nullable=False),
     Column("time_limit", Float(53), nullable=False),
-    # The lease: who holds the token may write, until somebody else takes the job over.
+    # The lease: the holder of the token may write until another worker takes the job over.
     Column("token", String(32)),
     Column("worker", String(128)),
     Column("lease_until", Float(53)),

@@ -101,7 +101,7 @@ class Uploads:
 
     @contextmanager
     def _alone(self, project: str, upload_id: str) -> Iterator[None]:
-        """Have an upload to oneself; Unavailable while somebody else has it."""
+        """Lock an upload; Unavailable while another call has it."""
         key = (project, upload_id)
         with self._lock:
             if key in self._open:
@@ -113,7 +113,7 @@ class Uploads:
             self._open.discard(key)
 
     def sweep(self, older_than_seconds: float) -> int:
-        """Remove uploads that nobody goes on with; returns how many."""
+        """Remove abandoned uploads; returns how many."""
         swept = 0
         for folder in self.root.glob("*/*"):
             with suppress(Unavailable, FileNotFoundError), self._alone(folder.parent.name, folder.name):
@@ -291,10 +291,10 @@ class Upload:
         size = part.dtype.itemsize
         # Elements that are cut by the chunk's ends are looked at in the dataset's last check, by the job.
         skip = -offset % size
-        whole = data[skip : skip + (len(data) - skip) // size * size]
-        if part.dtype.kind == "f" and whole:
+        elements = data[skip : skip + (len(data) - skip) // size * size]
+        if part.dtype.kind == "f" and elements:
             try:
-                check_finite(np.frombuffer(whole, dtype=part.dtype), "chunk.data", (offset + skip) // size)
+                check_finite(np.frombuffer(elements, dtype=part.dtype), "chunk.data", (offset + skip) // size)
             except InvalidRequest:
                 self.discard()
                 raise

@@ -89,7 +89,7 @@ def _folder_of_its_own(work: Work) -> Iterator[Path]:
 
 
 def remove_abandoned(settings: Settings) -> None:
-    """Remove the folders of processes that were killed: nobody has locked them."""
+    """Remove the folders of processes that were killed: their locks are gone."""
     for folder in _downloads(settings).glob("*"):
         with suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -161,9 +161,9 @@ def _sizes(repository: Any, path: str) -> dict[str, int]:
 
 @contextmanager
 def _files_of_at_most(size: int) -> Iterator[None]:
-    """Let no file that this process writes to grow beyond a size: whoever tries gets EFBIG."""
+    """Let no file that this process writes to grow beyond a size: a larger write fails with EFBIG."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # What else is written meanwhile, such as a log, shall not fail for a small file.
+    # Other files that are written meanwhile, such as a log, must not fail for a small limit.
     wanted = max(size, _SMALLEST_LIMIT)
     resource.setrlimit(resource.RLIMIT_FSIZE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     try:
@@ -183,7 +183,7 @@ def _read(path: Path, uri: str) -> Parts:
     except DataLoss as error:
         raise DataLoss(f"{uri}: {error.message}") from error
     if parts.classes.dtype.kind not in "iuO":
-        raise FailedPrecondition(f"{uri} has classes of {parts.classes.dtype}; they must be strings or whole numbers")
+        raise FailedPrecondition(f"{uri} has classes of {parts.classes.dtype}; they must be strings or integers")
     return parts
 
 

@@ -18,9 +18,9 @@ _DEFAULTS = {
     # What was sent may have been heard, though no answer came: the tracker looks before it says it again.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
-    # What is done here is nobody else's business.
+    # No telemetry leaves this process.
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Our lines are JSON, and nobody reads what is printed.
+    # Our log is JSON; MLflow's own output is noise.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_CONFIGURE_LOGGING": "false",
@@ -30,7 +30,7 @@ _DEFAULTS = {
 _NOT_INSTALLED = "MLflow is not installed here: pip install 'homophily[tracking]'"
 
 
-# Where `homophily ui` shows the runs of the data directory, if it is not told another port.
+# Where `homophily ui` shows the runs of the data directory, unless it is given another port.
 PAGES_PORT = 5000
 
 

@@ -255,7 +255,7 @@ def _n_classes(request: Request, made: Made | None) -> int:
 def _complete_solver(
     message: model_pb2.SolverParameters | embedding_pb2.EmbeddingParameters, n_classes: int
 ) -> dict[str, Any]:
-    # Only here: the core takes seconds to load, and the tracker of an idle service shall be small.
+    # Only here: the core takes seconds to load, and the tracker of an idle service must stay small.
     from homophily import ERRClassifier, IRRClassifier
     from homophily_service.jobs.maps import complete_parameters
 
@@ -293,7 +293,7 @@ def _text(value: Any) -> str:
 
 
 def _steps(events: Iterable[Event], *, with_energy: bool) -> Iterator[Measure]:
-    """How far a job is, as it was told while it ran."""
+    """How far a job was, as it reported while it ran."""
     for event in events:
         if not event.progress:
             continue

@@ -29,7 +29,7 @@ def importable(client: MlflowClient, project: str, uri: str) -> str:
 
     What the service has tracked or registered carries its job's name. What others have put there carries none: the
     default project may import it, others only under a name that begins with theirs. Whether something exists that is
-    another project's is not told.
+    another project's is not revealed.
     """
     match = IMPORT_URI.fullmatch(uri)
     if match is None:

@@ -62,7 +62,7 @@ class Tracker:
                 _log.warning("waits for the database: %s", error.message)
                 self._pause = LONGEST_PAUSE / 5
             except Exception:
-                _log.exception("an error of ours while tracking; it is tried again")
+                _log.exception("internal error while tracking; will be tried again")
                 self._pause = LONGEST_PAUSE
             time.sleep(self._pause or POLL_SECONDS)
 

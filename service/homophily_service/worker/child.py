@@ -47,7 +47,7 @@ def main() -> None:
         try:
             connection.send_bytes(message.SerializeToString())
         except OSError:
-            # The supervisor is gone, and whoever has the job now does not hear us.
+            # The supervisor is gone; another worker gets the job.
             raise SystemExit from None
 
     def report(progress: Progress) -> None:
@@ -69,7 +69,7 @@ def main() -> None:
         except ServiceError as error:
             end = Answer(error=job_error(error))
         except Exception:
-            _log.exception("a job ended with an error of ours")
+            _log.exception("a job ended with an internal error")
             end = Answer(error=job_error(InternalError("an error inside the service; its log tells more")))
         answer(end)
         about(None)

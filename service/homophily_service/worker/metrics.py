@@ -1,6 +1,6 @@
-"""What Prometheus is told by a worker on a machine of its own: is it alive and ready, and what its devices hold.
+"""Metrics of a worker on a machine of its own: whether it is alive and ready, and the memory of its devices.
 
-All that is told of jobs, the API tells out of the database.
+The API has the metrics of jobs, from the database.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Worker:
                 self.traces.stop()
 
     def _claim(self, kinds: list[str]) -> Lease | None:
-        # An outage may have lasted until after we were told to stop.
+        # The stop may have come during an outage.
         if self.stopping:
             return None
         settings = self.settings
@@ -111,16 +111,16 @@ class Worker:
         if self.traces is None or not lease.trace:
             return lease
         waited = self._unless_outage(lambda: self.stores.queue.waited(lease)) or 0.0
-        told: dict[str, str | int] = {
+        attributes: dict[str, str | int] = {
             "homophily.job": str(lease.name),
             "homophily.kind": lease.kind,
             "homophily.attempt": lease.attempt,
         }
-        self.spans = JobSpans(self.traces, lease.trace, waited, told)
+        self.spans = JobSpans(self.traces, lease.trace, waited, attributes)
         return lease._replace(trace=self.spans.traceparent)
 
     def _end_spans(self, lease: Lease | None) -> None:
-        """End a job's spans with the state it is in now; without a lease it is somebody else's."""
+        """End a job's spans with the state it is in now; without a lease another worker has it."""
         if self.spans is None:
             return
         states: dict[int, tuple[int, str]] = {}

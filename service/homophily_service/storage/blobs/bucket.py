@@ -101,8 +101,8 @@ class Bucket(Backend):
                 content = _space(file.bytes)
                 for start in range(0, file.bytes, _PART_BYTES):
                     length = min(_PART_BYTES, file.bytes - start)
-                    whole = length == file.bytes
-                    part = result.bytes() if whole else self._store.get_range(key, start=start, length=length)
+                    is_complete = length == file.bytes
+                    part = result.bytes() if is_complete else self._store.get_range(key, start=start, length=length)
                     content[start : start + length] = np.frombuffer(memoryview(part), np.uint8)
             except FileNotFoundError as error:
                 raise DataLoss(f"{shown} is missing") from error

@@ -207,7 +207,7 @@ class Blobs:
     def delete(self, path: str) -> None:
         """Remove an object, or the remains of one; it need not exist.
 
-        Arrays that were read from it stay valid. Not for a path that somebody writes at the same time: in a bucket,
+        Arrays that were read from it stay valid. Not for a path that is written at the same time: in a bucket,
         files of the new object could go with the old ones.
         """
         _check_path(path)
