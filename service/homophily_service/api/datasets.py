@@ -70,7 +70,7 @@ class Datasets:
                 await asyncio.gather(writing, return_exceptions=True)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What a function answers. It runs to its end even when the caller is gone: until then no other call may write."""
+        """What a function returns. It runs on when the caller is gone: until its end no other call may write."""
         run = partial(copy_context().run, function, *arguments)
         running = asyncio.get_running_loop().run_in_executor(self.upload_threads, run)
         try:
