@@ -195,7 +195,9 @@ def test_a_job_that_is_started_again_goes_on_with_its_run(scene: Scene) -> None:
 
     def measured(least: int) -> Any:
         (run,) = mlflow.runs_of(name) or (None,)
-        return run if run is not None and len(mlflow.history(run, "energy")) >= least else None
+        # MLflow writes the measures of a batch before its parameters.
+        is_described = run is not None and run.data.params
+        return run if is_described and len(mlflow.history(run, "energy")) >= least else None
 
     run = eventually("the run shows how far the job is", lambda: measured(2), 300.0)
     assert run.info.status == "RUNNING"
