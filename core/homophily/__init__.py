@@ -25,13 +25,16 @@ from homophily.exceptions import (
     DeviceFallbackWarning,
     DeviceUnavailableError,
     DisconnectedGraphWarning,
+    DominantColumnWarning,
     HomophilyWarning,
     NeighborsWarning,
     ParameterError,
+    UnknownCategoriesWarning,
     UnlabelledComponentsWarning,
 )
 from homophily.graph.knn_graph import KNNGraph
 from homophily.selection import Search, TunedClassifier
+from homophily.tables.preprocessing import Preprocessing
 
 # Stubs that users generate from the service's protos form a package homophily.v1, elsewhere on sys.path.
 __path__ += [folder for folder in pkgutil.extend_path(list[str](), __name__) if Path(folder, "v1").is_dir()]
@@ -43,6 +46,7 @@ __all__ = [
     "DeviceFallbackWarning",
     "DeviceUnavailableError",
     "DisconnectedGraphWarning",
+    "DominantColumnWarning",
     "ERRClassifier",
     "ERRClustering",
     "ERREmbedding",
@@ -52,9 +56,11 @@ __all__ = [
     "LinkPenalty",
     "NeighborsWarning",
     "ParameterError",
+    "Preprocessing",
     "Search",
     "SpectralEmbedding",
     "TunedClassifier",
+    "UnknownCategoriesWarning",
     "UnlabelledComponentsWarning",
     "relationship_energy",
 ]

@@ -6,6 +6,8 @@ UserWarning
     ├── UnlabelledComponentsWarning     parts of the graph that no label reaches
     ├── DisconnectedGraphWarning     a map of a graph in several parts
     ├── ContradictingLinksWarning     links that cannot all be obeyed
+    ├── DominantColumnWarning     one column of a table decides which points are near
+    ├── UnknownCategoriesWarning     new rows of a table have strings that were not there in fit
     ├── ApproximationWarning     an approximate engine is far from the exact energy
     └── DeviceFallbackWarning     backend="auto" found no GPU to use
 
@@ -36,6 +38,14 @@ class NeighborsWarning(HomophilyWarning):
 
 class UnlabelledComponentsWarning(HomophilyWarning):
     """Some connected components hold no label; their points get the class prior."""
+
+
+class DominantColumnWarning(HomophilyWarning):
+    """One column of a table makes up nearly all of the distance between points."""
+
+
+class UnknownCategoriesWarning(HomophilyWarning):
+    """New rows of a table have strings that were not there in ``fit``."""
 
 
 class ApproximationWarning(HomophilyWarning):

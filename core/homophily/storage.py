@@ -24,6 +24,7 @@ from homophily.arrays import Floats
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.graph.knn_graph import KNNGraph
 from homophily.state import State, StateReader
+from homophily.tables.preprocessing import Preprocessing
 
 __all__ = [
     "PointLabels",
@@ -32,8 +33,10 @@ __all__ = [
     "fit_arguments",
     "graph_state",
     "labels_of",
+    "preprocessing_state",
     "restore_classifier",
     "restore_graph",
+    "restore_preprocessing",
 ]
 
 Classifier = IRRClassifier | ERRClassifier
@@ -155,6 +158,50 @@ def restore_classifier(state: State, graph: KNNGraph) -> Classifier:
     check_is_fitted(graph)
     reader = _reader(state, "classifier")
     return _CLASSIFIERS[reader.choice("estimator", *_CLASSIFIERS)].from_arrays(reader, graph)
+
+
+def preprocessing_state(recipe: Preprocessing) -> State:
+    """Take the state of a fitted recipe.
+
+    Parameters
+    ----------
+    recipe : Preprocessing
+        The fitted recipe.
+
+    Returns
+    -------
+    State
+        Its arrays and document.
+
+    Examples
+    --------
+    >>> preprocessing_state(Preprocessing().fit({"city": ["a", "b"]})).document["categories"]
+    {'city': ['a', 'b']}
+    """
+    check_is_fitted(recipe)
+    return _versioned(recipe.to_arrays(), "preprocessing")
+
+
+def restore_preprocessing(state: State) -> Preprocessing:
+    """Restore the recipe of a state; a ValueError says what is wrong with the state.
+
+    Parameters
+    ----------
+    state : State
+        What :func:`preprocessing_state` returned, as it is or read back.
+
+    Returns
+    -------
+    Preprocessing
+        The fitted recipe.
+
+    Examples
+    --------
+    >>> recipe = restore_preprocessing(preprocessing_state(Preprocessing().fit({"city": ["a", "b"]})))
+    >>> recipe.transform({"city": ["b"]}).tolist()
+    [[0.0, 1.0]]
+    """
+    return Preprocessing.from_arrays(_reader(state, "preprocessing"))
 
 
 def labels_of(classifier: Classifier) -> PointLabels:

@@ -25,6 +25,7 @@ ESTIMATORS = [
     "IRRClassifier",
     "KNNGraph",
     "LinkPenalty",
+    "Preprocessing",
     "SpectralEmbedding",
     "TunedClassifier",
 ]

@@ -15,6 +15,7 @@ from homophily.exceptions import ParameterError
 from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import POINTS, KNNGraph
 from homophily.parameters import CheckedEstimator
+from homophily.tables.columns import in_fitted_order
 
 Result = TypeVar("Result")
 
@@ -73,7 +74,7 @@ class GraphEstimator(CheckedEstimator):
     def _new_points(self, X: Any) -> Any:
         """Validate points that were not there in ``fit``."""
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, **POINTS)
+        return validate_data(self, in_fitted_order(self, X), reset=False, **POINTS)
 
     def _check_init(self, init: Any, shape: tuple[int, int]) -> Floats:
         """Values to start from; a single column may be given with one dimension."""

@@ -32,6 +32,7 @@ from homophily.graph.neighbors import (
 )
 from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator
 from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
+from homophily.tables.columns import in_fitted_order
 
 # exp(-600) ≈ 1e-261: small enough to mean "hardly linked", large enough to divide by. Without a floor a far neighbour's
 # weight would underflow to 0 and its edge vanish.
@@ -254,7 +255,7 @@ class KNNGraph(CheckedEstimator):
         every distance is inf.
         """
         check_is_fitted(self)
-        return self.attach_validated(validate_data(self, X, reset=False, **POINTS))
+        return self.attach_validated(validate_data(self, in_fitted_order(self, X), reset=False, **POINTS))
 
     def attach_validated(self, X: Any) -> tuple[Indices, Distances, Floats]:
         """What :meth:`attach` does, for an X that an estimator on this graph has validated."""
