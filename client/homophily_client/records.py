@@ -1,8 +1,8 @@
 """Answers of the service as plain dataclasses, read from messages by field name.
 
 A field of a :class:`Record` is read from the message's field of the same name: timestamps become datetimes, durations
-seconds, enums words, repeated fields tuples, and messages the Record declared for them. A field that needs more says
-how by :func:`computed`.
+seconds, enums words, repeated fields tuples, and messages the Record declared for them. :func:`named` declares a field
+whose name in the message differs, :func:`computed` one that needs code.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from homophily_client.parameters import to_dict
 from homophily_client.words import word
 
 
+def named(name: str) -> Any:
+    """Declare a dataclass field that has another name in the message."""
+    return field(metadata={"name": name})
+
+
 def computed(read: Callable[[Any], Any]) -> Any:
     """Declare a dataclass field that is computed from the message."""
     return field(metadata={"read": read})
@@ -39,14 +44,14 @@ class Record:
     def from_message(cls, message: Any) -> Self:
         """Read a message."""
         values = {
-            one.name: one.metadata["read"](message) if one.metadata else _value(message, one)
+            one.name: one.metadata["read"](message) if "read" in one.metadata else _value(message, one)
             for one in fields(cls)  # type: ignore[arg-type]
         }
         return cls(**values)
 
 
 def _value(message: Any, one: Field[Any]) -> Any:
-    name = one.name
+    name = one.metadata.get("name", one.name)
     descriptor: FieldDescriptor = message.DESCRIPTOR.fields_by_name[name]
     value = getattr(message, name)
     if descriptor.is_repeated:

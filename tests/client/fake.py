@@ -127,7 +127,7 @@ class Fake(services.HomophilyServiceServicer):
             context.set_trailing_metadata((("grpc-status-details-bin", b"\xff"),))
             context.abort(grpc.StatusCode.DATA_LOSS, "bits were lost")
         classes = model_pb2.ClassValues(strings=model_pb2.StringValues(values=["cat", "dog"]))
-        return model_pb2.GetModelResponse(model=model_pb2.Model(name=request.name, points=10, classes=classes))
+        return model_pb2.GetModelResponse(model=model_pb2.Model(name=request.name, point_count=10, classes=classes))
 
     def ReadSolution(
         self, request: model_pb2.ReadSolutionRequest, context: Any

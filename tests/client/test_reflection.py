@@ -294,7 +294,7 @@ def _predict(client: Client, recorded: Any) -> Any:
 
 
 def _read_solution(client: Client, recorded: Any) -> Any:
-    model = Model.from_message(model_pb2.Model(name="x", points=recorded.start + recorded.count))
+    model = Model.from_message(model_pb2.Model(name="x", point_count=recorded.start + recorded.count))
     return client.read_solution(model, ("labels", "scores", "values", "probabilities")[: len(recorded.tensors)])
 
 

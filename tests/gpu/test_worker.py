@@ -74,14 +74,14 @@ def test_a_fit_and_changed_labels(bench):
     model = job_pb2.TransduceResult.FromString(bench.run("transduce", changed)).model
     assert model.device == "cuda:0"
     # The linear start and the steps from it share the graph (and L², which the steps take): indices and data of both.
-    assert sum(size > 2 * model.graph.edges for size in counters.uploads) == 4
+    assert sum(size > 2 * model.graph.edge_count for size in counters.uploads) == 4
     assert counters.released[-1] == 0
 
 
 def test_a_map_with_clusters(bench):
     asked = job_pb2.EmbedRequest(dataset=DATASET, links=LINKS, embedding_id="map", n_clusters=2)
     embedding = job_pb2.EmbedResult.FromString(bench.run("embed", asked)).embedding
-    assert (embedding.device, embedding.clusters) == ("cuda:0", 2)
+    assert (embedding.device, embedding.cluster_count) == ("cuda:0", 2)
     assert counters.launches > 0
     assert counters.released[-1] == 0
 

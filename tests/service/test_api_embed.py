@@ -63,14 +63,14 @@ def test_a_map_and_its_clusters_are_those_of_the_core(home: Project) -> None:
     expected = ERREmbedding(max_iter=5, n_jobs=1).fit(graph, must_link=MUST, cannot_link=CANNOT)
     found = home.embed(X, MUST, CANNOT, solver=pb.EmbeddingParameters(max_iter=5))
     np.testing.assert_allclose(home.embedding(found.name, COORDINATES), expected.embedding_, rtol=1e-6, atol=1e-9)
-    assert (found.points, found.components, found.clusters, found.dimensions) == (60, 2, 0, 4)
-    assert (found.energy, found.iterations) == (pytest.approx(expected.energy_), expected.n_iter_)
-    assert (found.evaluations, found.engine) == (expected.n_evaluations_, expected.engine_)
-    assert (found.links.must, found.links.cannot) == (2, 2)
+    assert (found.point_count, found.component_count, found.cluster_count, found.dimension_count) == (60, 2, 0, 4)
+    assert (found.energy, found.iteration_count) == (pytest.approx(expected.energy_), expected.n_iter_)
+    assert (found.evaluation_count, found.engine) == (expected.n_evaluations_, expected.engine_)
+    assert (found.links.must_link_count, found.links.cannot_link_count) == (2, 2)
 
     clustering = ERRClustering(3, random_state=0).fit(graph, must_link=MUST, cannot_link=CANNOT)
     found = home.embed(X, MUST, CANNOT, n_components=3, n_clusters=3)
-    assert (found.components, found.clusters) == (3, 3)
+    assert (found.component_count, found.cluster_count) == (3, 3)
     np.testing.assert_array_equal(home.embedding(found.name, CLUSTERS), clustering.labels_)
     assert home.embedding(found.name, CLUSTERS).dtype == np.int32
 
@@ -132,7 +132,7 @@ def test_the_graph_of_points_is_shared_with_models(project: Project, points: Mat
     dataset = project.upload(points).name
     first = project.embed(dataset, MUST, solver=FEW_STEPS)
     assert (first.dataset, first.graph.reused) == (dataset, False)
-    assert first.graph.edges > 60
+    assert first.graph.edge_count > 60
     again = project.embed(dataset, CANNOT, solver=FEW_STEPS)
     assert (again.graph.digest, again.graph.reused) == (first.graph.digest, True)
     model = project.model(dataset, {0: 0, 1: 1, 2: 2})
@@ -140,7 +140,7 @@ def test_the_graph_of_points_is_shared_with_models(project: Project, points: Mat
     project.stub.DeleteDataset(dataset_pb2.DeleteDatasetRequest(name=dataset))
     of_model = project.embed(model.name, MUST, solver=FEW_STEPS)
     assert (of_model.model, of_model.dataset, of_model.parent_embedding) == (model.name, dataset, "")
-    assert (of_model.graph.digest, of_model.graph.reused, of_model.dimensions) == (first.graph.digest, True, 4)
+    assert (of_model.graph.digest, of_model.graph.reused, of_model.dimension_count) == (first.graph.digest, True, 4)
     np.testing.assert_array_equal(
         project.embedding(of_model.name, COORDINATES), project.embedding(first.name, COORDINATES)
     )
@@ -150,11 +150,11 @@ def test_labels_are_links_between_all_of_them(home: Project) -> None:
     labelled = {point: "abc"[TRUTH[point]] for point in range(12)}
     found = home.embed(X, labels=labels_of(labelled), n_clusters=0)
     # Those from which the others follow: all to the first of their class, and the first ones apart.
-    assert (found.labelled, found.links.must, found.links.cannot) == (12, 9, 3)
-    assert found.clusters == 3
+    assert (found.labelled_count, found.links.must_link_count, found.links.cannot_link_count) == (12, 9, 3)
+    assert found.cluster_count == 3
     clusters = home.embedding(found.name, CLUSTERS)
     assert len({(int(TRUTH[point]), int(clusters[point])) for point in range(60)}) == 3
-    assert (found.links.divided_must, found.links.joined_cannot) == (0, 0)
+    assert (found.links.divided_must_link_count, found.links.joined_cannot_link_count) == (0, 0)
 
 
 def test_violated_links_are_counted_and_listed_and_all_of_them_can_be_read(home: Project) -> None:
@@ -163,11 +163,12 @@ def test_violated_links_are_counted_and_listed_and_all_of_them_can_be_read(home:
     found = home.embed(X, contrary, contrary, solver=NONE, n_clusters=3)
     links = found.links
     assert len(contrary) > 200
-    assert links.must == links.cannot == links.violated_must + links.violated_cannot == len(contrary)
-    assert links.divided_must + links.joined_cannot == len(contrary)
+    violated = links.violated_must_link_count + links.violated_cannot_link_count
+    assert links.must_link_count == links.cannot_link_count == violated == len(contrary)
+    assert links.divided_must_link_count + links.joined_cannot_link_count == len(contrary)
     must = home.embedding(found.name, pb.EMBEDDING_FIELD_VIOLATED_MUST_LINKS)
     cannot = home.embedding(found.name, pb.EMBEDDING_FIELD_VIOLATED_CANNOT_LINKS)
-    assert (len(must), len(cannot)) == (links.violated_must, links.violated_cannot)
+    assert (len(must), len(cannot)) == (links.violated_must_link_count, links.violated_cannot_link_count)
     assert len(links.violated.must) == min(100, len(must))
     assert len(links.violated.cannot) == min(100, len(cannot))
     assert [(link.first, link.second) for link in links.violated.must] == [tuple(pair) for pair in must[:100].tolist()]
@@ -187,7 +188,7 @@ def test_more_links_go_on_from_an_earlier_map(home: Project, earlier: pb.Embeddi
         solver=pb.EmbeddingParameters(lambda3=50.0),
     )
     assert (more.parent_embedding, more.dataset) == (earlier.name, earlier.dataset)
-    assert (more.components, more.clusters, more.labelled) == (2, 3, 3)
+    assert (more.component_count, more.cluster_count, more.labelled_count) == (2, 3, 3)
     assert (more.graph.digest, more.graph.reused) == (earlier.graph.digest, True)
     assert more.solver_parameters == pb.EmbeddingParameters(max_iter=2, lambda3=50.0)
     # 7 has changed its class, which leaves one class of 6, 7 and 9.
@@ -200,7 +201,7 @@ def test_what_no_link_concerns_stays_where_it_was(home: Project) -> None:
     again = home.embed(first.name)
     before, after = (home.embedding(name, COORDINATES) for name in (first.name, again.name))
     assert np.median(np.linalg.norm(after - before, axis=1)) < 0.02 * before.std()
-    assert again.iterations <= first.iterations
+    assert again.iteration_count <= first.iteration_count
 
 
 def test_a_map_outlives_the_one_it_was_made_from(project: Project) -> None:
@@ -208,7 +209,7 @@ def test_a_map_outlives_the_one_it_was_made_from(project: Project) -> None:
     second = project.embed(first.name, [(6, 9)])
     project.stub.DeleteEmbedding(pb.DeleteEmbeddingRequest(name=first.name))
     third = project.embed(second.name, withdrawn=links_of([(0, 3)]))
-    assert (third.parent_embedding, third.components, third.links.must) == (second.name, 3, 2)
+    assert (third.parent_embedding, third.component_count, third.links.must_link_count) == (second.name, 3, 2)
     gone = refusal(project.stub.Embed, project.embed_request(first.name))
     assert gone.code is grpc.StatusCode.NOT_FOUND
 
@@ -400,7 +401,7 @@ def test_a_map_whose_arrays_are_lost_is_told_of_as_lost(service: Service, projec
 def test_large_arrays_come_in_ranges(service: Service, project: Project) -> None:
     name, path = EmbeddingName(project.id, "large"), f"embeddings/{project.id}/large/x"
     coordinates = np.random.default_rng(0).normal(size=(200_000, 2))
-    message = pb.Embedding(name=str(name), points=200_000, components=2)
+    message = pb.Embedding(name=str(name), point_count=200_000, component_count=2)
     stores = open_stores(service)
     stores.blobs.write(path, {"coordinates": coordinates, "must_links": np.empty((0, 2), np.int64)}, {})
     with stores.database.write() as connection:

@@ -35,4 +35,4 @@ def test_swapped_labels_swap_the_answers(project: Project) -> None:
         for name in (swapped.transduce.model.name, fresh.name)
     )
     np.testing.assert_allclose(answers, expected, atol=1e-8)
-    assert swapped.transduce.changed_points == len(X)
+    assert swapped.transduce.changed_point_count == len(X)

@@ -99,14 +99,14 @@ def test_a_model_tells_how_it_was_made(project: Project) -> None:
     assert job.time_limit.seconds == 3600
     assert model.name == f"{project.name}/models/m"
     assert (model.dataset, model.job, model.parent_model) == (dataset.name, job.name, "")
-    assert (model.points, model.dimensions, model.labelled) == (60, 4, 9)
+    assert (model.point_count, model.dimension_count, model.labelled_count) == (60, 4, 9)
     assert model.graph_parameters == graph
     assert len(model.graph.digest) == 64
-    assert (model.graph.reused, model.graph.recall, model.graph.components) == (False, 1.0, 3)
-    assert model.graph.edges > 0
+    assert (model.graph.reused, model.graph.recall, model.graph.component_count) == (False, 1.0, 3)
+    assert model.graph.edge_count > 0
     assert model.energy > 0
-    assert model.iterations > 0
-    assert model.evaluations >= model.iterations
+    assert model.iteration_count > 0
+    assert model.evaluation_count >= model.iteration_count
     assert model.engine
     assert model.error_rate == pytest.approx(0.1 if TRUTH[28] == 1 or TRUTH[29] == 1 else 0.2)
     assert set(model.seconds) == {"load", "graph", "solve", "calibrate", "save"}
@@ -144,7 +144,7 @@ def test_the_same_bytes_of_another_shape_are_not_the_same_graph(service: Service
     hostile.model(points.reshape(len(points) * 2, -1), LABELS, solver=IRR)
     model = honest.model(points, LABELS, solver=IRR)
     assert not model.graph.reused
-    assert (model.points, model.dimensions) == points.shape
+    assert (model.point_count, model.dimension_count) == points.shape
     assert honest.model(points, LABELS, solver=IRR).graph.reused
 
 
@@ -164,7 +164,7 @@ def test_a_stored_graph_of_other_points_is_built_again(service: Service, project
     stores.close()
     again = project.model(X + 8, LABELS, solver=IRR)
     assert not again.graph.reused
-    assert again.graph.edges == model.graph.edges
+    assert again.graph.edge_count == model.graph.edge_count
 
 
 def test_classes_that_differ_where_points_vary_little_need_whitened_points(project: Project) -> None:
@@ -220,7 +220,7 @@ def test_odd_points_have_a_documented_result(project: Project) -> None:
     parted = project.model(far, {point: TRUTH[point] for point in range(9)})
     assert any("component" in warning for warning in parted.warnings)
     nothing = project.model(csr_array((30, 5)), {0: 1, 1: 2}, solver=IRR)
-    assert nothing.points == 30
+    assert nothing.point_count == 30
 
 
 # -- transductions -----------------------------------------------------------------------------------------------------
@@ -234,13 +234,13 @@ def test_labels_are_added_changed_and_withdrawn(project: Project) -> None:
     assert second.name == f"{project.name}/models/next"
     assert (second.parent_model, second.dataset, second.job) == (first.name, first.dataset, job.name)
     assert values_of(second.classes) == ["a", "b", "c"]
-    assert (second.labelled, second.points, second.dimensions) == (5, 60, 4)
+    assert (second.labelled_count, second.point_count, second.dimension_count) == (5, 60, 4)
     assert second.graph.reused
     assert second.graph.digest == first.graph.digest
     assert second.calibrated
     assert project.classes(second) == ["abc"[number] for number in TRUTH]
     moved = sum(one != other for one, other in zip(project.classes(first), project.classes(second), strict=True))
-    assert job.transduce.changed_points == moved > 0
+    assert job.transduce.changed_point_count == moved > 0
     # Parents stay as they are, and a class goes with its last label.
     third = project.transduce(second.name, {}, withdrawn=[2, 8], validation=labels_of({5: "c"})).transduce.model
     assert values_of(third.classes) == ["a", "b"]
@@ -307,7 +307,7 @@ def test_a_request_may_wait_for_its_job(project: Project) -> None:
     request = project.fit_request(X, LABELS, solver=IRR, options=pb.JobOptions(wait=seconds(50)))
     job = project.stub.Fit(request, timeout=PATIENCE).job
     assert job.state == pb.JOB_STATE_SUCCEEDED
-    assert job.fit.model.points == 60
+    assert job.fit.model.point_count == 60
 
 
 def test_a_model_id_is_taken_once(project: Project) -> None:

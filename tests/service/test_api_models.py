@@ -116,7 +116,7 @@ def test_a_server_without_predictors_says_so(idle: Service) -> None:
     project = idle.project(idle.token("*"))
     stores = open_stores(idle)
     with stores.database.write() as connection:
-        bare = pb.Model(dimensions=4)
+        bare = pb.Model(dimension_count=4)
         stores.catalog.add(connection, ModelName(project.id, "m"), bare.SerializeToString(), "x", graph="x")
     stores.close()
     request = pb.PredictRequest(name=f"{project.name}/models/m", points=inline(NEW))
@@ -176,7 +176,7 @@ def test_a_large_solution_comes_in_chunks(service: Service, project: Project) ->
     stores = open_stores(service)
     path = f"models/{project.id}/large/x"
     stores.blobs.write(path, arrays, {})
-    large = pb.Model(name=f"{project.name}/models/large", points=points)
+    large = pb.Model(name=f"{project.name}/models/large", point_count=points)
     with stores.database.write() as connection:
         stores.catalog.add(connection, ModelName(project.id, "large"), large.SerializeToString(), path)
     stores.close()

@@ -68,12 +68,12 @@ def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[An
     assert message.solver_parameters.sigma_f == best.solver.sigma_f
     assert message.solver_parameters.lambda2 == best.solver.lambda2
     assert message.graph_parameters.n_neighbors == best.graph.n_neighbors
-    assert best.held_out == 28
+    assert best.held_out_count == 28
     assert_told(events, best)
-    assert message.test.points == U - 40
+    assert message.test.point_count == U - 40
     assert message.test.error_rate < 0.2
     assert sum(message.test.confusion) == U - 40
-    assert sum(one.points for one in message.test.reliability) == U - 40
+    assert sum(one.point_count for one in message.test.reliability) == U - 40
     assert message.validation.error_rate == message.error_rate
     assert message.trace.energies[-1] == message.energy
     assert list(message.trace.iterations) == sorted(message.trace.iterations)

@@ -52,9 +52,11 @@ def evaluated(points: int, classes: int) -> model_pb2.Evaluation:
     answers = np.where(rng.random(points) < 0.8, truth, rng.integers(0, classes, points))
     confusion = np.zeros((classes, classes), dtype=int)
     np.add.at(confusion, (truth, answers), 1)
-    bins = [model_pb2.ReliabilityBin(confidence=one, accuracy=one * one, points=points) for one in (0.3, 0.6, 0.95)]
+    bins = [
+        model_pb2.ReliabilityBin(confidence=one, accuracy=one * one, point_count=points) for one in (0.3, 0.6, 0.95)
+    ]
     return model_pb2.Evaluation(
-        points=points, error_rate=float(np.mean(truth != answers)), confusion=confusion.ravel(), reliability=bins
+        point_count=points, error_rate=float(np.mean(truth != answers)), confusion=confusion.ravel(), reliability=bins
     )
 
 
@@ -74,10 +76,10 @@ def full_model(points: int, names: list[str]) -> model_pb2.Model:
     classes = len(names)
     return model_pb2.Model(
         name="projects/default/models/first",
-        points=points,
+        point_count=points,
         classes=model_pb2.ClassValues(strings=model_pb2.StringValues(values=names)),
         trace=model_pb2.Trace(
-            iterations=[0, 1, 2], energies=[5, 3, 2], gradient_norms=[1, 0.1, 0], evaluations=[1, 3, 5]
+            iterations=[0, 1, 2], energies=[5, 3, 2], gradient_norms=[1, 0.1, 0], evaluation_counts=[1, 3, 5]
         ),
         validation=evaluated(max(1, points // 2), classes),
         test=evaluated(points, classes),
@@ -113,7 +115,7 @@ def test_a_model_has_all_its_pictures_at_any_size(points: int, classes: int) -> 
 
 def test_what_a_model_has_no_data_for_is_not_drawn() -> None:
     assert model_pictures(model_pb2.Model()) == {}
-    bare = model_pb2.Model(points=3, validation=model_pb2.Evaluation(points=3, error_rate=1.0))
+    bare = model_pb2.Model(point_count=3, validation=model_pb2.Evaluation(point_count=3, error_rate=1.0))
     assert model_pictures(bare, np.full((3, 1), np.nan), np.zeros(3, dtype=np.int32)) == {}
     bare.search.trials.add(number=0, stage=1)
     assert model_pictures(bare) == {}
@@ -312,8 +314,8 @@ def test_a_search_whose_time_was_over_has_chosen_no_trial() -> None:
 
 
 def embedded(points: int) -> embedding_pb2.Embedding:
-    trace = model_pb2.Trace(iterations=[0, 1], energies=[2.0, 1.0], gradient_norms=[1.0, 0.5], evaluations=[1, 2])
-    return embedding_pb2.Embedding(name="projects/default/embeddings/$m$", points=points, trace=trace)
+    trace = model_pb2.Trace(iterations=[0, 1], energies=[2.0, 1.0], gradient_norms=[1.0, 0.5], evaluation_counts=[1, 2])
+    return embedding_pb2.Embedding(name="projects/default/embeddings/$m$", point_count=points, trace=trace)
 
 
 @pytest.mark.parametrize("points", [1, 10, 50_000])

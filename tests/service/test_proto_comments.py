@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ RESOURCES = ("Dataset", "Embedding", "Job", "Model")
 REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS)
 # Numbers of fields in descriptor.proto, of which the paths of comments are made.
 FIELDS, ONEOFS = 2, 8
+NUMBER_OF_THINGS = re.compile(r"\b[Tt]he number of (?!the |each )")
+# Other names of numbers, which proto/README.md lists.
+OTHER_NUMBERS = re.compile(r"max_|.*_bytes$|.*_position$|count$|total$")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,16 @@ def test_what_only_the_server_sends_is_marked(comments: dict[str, str]) -> None:
     # Of a oneof, the oneof itself is marked.
     outcomes = {f"Job.{field.name}" for field in job_pb2.Job.DESCRIPTOR.oneofs_by_name["outcome"].fields}
     assert {name for name, text in of_resources.items() if not text.startswith("Output only.")} == outcomes
+
+
+def test_a_number_of_things_that_the_server_sends_is_called_a_count(comments: dict[str, str]) -> None:
+    sent = reachable([method.input_type for method in DESCRIPTOR.methods])
+    numbers = {name for name, text in comments.items() if NUMBER_OF_THINGS.search(text) and "." in name}
+    answered = {name.partition(".")[2] for name in numbers if name.partition(".")[0] not in sent}
+    assert {name for name in answered if not OTHER_NUMBERS.match(name)} == {
+        name for name in answered if name.endswith(("_count", "_counts"))
+    }
+    assert len(answered) > 15
 
 
 def required(message: Any, comments: dict[str, str]) -> Iterator[tuple[str, Any, str]]:

@@ -77,8 +77,8 @@ def test_string_classes_in_an_order_against_quicksort_kill_no_process(project: P
     assert list(model.classes.strings.values) == sorted(CLASSES)
     assert model.trace.iterations
     changed = project.transduce(model.name, {150: "new"})
-    assert changed.transduce.model.labelled == 101
-    assert project.embed(points, labels=project.fit_request(points, labels).labels).labelled == 100
+    assert changed.transduce.model.labelled_count == 101
+    assert project.embed(points, labels=project.fit_request(points, labels).labels).labelled_count == 100
 
 
 def test_no_module_makes_arrays_of_numpys_strings() -> None:

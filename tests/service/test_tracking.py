@@ -136,7 +136,7 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
     measures = run.data.metrics
     assert measures["validation_error"] == model.validation.error_rate
     assert measures["test_error"] == model.test.error_rate
-    assert measures["graph.edges"] == model.graph.edges
+    assert measures["graph.edges"] == model.graph.edge_count
     assert measures["peak_memory_mb"] == pytest.approx(model.peak_memory_bytes / 1e6)
     assert {f"seconds.{phase}" for phase in ("graph", "solve", "calibrate", "save", "total")} <= measures.keys()
     # Each step once, whether it was told while the job ran or afterwards.
@@ -145,7 +145,7 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
         assert tracked.mlflow.history(run, key) == list(zip(trace.iterations, values, strict=True))
     steps, evaluations = zip(*tracked.mlflow.history(run, "evaluations"), strict=True)
     assert list(steps) == list(trace.iterations)
-    assert list(evaluations) == list(trace.evaluations)
+    assert list(evaluations) == list(trace.evaluation_counts)
 
     (points,) = run.inputs.dataset_inputs
     assert json.loads(points.dataset.source)["uri"] == model.dataset
@@ -185,7 +185,7 @@ def test_runs_tell_of_maps_changed_labels_and_failures(tracked: Tracked, project
     run = tracked.run_of(project, changed)
     assert run.info.run_name == "transduce corrected"
     assert run.data.tags["homophily.parent_model"] == first.fit.model.name
-    assert run.data.metrics["changed_points"] == changed.transduce.changed_points
+    assert run.data.metrics["changed_points"] == changed.transduce.changed_point_count
     run = tracked.run_of(project, mapped)
     assert run.data.tags["homophily.embedding"] == mapped.embed.embedding.name
     assert run.data.metrics["links.must"] == 1

@@ -100,7 +100,7 @@ def test_model_of_another_program_is_served_here(worker: Worker) -> None:
     worker.client.set_registered_model_alias("answers", "champion", "1")
     for uri in ("models:/answers@champion", "models:/answers/1"):
         model = worker.imported(uri)
-        assert (model.source, model.points, model.dimensions, model.labelled) == (uri, 120, 3, 20)
+        assert (model.source, model.point_count, model.dimension_count, model.labelled_count) == (uri, 120, 3, 20)
         assert list(model.classes.strings.values) == ["no", "yes"]
         assert not model.calibrated
         assert (model.graph_parameters.n_neighbors, model.solver_parameters.lambda2) == (7, 0.02)
@@ -132,7 +132,7 @@ def test_what_is_missing_damaged_or_something_else_is_refused(worker: Worker, tm
 def test_a_model_of_a_run_is_imported_without_what_lies_beside_it(worker: Worker) -> None:
     run = worker.client.create_run(worker.experiment).info.run_id
     log_model(fitted()[1], name="model", run_id=run)
-    assert worker.imported(f"runs:/{run}/model").points == 120
+    assert worker.imported(f"runs:/{run}/model").point_count == 120
 
 
 def test_a_model_beyond_the_limit_is_refused_before_it_is_downloaded(
@@ -151,7 +151,7 @@ def test_a_model_beyond_the_limit_is_refused_before_it_is_downloaded(
         with pytest.raises(LimitExceeded, match=f"has {size} bytes, the limit is {size - 1}"):
             worker.imported(uri)
     monkeypatch.setattr(worker, "settings", worker.settings.model_copy(update={"max_dataset_bytes": size}))
-    assert worker.imported(uri).points == 120
+    assert worker.imported(uri).point_count == 120
 
 
 def test_a_file_that_is_larger_than_announced_is_not_downloaded_whole(

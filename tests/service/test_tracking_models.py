@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from scipy import sparse
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily_client._pb import model_pb2
 from homophily_service.contract.errors import DataLoss, FailedPrecondition
+from homophily_service.storage.blobs.objects import Blobs
 from homophily_service.tracking import mlflow_models
-from homophily_service.tracking.artifact import read_parts
+from homophily_service.tracking.artifact import parts_of, read_parts, write_parts
 from homophily_service.tracking.mlflow_models import DATA, load_model, save_model
 
 # MLflow's own: of types that it could not check, and of what it is built on.
@@ -102,8 +105,47 @@ def test_damage_is_noticed_and_strangers_are_refused(tmp_path: Path) -> None:
         read_parts(folder)
     file.write_bytes(whole)
     manifest = folder / "about" / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"format":1', b'"format":9'))
+    manifest.write_bytes(manifest.read_bytes().replace(b'"format":2', b'"format":9'))
     with pytest.raises(DataLoss, match="about"):
         read_parts(folder)
     with pytest.raises(FailedPrecondition, match="no model"):
         read_parts(tmp_path)
+
+
+def test_description_in_format_1_is_read_though_its_counts_had_other_names(tmp_path: Path) -> None:
+    X, place = clouds()
+    parts = parts_of(IRRClassifier().fit(X, np.where(np.arange(90) < 30, place, -1)))
+    described = model_pb2.Model(
+        name="projects/p/models/m",
+        point_count=90,
+        dimension_count=3,
+        labelled_count=30,
+        iteration_count=4,
+        evaluation_count=5,
+        graph=model_pb2.GraphSummary(edge_count=6, component_count=7),
+        seconds={"points": 1.0},
+        trace=model_pb2.Trace(iterations=[0, 1], evaluation_counts=[1, 2]),
+        validation=model_pb2.Evaluation(point_count=8, reliability=[model_pb2.ReliabilityBin(point_count=9)]),
+        search=model_pb2.SearchSummary(trials=[model_pb2.Trial(held_out_count=10)]),
+    )
+    described.create_time.FromJsonString("2026-01-01T00:00:00Z")
+    write_parts(tmp_path / "current", parts._replace(described=described))
+    former = {
+        "name": "projects/p/models/m",
+        "points": "90",
+        "dimensions": "3",
+        "labelled": "30",
+        "iterations": 4,
+        "evaluations": 5,
+        "graph": {"edges": "6", "components": "7"},
+        "seconds": {"points": 1.0},
+        "trace": {"iterations": [0, 1], "evaluations": [1, 2]},
+        "validation": {"points": "8", "reliability": [{"points": "9"}]},
+        "search": {"trials": [{"held_out": 10}]},
+        "create_time": "2026-01-01T00:00:00Z",
+    }
+    about = Blobs(str(tmp_path / "current")).read("about").document
+    shutil.copytree(tmp_path / "current", tmp_path / "former", ignore=shutil.ignore_patterns("about"))
+    Blobs(str(tmp_path / "former")).write("about", {}, {**about, "format": 1, "model": former})
+    assert read_parts(tmp_path / "current").described == described
+    assert read_parts(tmp_path / "former").described == described

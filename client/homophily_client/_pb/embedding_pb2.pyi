@@ -327,24 +327,24 @@ class LinkSummary(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    MUST_FIELD_NUMBER: _builtins.int
-    CANNOT_FIELD_NUMBER: _builtins.int
-    VIOLATED_MUST_FIELD_NUMBER: _builtins.int
-    VIOLATED_CANNOT_FIELD_NUMBER: _builtins.int
+    MUST_LINK_COUNT_FIELD_NUMBER: _builtins.int
+    CANNOT_LINK_COUNT_FIELD_NUMBER: _builtins.int
+    VIOLATED_MUST_LINK_COUNT_FIELD_NUMBER: _builtins.int
+    VIOLATED_CANNOT_LINK_COUNT_FIELD_NUMBER: _builtins.int
     VIOLATED_FIELD_NUMBER: _builtins.int
-    DIVIDED_MUST_FIELD_NUMBER: _builtins.int
-    JOINED_CANNOT_FIELD_NUMBER: _builtins.int
-    must: _builtins.int
+    DIVIDED_MUST_LINK_COUNT_FIELD_NUMBER: _builtins.int
+    JOINED_CANNOT_LINK_COUNT_FIELD_NUMBER: _builtins.int
+    must_link_count: _builtins.int
     """The number of must-links, including those inferred from labels and those of earlier embeddings."""
-    cannot: _builtins.int
+    cannot_link_count: _builtins.int
     """The number of cannot-links, counted in the same way."""
-    violated_must: _builtins.int
+    violated_must_link_count: _builtins.int
     """The number of must-links whose points are apart on the map: their relationship is below 1/2."""
-    violated_cannot: _builtins.int
+    violated_cannot_link_count: _builtins.int
     """The number of cannot-links whose points are together on the map: their relationship is at least 1/2."""
-    divided_must: _builtins.int
+    divided_must_link_count: _builtins.int
     """The number of must-links between two clusters."""
-    joined_cannot: _builtins.int
+    joined_cannot_link_count: _builtins.int
     """The number of cannot-links within a cluster."""
     @_builtins.property
     def violated(self) -> Global___Links:
@@ -353,17 +353,17 @@ class LinkSummary(_message.Message):
     def __init__(
         self,
         *,
-        must: _builtins.int = ...,
-        cannot: _builtins.int = ...,
-        violated_must: _builtins.int = ...,
-        violated_cannot: _builtins.int = ...,
+        must_link_count: _builtins.int = ...,
+        cannot_link_count: _builtins.int = ...,
+        violated_must_link_count: _builtins.int = ...,
+        violated_cannot_link_count: _builtins.int = ...,
         violated: Global___Links | None = ...,
-        divided_must: _builtins.int = ...,
-        joined_cannot: _builtins.int = ...,
+        divided_must_link_count: _builtins.int = ...,
+        joined_cannot_link_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["violated", b"violated"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot", b"cannot", "divided_must", b"divided_must", "joined_cannot", b"joined_cannot", "must", b"must", "violated", b"violated", "violated_cannot", b"violated_cannot", "violated_must", b"violated_must"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot_link_count", b"cannot_link_count", "divided_must_link_count", b"divided_must_link_count", "joined_cannot_link_count", b"joined_cannot_link_count", "must_link_count", b"must_link_count", "violated", b"violated", "violated_cannot_link_count", b"violated_cannot_link_count", "violated_must_link_count", b"violated_must_link_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -418,21 +418,21 @@ class Embedding(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DATASET_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
-    POINTS_FIELD_NUMBER: _builtins.int
-    COMPONENTS_FIELD_NUMBER: _builtins.int
-    CLUSTERS_FIELD_NUMBER: _builtins.int
+    POINT_COUNT_FIELD_NUMBER: _builtins.int
+    COMPONENT_COUNT_FIELD_NUMBER: _builtins.int
+    CLUSTER_COUNT_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     PARENT_EMBEDDING_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
-    DIMENSIONS_FIELD_NUMBER: _builtins.int
-    LABELLED_FIELD_NUMBER: _builtins.int
+    DIMENSION_COUNT_FIELD_NUMBER: _builtins.int
+    LABELLED_COUNT_FIELD_NUMBER: _builtins.int
     GRAPH_PARAMETERS_FIELD_NUMBER: _builtins.int
     SOLVER_PARAMETERS_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     ENERGY_FIELD_NUMBER: _builtins.int
-    ITERATIONS_FIELD_NUMBER: _builtins.int
-    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    ITERATION_COUNT_FIELD_NUMBER: _builtins.int
+    EVALUATION_COUNT_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
@@ -447,25 +447,25 @@ class Embedding(_message.Message):
     """Output only. The dataset, which may have been deleted since."""
     job: _builtins.str
     """Output only. The job that made it."""
-    points: _builtins.int
+    point_count: _builtins.int
     """Output only. The number of points."""
-    components: _builtins.int
+    component_count: _builtins.int
     """Output only. The number of dimensions of the map."""
-    clusters: _builtins.int
+    cluster_count: _builtins.int
     """Output only. The number of clusters; 0 if none were asked for."""
     parent_embedding: _builtins.str
     """Output only. The embedding that this one continues; empty if it started afresh."""
     model: _builtins.str
     """Output only. The model whose points and graph were used, which may have been deleted since; empty for none."""
-    dimensions: _builtins.int
+    dimension_count: _builtins.int
     """Output only. The number of features of a point."""
-    labelled: _builtins.int
+    labelled_count: _builtins.int
     """Output only. The number of labelled points."""
     energy: _builtins.float
     """Output only. The energy of the map."""
-    iterations: _builtins.int
+    iteration_count: _builtins.int
     """Output only. The number of steps taken."""
-    evaluations: _builtins.int
+    evaluation_count: _builtins.int
     """Output only. The number of energy evaluations."""
     engine: _builtins.str
     """Output only. The engine that computed the relationships."""
@@ -517,21 +517,21 @@ class Embedding(_message.Message):
         name: _builtins.str = ...,
         dataset: _builtins.str = ...,
         job: _builtins.str = ...,
-        points: _builtins.int = ...,
-        components: _builtins.int = ...,
-        clusters: _builtins.int = ...,
+        point_count: _builtins.int = ...,
+        component_count: _builtins.int = ...,
+        cluster_count: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         parent_embedding: _builtins.str = ...,
         model: _builtins.str = ...,
-        dimensions: _builtins.int = ...,
-        labelled: _builtins.int = ...,
+        dimension_count: _builtins.int = ...,
+        labelled_count: _builtins.int = ...,
         graph_parameters: _model_pb2.GraphParameters | None = ...,
         solver_parameters: Global___EmbeddingParameters | None = ...,
         graph: _model_pb2.GraphSummary | None = ...,
         links: Global___LinkSummary | None = ...,
         energy: _builtins.float = ...,
-        iterations: _builtins.int = ...,
-        evaluations: _builtins.int = ...,
+        iteration_count: _builtins.int = ...,
+        evaluation_count: _builtins.int = ...,
         engine: _builtins.str = ...,
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
@@ -543,7 +543,7 @@ class Embedding(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "graph", b"graph", "graph_parameters", b"graph_parameters", "links", b"links", "solver_parameters", b"solver_parameters", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters", "components", b"components", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimensions", b"dimensions", "energy", b"energy", "engine", b"engine", "evaluations", b"evaluations", "graph", b"graph", "graph_parameters", b"graph_parameters", "iterations", b"iterations", "job", b"job", "labelled", b"labelled", "links", b"links", "model", b"model", "name", b"name", "parent_embedding", b"parent_embedding", "peak_memory_bytes", b"peak_memory_bytes", "points", b"points", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "trace", b"trace", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_count", b"cluster_count", "component_count", b"component_count", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "links", b"links", "model", b"model", "name", b"name", "parent_embedding", b"parent_embedding", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "trace", b"trace", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -112,15 +112,15 @@ class Progress(_message.Message):
     ENERGY_FIELD_NUMBER: _builtins.int
     ERROR_RATE_FIELD_NUMBER: _builtins.int
     FRACTION_FIELD_NUMBER: _builtins.int
-    TRIALS_FIELD_NUMBER: _builtins.int
+    TRIAL_COUNT_FIELD_NUMBER: _builtins.int
     MAX_TRIALS_FIELD_NUMBER: _builtins.int
     BEST_ERROR_RATE_FIELD_NUMBER: _builtins.int
     GRADIENT_NORM_FIELD_NUMBER: _builtins.int
-    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    EVALUATION_COUNT_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """The current phase: load, search, graph, solve, calibrate or cluster, save."""
     iteration: _builtins.int
-    """The number of steps of the optimiser so far."""
+    """The step that the optimiser has reached."""
     max_iterations: _builtins.int
     """The largest number of steps; 0 if it is not known."""
     energy: _builtins.float
@@ -129,7 +129,7 @@ class Progress(_message.Message):
     """The share of wrong answers among the validation labels, once it is known."""
     fraction: _builtins.float
     """Roughly the share of the work that is done, between 0 and 1."""
-    trials: _builtins.int
+    trial_count: _builtins.int
     """In a search, the number of trials that are done."""
     max_trials: _builtins.int
     """In a search, the largest number of trials."""
@@ -137,7 +137,7 @@ class Progress(_message.Message):
     """In a search, the lowest error rate so far."""
     gradient_norm: _builtins.float
     """The norm of the gradient, relative to its norm at the start."""
-    evaluations: _builtins.int
+    evaluation_count: _builtins.int
     """The number of energy evaluations so far."""
     def __init__(
         self,
@@ -148,15 +148,15 @@ class Progress(_message.Message):
         energy: _builtins.float | None = ...,
         error_rate: _builtins.float | None = ...,
         fraction: _builtins.float = ...,
-        trials: _builtins.int = ...,
+        trial_count: _builtins.int = ...,
         max_trials: _builtins.int = ...,
         best_error_rate: _builtins.float | None = ...,
         gradient_norm: _builtins.float | None = ...,
-        evaluations: _builtins.int = ...,
+        evaluation_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_error_rate", b"_best_error_rate", "_energy", b"_energy", "_error_rate", b"_error_rate", "_gradient_norm", b"_gradient_norm", "best_error_rate", b"best_error_rate", "energy", b"energy", "error_rate", b"error_rate", "gradient_norm", b"gradient_norm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_error_rate", b"_best_error_rate", "_energy", b"_energy", "_error_rate", b"_error_rate", "_gradient_norm", b"_gradient_norm", "best_error_rate", b"best_error_rate", "energy", b"energy", "error_rate", b"error_rate", "evaluations", b"evaluations", "fraction", b"fraction", "gradient_norm", b"gradient_norm", "iteration", b"iteration", "max_iterations", b"max_iterations", "max_trials", b"max_trials", "phase", b"phase", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_error_rate", b"_best_error_rate", "_energy", b"_energy", "_error_rate", b"_error_rate", "_gradient_norm", b"_gradient_norm", "best_error_rate", b"best_error_rate", "energy", b"energy", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "fraction", b"fraction", "gradient_norm", b"gradient_norm", "iteration", b"iteration", "max_iterations", b"max_iterations", "max_trials", b"max_trials", "phase", b"phase", "trial_count", b"trial_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_error_rate: _TypeAlias = _typing.Literal["best_error_rate"]  # noqa: Y015
     _WhichOneofArgType__best_error_rate: _TypeAlias = _typing.Literal["_best_error_rate", b"_best_error_rate"]  # noqa: Y015
@@ -270,8 +270,8 @@ class TransduceResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
-    CHANGED_POINTS_FIELD_NUMBER: _builtins.int
-    changed_points: _builtins.int
+    CHANGED_POINT_COUNT_FIELD_NUMBER: _builtins.int
+    changed_point_count: _builtins.int
     """The number of points whose class differs from the parent model's."""
     @_builtins.property
     def model(self) -> _model_pb2.Model:
@@ -281,11 +281,11 @@ class TransduceResult(_message.Message):
         self,
         *,
         model: _model_pb2.Model | None = ...,
-        changed_points: _builtins.int = ...,
+        changed_point_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_points", b"changed_points", "model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_point_count", b"changed_point_count", "model", b"model"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

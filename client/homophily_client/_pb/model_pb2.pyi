@@ -557,31 +557,31 @@ class GraphSummary(_message.Message):
 
     DIGEST_FIELD_NUMBER: _builtins.int
     REUSED_FIELD_NUMBER: _builtins.int
-    EDGES_FIELD_NUMBER: _builtins.int
+    EDGE_COUNT_FIELD_NUMBER: _builtins.int
     RECALL_FIELD_NUMBER: _builtins.int
-    COMPONENTS_FIELD_NUMBER: _builtins.int
+    COMPONENT_COUNT_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """SHA-256 of the project, the points with their shape and type, and the graph's parameters."""
     reused: _builtins.bool
     """Whether the graph existed already, so that no neighbours had to be searched for."""
-    edges: _builtins.int
+    edge_count: _builtins.int
     """The number of edges."""
     recall: _builtins.float
     """The share of true neighbours that the search found; 1 for an exact search."""
-    components: _builtins.int
+    component_count: _builtins.int
     """The number of connected components."""
     def __init__(
         self,
         *,
         digest: _builtins.str = ...,
         reused: _builtins.bool = ...,
-        edges: _builtins.int = ...,
+        edge_count: _builtins.int = ...,
         recall: _builtins.float = ...,
-        components: _builtins.int = ...,
+        component_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["components", b"components", "digest", b"digest", "edges", b"edges", "recall", b"recall", "reused", b"reused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["component_count", b"component_count", "digest", b"digest", "edge_count", b"edge_count", "recall", b"recall", "reused", b"reused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,7 +596,7 @@ class Trace(_message.Message):
     ITERATIONS_FIELD_NUMBER: _builtins.int
     ENERGIES_FIELD_NUMBER: _builtins.int
     GRADIENT_NORMS_FIELD_NUMBER: _builtins.int
-    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    EVALUATION_COUNTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def iterations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The number of each step."""
@@ -610,7 +610,7 @@ class Trace(_message.Message):
         """The norm of the gradient after each step, relative to its norm at the start."""
 
     @_builtins.property
-    def evaluations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+    def evaluation_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The number of energy evaluations up to each step."""
 
     def __init__(
@@ -619,11 +619,11 @@ class Trace(_message.Message):
         iterations: _abc.Iterable[_builtins.int] | None = ...,
         energies: _abc.Iterable[_builtins.float] | None = ...,
         gradient_norms: _abc.Iterable[_builtins.float] | None = ...,
-        evaluations: _abc.Iterable[_builtins.int] | None = ...,
+        evaluation_counts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["energies", b"energies", "evaluations", b"evaluations", "gradient_norms", b"gradient_norms", "iterations", b"iterations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["energies", b"energies", "evaluation_counts", b"evaluation_counts", "gradient_norms", b"gradient_norms", "iterations", b"iterations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -637,23 +637,23 @@ class ReliabilityBin(_message.Message):
 
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     ACCURACY_FIELD_NUMBER: _builtins.int
-    POINTS_FIELD_NUMBER: _builtins.int
+    POINT_COUNT_FIELD_NUMBER: _builtins.int
     confidence: _builtins.float
     """The mean of the largest probability."""
     accuracy: _builtins.float
     """The share of right answers."""
-    points: _builtins.int
+    point_count: _builtins.int
     """The number of points."""
     def __init__(
         self,
         *,
         confidence: _builtins.float = ...,
         accuracy: _builtins.float = ...,
-        points: _builtins.int = ...,
+        point_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "confidence", b"confidence", "points", b"points"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "confidence", b"confidence", "point_count", b"point_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -665,11 +665,11 @@ class Evaluation(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    POINTS_FIELD_NUMBER: _builtins.int
+    POINT_COUNT_FIELD_NUMBER: _builtins.int
     ERROR_RATE_FIELD_NUMBER: _builtins.int
     CONFUSION_FIELD_NUMBER: _builtins.int
     RELIABILITY_FIELD_NUMBER: _builtins.int
-    points: _builtins.int
+    point_count: _builtins.int
     """The number of labels compared with."""
     error_rate: _builtins.float
     """The share of wrong answers."""
@@ -686,14 +686,14 @@ class Evaluation(_message.Message):
     def __init__(
         self,
         *,
-        points: _builtins.int = ...,
+        point_count: _builtins.int = ...,
         error_rate: _builtins.float = ...,
         confusion: _abc.Iterable[_builtins.int] | None = ...,
         reliability: _abc.Iterable[Global___ReliabilityBin] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confusion", b"confusion", "error_rate", b"error_rate", "points", b"points", "reliability", b"reliability"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confusion", b"confusion", "error_rate", b"error_rate", "point_count", b"point_count", "reliability", b"reliability"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -770,7 +770,7 @@ class Trial(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     PRUNED_FIELD_NUMBER: _builtins.int
-    HELD_OUT_FIELD_NUMBER: _builtins.int
+    HELD_OUT_COUNT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """0 for the first."""
     stage: _builtins.int
@@ -783,7 +783,7 @@ class Trial(_message.Message):
     """The duration of the trial."""
     pruned: _builtins.bool
     """Whether it was stopped early or not started, because it could no longer win or time had run out."""
-    held_out: _builtins.int
+    held_out_count: _builtins.int
     """The number of answers that error_rate and score are means of."""
     @_builtins.property
     def graph(self) -> Global___GraphParameters:
@@ -804,11 +804,11 @@ class Trial(_message.Message):
         score: _builtins.float | None = ...,
         seconds: _builtins.float = ...,
         pruned: _builtins.bool = ...,
-        held_out: _builtins.int = ...,
+        held_out_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "_score", b"_score", "error_rate", b"error_rate", "graph", b"graph", "score", b"score", "solver", b"solver"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "_score", b"_score", "error_rate", b"error_rate", "graph", b"graph", "held_out", b"held_out", "number", b"number", "pruned", b"pruned", "score", b"score", "seconds", b"seconds", "solver", b"solver", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "_score", b"_score", "error_rate", b"error_rate", "graph", b"graph", "held_out_count", b"held_out_count", "number", b"number", "pruned", b"pruned", "score", b"score", "seconds", b"seconds", "solver", b"solver", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015
@@ -930,15 +930,15 @@ class Model(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     PARENT_MODEL_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
-    POINTS_FIELD_NUMBER: _builtins.int
-    DIMENSIONS_FIELD_NUMBER: _builtins.int
-    LABELLED_FIELD_NUMBER: _builtins.int
+    POINT_COUNT_FIELD_NUMBER: _builtins.int
+    DIMENSION_COUNT_FIELD_NUMBER: _builtins.int
+    LABELLED_COUNT_FIELD_NUMBER: _builtins.int
     GRAPH_PARAMETERS_FIELD_NUMBER: _builtins.int
     SOLVER_PARAMETERS_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     ENERGY_FIELD_NUMBER: _builtins.int
-    ITERATIONS_FIELD_NUMBER: _builtins.int
-    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    ITERATION_COUNT_FIELD_NUMBER: _builtins.int
+    EVALUATION_COUNT_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     ERROR_RATE_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
@@ -962,17 +962,17 @@ class Model(_message.Message):
     """Output only. The job that made it."""
     parent_model: _builtins.str
     """Output only. The model whose labels were changed to make this one; empty for a fit."""
-    points: _builtins.int
+    point_count: _builtins.int
     """Output only. The number of points."""
-    dimensions: _builtins.int
+    dimension_count: _builtins.int
     """Output only. The number of features of a point."""
-    labelled: _builtins.int
+    labelled_count: _builtins.int
     """Output only. The number of labelled points."""
     energy: _builtins.float
     """Output only. The energy at the solution."""
-    iterations: _builtins.int
+    iteration_count: _builtins.int
     """Output only. The number of steps taken."""
-    evaluations: _builtins.int
+    evaluation_count: _builtins.int
     """Output only. The number of energy evaluations."""
     engine: _builtins.str
     """Output only. The engine that computed the relationships; empty for IRR."""
@@ -1044,15 +1044,15 @@ class Model(_message.Message):
         job: _builtins.str = ...,
         parent_model: _builtins.str = ...,
         classes: Global___ClassValues | None = ...,
-        points: _builtins.int = ...,
-        dimensions: _builtins.int = ...,
-        labelled: _builtins.int = ...,
+        point_count: _builtins.int = ...,
+        dimension_count: _builtins.int = ...,
+        labelled_count: _builtins.int = ...,
         graph_parameters: Global___GraphParameters | None = ...,
         solver_parameters: Global___SolverParameters | None = ...,
         graph: Global___GraphSummary | None = ...,
         energy: _builtins.float = ...,
-        iterations: _builtins.int = ...,
-        evaluations: _builtins.int = ...,
+        iteration_count: _builtins.int = ...,
+        evaluation_count: _builtins.int = ...,
         engine: _builtins.str = ...,
         error_rate: _builtins.float | None = ...,
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
@@ -1071,7 +1071,7 @@ class Model(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "search", b"search", "solver_parameters", b"solver_parameters", "test", b"test", "trace", b"trace", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimensions", b"dimensions", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluations", b"evaluations", "graph", b"graph", "graph_parameters", b"graph_parameters", "iterations", b"iterations", "job", b"job", "labelled", b"labelled", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "points", b"points", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015

@@ -69,7 +69,7 @@ class Embeddings:
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         row = await asyncio.to_thread(self.stores.catalog.get, name)
-        if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).clusters:
+        if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).cluster_count:
             raise FailedPrecondition(f"{name} was made without clusters", reason="NO_CLUSTERS")
         field = FIELDS[request.field]
         # The next rows are read when the caller has taken these.

@@ -150,7 +150,7 @@ class EndedJobs:
         made = kind.made(row.outcome)
         assert made is not None
         engine = made.engine or "none"
-        self.evaluations.labels(row.kind, engine).inc(made.evaluations)
+        self.evaluations.labels(row.kind, engine).inc(made.evaluation_count)
         self.solving.labels(row.kind, engine).inc(made.seconds.get("solve", 0.0))
         for phase, seconds in made.seconds.items():
             self.phases.labels(row.kind, phase).inc(seconds)

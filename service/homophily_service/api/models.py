@@ -103,8 +103,8 @@ class Models:
             raise FailedPrecondition(
                 f"{name} was not fitted with calibrate: it has no probabilities", reason="NOT_CALIBRATED"
             )
-        if not 0 <= request.start <= model.points:
-            raise InvalidRequest("start", f"must be between 0 and {model.points}; got {request.start}")
+        if not 0 <= request.start <= model.point_count:
+            raise InvalidRequest("start", f"must be between 0 and {model.point_count}; got {request.start}")
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         names = [FIELDS[field] for field in fields]
@@ -112,7 +112,7 @@ class Models:
         await held.get().take(2 * CHUNK_BYTES)
         arrays = await asyncio.to_thread(self.stores.read_rows, row.blob, *names)
         step = max(1, CHUNK_BYTES // max(1, sum(array.row_bytes for array in arrays)))
-        end = min(model.points, request.start + request.count) if request.count else model.points
+        end = min(model.point_count, request.start + request.count) if request.count else model.point_count
         for start in range(request.start, end, step):
             stop = min(end, start + step)
             tensors = await asyncio.to_thread(lambda: [to_tensor(array.rows(start, stop)) for array in arrays])  # noqa: B023

@@ -292,19 +292,19 @@ class Lookups(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    FOUND_FIELD_NUMBER: _builtins.int
-    LOADED_FIELD_NUMBER: _builtins.int
-    found: _builtins.int
-    loaded: _builtins.int
+    FOUND_COUNT_FIELD_NUMBER: _builtins.int
+    LOADED_COUNT_FIELD_NUMBER: _builtins.int
+    found_count: _builtins.int
+    loaded_count: _builtins.int
     def __init__(
         self,
         *,
-        found: _builtins.int = ...,
-        loaded: _builtins.int = ...,
+        found_count: _builtins.int = ...,
+        loaded_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "loaded", b"loaded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found_count", b"found_count", "loaded_count", b"loaded_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -72,29 +72,31 @@ def check_transduce(checks: Checks, project: str, request: pb.TransduceRequest) 
     """Refuse what is wrong."""
     name = parse_name(ModelName, request.model, "model")
     model = model_pb2.Model.FromString(checks.stores.catalog.get(name).message)
-    labels = read_labels(request.labels, model.points, "labels", max_classes=checks.settings.max_classes)
+    labels = read_labels(request.labels, model.point_count, "labels", max_classes=checks.settings.max_classes)
     kind = str(model.classes.WhichOneof("kind"))
-    checks.compared(request, model.points, kind)
+    checks.compared(request, model.point_count, kind)
     if labels.points.size and request.labels.classes.WhichOneof("kind") != kind:
         raise InvalidRequest("labels.classes", f"must be {kind}, as the model's")
     withdrawn = np.array(request.withdrawn, dtype=np.int64)
-    wrong = np.flatnonzero((withdrawn < 0) | (withdrawn >= model.points))
+    wrong = np.flatnonzero((withdrawn < 0) | (withdrawn >= model.point_count))
     if wrong.size:
         place = wrong[0]
-        raise InvalidRequest(f"withdrawn[{place}]", f"must be between 0 and {model.points - 1}; got {withdrawn[place]}")
+        raise InvalidRequest(
+            f"withdrawn[{place}]", f"must be between 0 and {model.point_count - 1}; got {withdrawn[place]}"
+        )
     if len(np.unique(withdrawn)) < len(withdrawn):
         raise InvalidRequest("withdrawn", "must name each point once")
     n_classes = len({*values_of(model.classes), *values_of(request.labels.classes)})
     method, solver = solver_parameters(model.solver_parameters, "solver")
     graph = graph_parameters(model.graph_parameters, is_sparse=False, field="graph")
     size: dict[str, Any] = {
-        "columns": model.dimensions,
+        "columns": model.dimension_count,
         "graph": graph,
         "method": method,
         "solver": solver,
         "classes": n_classes,
     }
-    checks.cost(fit_cost(model.points, 0, **size, builds_graph=False), request.options)
+    checks.cost(fit_cost(model.point_count, 0, **size, builds_graph=False), request.options)
     checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
 
 
@@ -113,7 +115,7 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
             raise InvalidRequest("graph", f"must not be given with {source}, which has its own")
         earlier = checks.earlier(project, request, source)
         graph = graph_parameters(earlier.graph_parameters, is_sparse=False, field="graph")
-        rows, elements, columns = earlier.points, 0, earlier.dimensions
+        rows, elements, columns = earlier.point_count, 0, earlier.dimension_count
     n_components, n_clusters = _check_map(request, rows, checks.settings)
     width = n_components + (n_clusters or 0)
     checks.cost(estimate(rows, elements, columns=columns, graph=graph, power=1, classes=width), request.options)
@@ -173,8 +175,8 @@ class Checks:
             return model_pb2.Model.FromString(self.stores.catalog.get(model).message)
         name = self._of_project(EmbeddingName, request.embedding, "embedding", project)
         earlier = embedding_pb2.Embedding.FromString(self.stores.catalog.get(name).message)
-        if request.HasField("n_components") and request.n_components != earlier.components:
-            raise InvalidRequest("n_components", f"must be {earlier.components}, as the embedding's, or not given")
+        if request.HasField("n_components") and request.n_components != earlier.component_count:
+            raise InvalidRequest("n_components", f"must be {earlier.component_count}, as the embedding's, or not given")
         return earlier
 
     def cost(self, cost: Cost, options: pb.JobOptions) -> None:

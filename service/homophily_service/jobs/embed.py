@@ -71,7 +71,7 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
     if request.WhichOneof("points") == "dataset":
         dataset = dataset_pb2.Dataset.FromString(row.message)
         shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
-        embedding.dataset, embedding.dimensions = request.dataset, shape.columns
+        embedding.dataset, embedding.dimension_count = request.dataset, shape.columns
         embedding.graph_parameters.CopyFrom(request.graph)
         return _Start(graph_of(work, dataset, row.blob, embedding), None, nothing)
     if request.WhichOneof("points") == "model":
@@ -81,14 +81,14 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         source = parent = embedding_pb2.Embedding.FromString(row.message)
         earlier, said = load_embedding(work.stores, row.blob)
         embedding.parent_embedding, embedding.model = parent.name, parent.model
-        request.n_components = parent.components
-        if parent.clusters and not request.HasField("n_clusters"):
-            request.n_clusters = parent.clusters
+        request.n_components = parent.component_count
+        if parent.cluster_count and not request.HasField("n_clusters"):
+            request.n_clusters = parent.cluster_count
         parent.solver_parameters.MergeFrom(request.solver)
         request.solver.CopyFrom(parent.solver_parameters)
     if row.graph is None:
         raise DataLoss(f"{source.name} has no graph")
-    embedding.dataset, embedding.dimensions = source.dataset, source.dimensions
+    embedding.dataset, embedding.dimension_count = source.dataset, source.dimension_count
     embedding.graph_parameters.CopyFrom(source.graph_parameters)
     embedding.graph.CopyFrom(source.graph)
     embedding.graph.reused = True
@@ -133,10 +133,10 @@ def _solve(
     violated = Links(fitted.violated_must_, fitted.violated_cannot_)
     embedding.links.CopyFrom(
         embedding_pb2.LinkSummary(
-            must=len(links.must),
-            cannot=len(links.cannot),
-            violated_must=len(violated.must),
-            violated_cannot=len(violated.cannot),
+            must_link_count=len(links.must),
+            cannot_link_count=len(links.cannot),
+            violated_must_link_count=len(violated.must),
+            violated_cannot_link_count=len(violated.cannot),
             violated=to_message(violated, LISTED_LINKS),
         )
     )
@@ -149,11 +149,11 @@ def _solve(
         work.stores.blobs, work.task.result_path, fitted.embedding_, clusters, links, violated, given
     )
     stage.leave()
-    embedding.points, embedding.components = fitted.embedding_.shape
-    embedding.labelled = len(given.label_points)
+    embedding.point_count, embedding.component_count = fitted.embedding_.shape
+    embedding.labelled_count = len(given.label_points)
     embedding.solver_parameters.CopyFrom(request.solver)
-    embedding.energy, embedding.iterations = float(fitted.energy_), int(fitted.n_iter_)
-    embedding.evaluations, embedding.engine = int(fitted.n_evaluations_), str(fitted.engine_)
+    embedding.energy, embedding.iteration_count = float(fitted.energy_), int(fitted.n_iter_)
+    embedding.evaluation_count, embedding.engine = int(fitted.n_evaluations_), str(fitted.engine_)
     embedding.seconds.update(stage.seconds)
     describe_computing(embedding, work.backend)
     embedding.create_time.GetCurrentTime()
@@ -177,9 +177,9 @@ def _divide(
     assert clustering.embedding is not None
     _follow(work, clustering.embedding)
     clustering.fit(graph, must_link=links.must, cannot_link=links.cannot)
-    embedding.clusters = int(clustering.n_clusters_)
-    embedding.links.divided_must = len(clustering.divided_must_)
-    embedding.links.joined_cannot = len(clustering.joined_cannot_)
+    embedding.cluster_count = int(clustering.n_clusters_)
+    embedding.links.divided_must_link_count = len(clustering.divided_must_)
+    embedding.links.joined_cannot_link_count = len(clustering.joined_cannot_)
     return clustering.labels_.astype(np.int32)
 
 

@@ -27,7 +27,7 @@ def evaluation(
         there = np.isin(known.classes, classes)
         truth[there] = np.searchsorted(classes, known.classes[there])
     right = truth == answers
-    message = model_pb2.Evaluation(points=len(truth), error_rate=float(np.mean(~right)))
+    message = model_pb2.Evaluation(point_count=len(truth), error_rate=float(np.mean(~right)))
     if count <= MOST_CLASSES_SHOWN:
         listed = truth >= 0
         cells = np.bincount(truth[listed] * count + answers[listed], minlength=count * count)
@@ -38,6 +38,8 @@ def evaluation(
         for place in np.unique(bins):
             mine = bins == place
             message.reliability.add(
-                confidence=float(confidence[mine].mean()), accuracy=float(right[mine].mean()), points=int(mine.sum())
+                confidence=float(confidence[mine].mean()),
+                accuracy=float(right[mine].mean()),
+                point_count=int(mine.sum()),
             )
     return message

@@ -59,7 +59,7 @@ def fit(work: Work) -> bytes | Waiting:
         dataset=request.dataset,
         graph_parameters=request.graph,
         solver_parameters=request.solver,
-        dimensions=shape.columns,
+        dimension_count=shape.columns,
         search=search,
     )
     with warnings.catch_warnings(record=True) as warned:
@@ -78,8 +78,10 @@ def transduce(work: Work) -> bytes:
     parent = model_pb2.Model.FromString(row.message)
     before = load_model(work.stores, row.blob, row.graph, work.threads)
     known = classes_of(parent.classes)
-    changed = work.labels(request.labels, parent.points, "labels")
-    compared = Compared(*(work.labels(getattr(request, field), parent.points, field) for field in Compared._fields))
+    changed = work.labels(request.labels, parent.point_count, "labels")
+    compared = Compared(
+        *(work.labels(getattr(request, field), parent.point_count, field) for field in Compared._fields)
+    )
     labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
     check_two_classes(labels.classes, "labels")
     classes = np.unique(labels.classes)
@@ -90,7 +92,7 @@ def transduce(work: Work) -> bytes:
         parent_model=parent.name,
         graph_parameters=parent.graph_parameters,
         solver_parameters=parent.solver_parameters,
-        dimensions=parent.dimensions,
+        dimension_count=parent.dimension_count,
         graph=parent.graph,
     )
     model.graph.reused = True
@@ -101,7 +103,7 @@ def transduce(work: Work) -> bytes:
         _solve(work, model, classifier, before.graph_, labels, compared, calibrate=request.calibrate, earlier=earlier)
     model.warnings.extend(sentences(warned))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
-    return job_pb2.TransduceResult(model=model, changed_points=moved).SerializeToString()
+    return job_pb2.TransduceResult(model=model, changed_point_count=moved).SerializeToString()
 
 
 def _classifier(message: model_pb2.SolverParameters, n_classes: int) -> Classifier:
@@ -184,9 +186,9 @@ def _solve(
     stage.leave()
     model.job = str(work.task.name)
     model.classes.CopyFrom(class_values(classes))
-    model.points, model.labelled = graph.n_points, len(labels.points)
-    model.energy, model.iterations = float(classifier.energy_), classifier.n_iter_
-    model.evaluations, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
+    model.point_count, model.labelled_count = graph.n_points, len(labels.points)
+    model.energy, model.iteration_count = float(classifier.energy_), classifier.n_iter_
+    model.evaluation_count, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = calibrate
     model.seconds.update(stage.seconds)
     describe_computing(model, backend)

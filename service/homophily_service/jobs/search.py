@@ -173,12 +173,14 @@ def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict
 def _count(work: Work, trial: Trial) -> None:
     """Tell that a trial is done."""
     progress = work.stage.progress
-    progress.trials += 1
+    progress.trial_count += 1
     if trial.error is not None and not trial.pruned:
         so_far = progress.best_error_rate if progress.HasField("best_error_rate") else 1.0
         progress.best_error_rate = min(so_far, trial.error)
     begins = PHASES["search"]
-    progress.fraction = begins + (PHASES["solve"] - begins) * min(1.0, progress.trials / max(1, progress.max_trials))
+    progress.fraction = begins + (PHASES["solve"] - begins) * min(
+        1.0, progress.trial_count / max(1, progress.max_trials)
+    )
     work.stage.now_and_then()
 
 
@@ -190,7 +192,7 @@ def _message(trial: Trial) -> model_pb2.Trial:
         score=trial.loss,
         seconds=trial.seconds,
         pruned=trial.pruned,
-        held_out=trial.held_out,
+        held_out_count=trial.held_out,
     )
     message.solver.method = model_pb2.METHOD_IRR if trial.method == "irr" else model_pb2.METHOD_ERR
     set_parameters(trial.parameters, message.graph, message.solver)

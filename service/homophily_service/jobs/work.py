@@ -79,12 +79,12 @@ class Stage:
         trace.iterations.append(state.iteration)
         trace.energies.append(state.energy)
         trace.gradient_norms.append(state.gradient_norm)
-        trace.evaluations.append(state.n_evaluations)
+        trace.evaluation_counts.append(state.n_evaluations)
         if len(trace.iterations) > LONGEST_TRACE:
-            for column in (trace.iterations, trace.energies, trace.gradient_norms, trace.evaluations):
+            for column in (trace.iterations, trace.energies, trace.gradient_norms, trace.evaluation_counts):
                 del column[1::2]
         progress.energy, progress.gradient_norm = state.energy, state.gradient_norm
-        progress.evaluations = state.n_evaluations
+        progress.evaluation_count = state.n_evaluations
         self.step(state.iteration, most)
 
     def now_and_then(self) -> None:
@@ -136,7 +136,7 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     reused = graph is not None
     if graph is None:
         stored = work.stores.read(blob)
-        points = points_from_parts(stored.arrays, described.dimensions)
+        points = points_from_parts(stored.arrays, described.dimension_count)
         graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend).fit(points)
         fresh = graph_path(digest, work.task.token)
         size = save_graph(work.stores.blobs, fresh, graph)
@@ -148,9 +148,9 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
         model_pb2.GraphSummary(
             digest=digest,
             reused=reused,
-            edges=graph.W.nnz // 2,
+            edge_count=graph.W.nnz // 2,
             recall=graph.recall_,
-            components=graph.n_components,
+            component_count=graph.n_components,
         )
     )
     return graph

@@ -109,8 +109,8 @@ class _Predictor:
         """Hand an answer to the call that waits for it."""
         if answer.HasField("lookups"):
             self._ready.set()
-            HITS.inc(answer.lookups.found)
-            MISSES.inc(answer.lookups.loaded)
+            HITS.inc(answer.lookups.found_count)
+            MISSES.inc(answer.lookups.loaded_count)
         waiting = self.asked.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

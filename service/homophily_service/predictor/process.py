@@ -86,7 +86,7 @@ class ModelCache:
         """A message with the lookups since the last time, if there were any."""
         if not (self.hits or self.misses):
             return []
-        counted = Lookups(found=self.hits, loaded=self.misses)
+        counted = Lookups(found_count=self.hits, loaded_count=self.misses)
         self.hits = self.misses = 0
         return [PredictAnswer(lookups=counted)]
 

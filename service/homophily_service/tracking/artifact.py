@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor
 from numpy.typing import NDArray
 
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
@@ -28,9 +29,26 @@ from homophily_service.storage.blobs.objects import Blobs
 from homophily_service.storage.models import Classifier
 from homophily_service.storage.stores import Stores
 
-# To be raised when a reader of today would misread what is written; every version ever written stays readable.
-FORMAT = 1
+# Raise it when the current reader would misread what is written. Every version ever written stays readable:
+#   1  counts in the description have the names of FORMER_COUNTS
+#   2  counts are called …_count, as in the protos
+FORMAT = 2
 ABOUT, GRAPH, MODEL = "about", "graph", "model"
+#: By message: the names that its fields had in format 1, and have now.
+FORMER_COUNTS = {
+    "Model": {
+        "points": "point_count",
+        "dimensions": "dimension_count",
+        "labelled": "labelled_count",
+        "iterations": "iteration_count",
+        "evaluations": "evaluation_count",
+    },
+    "GraphSummary": {"edges": "edge_count", "components": "component_count"},
+    "Trace": {"evaluations": "evaluation_counts"},
+    "Evaluation": {"points": "point_count"},
+    "ReliabilityBin": {"points": "point_count"},
+    "Trial": {"held_out": "held_out_count"},
+}
 
 
 class Parts(NamedTuple):
@@ -114,7 +132,7 @@ def read_parts(folder: Path) -> Parts:
     except NotFound as error:
         raise FailedPrecondition("it is no model of Homophily", reason="NOT_A_MODEL") from error
     found = about.document.get("format")
-    if found != FORMAT:
+    if found not in (1, FORMAT):
         raise FailedPrecondition(f"the model has format {found}, but this release reads up to {FORMAT}")
     try:
         classes = about.document["classes"]
@@ -122,12 +140,29 @@ def read_parts(folder: Path) -> Parts:
         named: NDArray[Any] = np.array(values, dtype=TEXT if dtype == "str" else dtype)
         if named.ndim != 1 or named.tolist() != values or (dtype == "str" and not all(map(_is_text, values))):
             raise ValueError(f"classes are not {dtype}")
-        described = None
-        if about.document["model"] is not None:
-            described = json_format.ParseDict(about.document["model"], model_pb2.Model(), ignore_unknown_fields=True)
+        described, document = None, about.document["model"]
+        if document is not None:
+            if found == 1:
+                document = _with_current_names(document, model_pb2.Model.DESCRIPTOR)
+            described = json_format.ParseDict(document, model_pb2.Model(), ignore_unknown_fields=True)
     except (KeyError, TypeError, ValueError, OverflowError, json_format.ParseError) as error:
         raise DataLoss(f"the description of the model is damaged: {error}") from error
     return Parts(State(graph.arrays, graph.document), State(model.arrays, model.document), named, described)
+
+
+def _with_current_names(value: Any, message: Descriptor | None) -> Any:
+    """A message of format 1 as JSON, with the current names of its fields and of those inside it."""
+    if isinstance(value, list):
+        return [_with_current_names(one, message) for one in value]
+    if message is None or not isinstance(value, dict):
+        return value
+    renamed = FORMER_COUNTS.get(message.name, {})
+    current = {}
+    for former, inner in value.items():
+        name = str(renamed.get(former, former))
+        field = message.fields_by_name.get(name)
+        current[name] = _with_current_names(inner, None if field is None else field.message_type)
+    return current
 
 
 def _named(model: State, classes: NDArray[Any]) -> State:

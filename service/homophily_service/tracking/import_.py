@@ -215,13 +215,13 @@ def _described(
     model.name = str(ModelName(work.task.name.project, request.model_id or work.task.name.id))
     model.job, model.source = str(work.task.name), request.uri
     model.classes.CopyFrom(class_values(parts.classes))
-    model.points, model.dimensions = graph.n_points, int(graph.n_features_in_)
-    model.labelled = len(parts.model.arrays["label_points"])
-    model.energy, model.iterations = float(classifier.energy_), classifier.n_iter_
-    model.evaluations, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
+    model.point_count, model.dimension_count = graph.n_points, int(graph.n_features_in_)
+    model.labelled_count = len(parts.model.arrays["label_points"])
+    model.energy, model.iteration_count = float(classifier.energy_), classifier.n_iter_
+    model.evaluation_count, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = parts.is_calibrated
     model.graph.CopyFrom(
-        model_pb2.GraphSummary(edges=graph.W.nnz // 2, recall=graph.recall_, components=graph.n_components)
+        model_pb2.GraphSummary(edge_count=graph.W.nnz // 2, recall=graph.recall_, component_count=graph.n_components)
     )
     return model
 

@@ -115,7 +115,7 @@ def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record
     elif made is not None:
         facts += _facts_of_embedding(made, ended)
     if isinstance(request, job_pb2.TransduceRequest) and made is not None:
-        changed = job_pb2.TransduceResult.FromString(job.outcome).changed_points
+        changed = job_pb2.TransduceResult.FromString(job.outcome).changed_point_count
         facts.append(Measure("changed_points", changed, ended))
     if job.finished is not None and job.started is not None:
         facts.append(Measure("seconds.total", job.finished - job.started, job.finished))
@@ -218,9 +218,9 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     if made is None:
         return found
     found |= {
-        "data.points": made.points,
-        "data.dimensions": made.dimensions,
-        "data.labelled": made.labelled,
+        "data.points": made.point_count,
+        "data.dimensions": made.dimension_count,
+        "data.labelled": made.labelled_count,
         "device": made.device or None,
         "engine": made.engine or None,
         **{f"software.{package}": version for package, version in sorted(made.software.items())},
@@ -228,7 +228,7 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     if isinstance(made, model_pb2.Model):
         found |= {"data.classes": _n_classes(request, made), "calibrated": made.calibrated}
     else:
-        found |= {"solver.n_components": made.components, "solver.n_clusters": made.clusters or None}
+        found |= {"solver.n_components": made.component_count, "solver.n_clusters": made.cluster_count or None}
     return {key: value for key, value in found.items() if not (key in ("device", "engine") and value is None)}
 
 
@@ -299,14 +299,14 @@ def _steps(events: Iterable[Event], *, with_energy: bool) -> Iterator[Measure]:
             continue
         progress = job_pb2.Progress.FromString(event.progress)
         if progress.HasField("best_error_rate"):
-            yield Measure("search.best_error_rate", progress.best_error_rate, event.time, progress.trials)
+            yield Measure("search.best_error_rate", progress.best_error_rate, event.time, progress.trial_count)
         if not with_energy or progress.phase != "solve" or not progress.HasField("energy"):
             continue
         yield Measure("energy", progress.energy, event.time, progress.iteration)
         if progress.HasField("gradient_norm"):
             yield Measure("gradient_norm", progress.gradient_norm, event.time, progress.iteration)
-        if progress.evaluations:
-            yield Measure("evaluations", progress.evaluations, event.time, progress.iteration)
+        if progress.evaluation_count:
+            yield Measure("evaluations", progress.evaluation_count, event.time, progress.iteration)
 
 
 def _searched(search: model_pb2.SearchSummary, time: float) -> Iterator[Measure]:
@@ -320,7 +320,7 @@ def _traced(trace: model_pb2.Trace, time: float) -> Iterator[Measure]:
     columns: dict[str, Iterable[float]] = {
         "energy": trace.energies,
         "gradient_norm": trace.gradient_norms,
-        "evaluations": trace.evaluations,
+        "evaluations": trace.evaluation_counts,
     }
     for key, values in columns.items():
         for step, value in zip(trace.iterations, values, strict=False):
@@ -329,12 +329,12 @@ def _traced(trace: model_pb2.Trace, time: float) -> Iterator[Measure]:
 
 def _facts_of(made: Made, time: float) -> Iterator[Measure]:
     if not made.trace.iterations:
-        yield Measure("energy", made.energy, time, made.iterations)
-        yield Measure("evaluations", made.evaluations, time, made.iterations)
-    yield Measure("iterations", made.iterations, time)
+        yield Measure("energy", made.energy, time, made.iteration_count)
+        yield Measure("evaluations", made.evaluation_count, time, made.iteration_count)
+    yield Measure("iterations", made.iteration_count, time)
     graph = made.graph
-    yield Measure("graph.edges", graph.edges, time)
-    yield Measure("graph.components", graph.components, time)
+    yield Measure("graph.edges", graph.edge_count, time)
+    yield Measure("graph.components", graph.component_count, time)
     yield Measure("graph.recall", graph.recall, time)
     yield Measure("graph.reused", float(graph.reused), time)
     if made.peak_memory_bytes:
@@ -364,4 +364,4 @@ def _facts_of_embedding(embedding: embedding_pb2.Embedding, time: float) -> Iter
     yield from _facts_of(embedding, time)
     links = embedding.links
     for key in ("must", "cannot", "violated_must", "violated_cannot", "divided_must", "joined_cannot"):
-        yield Measure(f"links.{key}", getattr(links, key), time)
+        yield Measure(f"links.{key}", getattr(links, f"{key}_link_count"), time)

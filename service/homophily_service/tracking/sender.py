@@ -261,14 +261,14 @@ class Sender:
             )
         row = self.stores.catalog.get(EmbeddingName.parse(made.name, "name"))
         names = [COORDINATES, MUST_LINKS, CANNOT_LINKS, VIOLATED_MUST_LINKS, VIOLATED_CANNOT_LINKS]
-        arrays = self.stores.blobs.read(row.blob, *names, *([CLUSTERS] if made.clusters else [])).arrays
+        arrays = self.stores.blobs.read(row.blob, *names, *([CLUSTERS] if made.cluster_count else [])).arrays
         given = load_embedding(self.stores, row.blob)[1]
         labels = dict(zip(given.label_points.tolist(), given.label_classes.tolist(), strict=True))
         return embedding_pictures(
             made,
             arrays[COORDINATES],
             arrays.get(CLUSTERS),
-            labels=None if made.clusters else labels or None,
+            labels=None if made.cluster_count else labels or None,
             must_link=arrays[MUST_LINKS],
             cannot_link=arrays[CANNOT_LINKS],
             violated_must=arrays[VIOLATED_MUST_LINKS],
@@ -282,9 +282,9 @@ class Sender:
         try:
             project = ModelName.parse(model.name, "name").project
             for row in self.stores.catalog.on_graph(EmbeddingName.collection, project, model.graph.digest):
-                if embedding_pb2.Embedding.FromString(row.message).components > 1:
+                if embedding_pb2.Embedding.FromString(row.message).component_count > 1:
                     return self.stores.blobs.read(row.blob, COORDINATES).arrays[COORDINATES], f"on the map {row.id}"
-            if not _LEAST_MAPPED <= model.points <= _MOST_MAPPED:
+            if not _LEAST_MAPPED <= model.point_count <= _MOST_MAPPED:
                 return None, ""
             graph = load_graph(self.stores, model.graph.digest, 1)
             with warnings.catch_warnings():
