@@ -42,7 +42,7 @@ def test_scikit_learn_conventions_hold(estimator, check):
 
 @pytest.mark.parametrize("estimator", [*CHECKED, *TUNED], ids=repr)
 def test_columns_are_matched_by_name(estimator):
-    X, y = moons()
+    X, y = moons(labels=60)
     frame = pd.DataFrame(X, columns=["a", "b"])
     fitted = clone(estimator).fit(frame, y)
     assert fitted.feature_names_in_.tolist() == ["a", "b"]

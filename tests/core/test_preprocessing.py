@@ -87,6 +87,13 @@ def test_other_columns_are_refused_by_name(change, sentence):
         Preprocessing().fit(table).transform(change(table))
 
 
+def test_ignored_columns_may_be_there_or_not():
+    table = people()
+    recipe = Preprocessing(ignore=("income", "elsewhere")).fit(table)
+    assert recipe.feature_names_in_.tolist() == ["age", "city", "height", "member"]
+    np.testing.assert_array_equal(recipe.transform(table.drop(columns="income")), recipe.transform(table))
+
+
 def test_arrays_are_taken_by_position_where_all_columns_hold_numbers():
     table = people()[["age", "income"]]
     recipe = Preprocessing().fit(table)

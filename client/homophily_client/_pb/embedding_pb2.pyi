@@ -441,6 +441,8 @@ class Embedding(_message.Message):
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    PREPROCESSING_STEPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/embeddings/{embedding}."""
     dataset: _builtins.str
@@ -511,6 +513,14 @@ class Embedding(_message.Message):
     def software(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Output only. The versions of the software that made it, by package."""
 
+    @_builtins.property
+    def schema(self) -> _points_pb2.TableSchema:
+        """Output only. For an embedding of a table: its columns."""
+
+    @_builtins.property
+    def preprocessing_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Output only. For an embedding of a table: what was done to the columns, in sentences."""
+
     def __init__(
         self,
         *,
@@ -540,10 +550,12 @@ class Embedding(_message.Message):
         peak_memory_bytes: _builtins.int = ...,
         device: _builtins.str = ...,
         software: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        schema: _points_pb2.TableSchema | None = ...,
+        preprocessing_steps: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "graph", b"graph", "graph_parameters", b"graph_parameters", "links", b"links", "solver_parameters", b"solver_parameters", "trace", b"trace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "graph", b"graph", "graph_parameters", b"graph_parameters", "links", b"links", "schema", b"schema", "solver_parameters", b"solver_parameters", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_count", b"cluster_count", "component_count", b"component_count", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "links", b"links", "model", b"model", "name", b"name", "parent_embedding", b"parent_embedding", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "trace", b"trace", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_count", b"cluster_count", "component_count", b"component_count", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "links", b"links", "model", b"model", "name", b"name", "parent_embedding", b"parent_embedding", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "trace", b"trace", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -702,6 +714,7 @@ class ReadEmbeddingRequest(_message.Message):
     FIELD_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Required. projects/{project}/embeddings/{embedding}."""
     field: Global___EmbeddingField.ValueType
@@ -710,6 +723,8 @@ class ReadEmbeddingRequest(_message.Message):
     """The first row."""
     count: _builtins.int
     """The number of rows; 0 means all remaining ones."""
+    ids: _builtins.bool
+    """Whether to return the ids of the points too, with coordinates and clusters, if their table had an id column."""
     def __init__(
         self,
         *,
@@ -717,10 +732,11 @@ class ReadEmbeddingRequest(_message.Message):
         field: Global___EmbeddingField.ValueType = ...,
         start: _builtins.int = ...,
         count: _builtins.int = ...,
+        ids: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "field", b"field", "name", b"name", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "field", b"field", "ids", b"ids", "name", b"name", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -736,6 +752,7 @@ class ReadEmbeddingResponse(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     """The first row of this range."""
     count: _builtins.int
@@ -746,6 +763,10 @@ class ReadEmbeddingResponse(_message.Message):
     def rows(self) -> _points_pb2.Tensor:
         """The rows."""
 
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids of the points; empty if they were not asked for or there are none."""
+
     def __init__(
         self,
         *,
@@ -753,10 +774,11 @@ class ReadEmbeddingResponse(_message.Message):
         count: _builtins.int = ...,
         total: _builtins.int = ...,
         rows: _points_pb2.Tensor | None = ...,
+        ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "rows", b"rows", "start", b"start", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "ids", b"ids", "rows", b"rows", "start", b"start", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

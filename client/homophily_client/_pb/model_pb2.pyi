@@ -193,6 +193,8 @@ class _SolutionFieldEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Solutio
     """The values F that minimise the energy, FLOAT64."""
     SOLUTION_FIELD_PROBABILITIES: _SolutionField.ValueType  # 4
     """Probabilities, FLOAT64, one column per class; the model must have been fitted with calibrate."""
+    SOLUTION_FIELD_GIVEN: _SolutionField.ValueType  # 5
+    """Whether the label of the point was given, INT32, 1 or 0."""
 
 class SolutionField(_SolutionField, metaclass=_SolutionFieldEnumTypeWrapper):
     """A column of a solution."""
@@ -207,6 +209,8 @@ SOLUTION_FIELD_VALUES: SolutionField.ValueType  # 3
 """The values F that minimise the energy, FLOAT64."""
 SOLUTION_FIELD_PROBABILITIES: SolutionField.ValueType  # 4
 """Probabilities, FLOAT64, one column per class; the model must have been fitted with calibrate."""
+SOLUTION_FIELD_GIVEN: SolutionField.ValueType  # 5
+"""Whether the label of the point was given, INT32, 1 or 0."""
 Global___SolutionField: _TypeAlias = SolutionField  # noqa: Y015
 
 @_typing.final
@@ -954,6 +958,8 @@ class Model(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    PREPROCESSING_STEPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/models/{model}."""
     dataset: _builtins.str
@@ -1036,6 +1042,14 @@ class Model(_message.Message):
     def software(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Output only. The versions of the software that fitted it, by package."""
 
+    @_builtins.property
+    def schema(self) -> _points_pb2.TableSchema:
+        """Output only. For a model of a table: its columns, by whose names new rows are matched."""
+
+    @_builtins.property
+    def preprocessing_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Output only. For a model of a table: what was done to the columns, in sentences."""
+
     def __init__(
         self,
         *,
@@ -1068,10 +1082,12 @@ class Model(_message.Message):
         device: _builtins.str = ...,
         software: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         source: _builtins.str = ...,
+        schema: _points_pb2.TableSchema | None = ...,
+        preprocessing_steps: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "search", b"search", "solver_parameters", b"solver_parameters", "test", b"test", "trace", b"trace", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "schema", b"schema", "search", b"search", "solver_parameters", b"solver_parameters", "test", b"test", "trace", b"trace", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015
@@ -1237,7 +1253,9 @@ class PredictRequest(_message.Message):
     """Whether to return calibrated probabilities too; the model must have been fitted with calibrate."""
     @_builtins.property
     def points(self) -> _points_pb2.Points:
-        """Required. The points, with as many features as the model's."""
+        """Required. The points, with as many features as the model's. For a model of a table: rows with its columns in any
+        order, matched by name; without a schema, numbers by position if all columns are numbers.
+        """
 
     def __init__(
         self,
@@ -1264,6 +1282,7 @@ class PredictResponse(_message.Message):
     CLASS_INDICES_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     PROBABILITIES_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def classes(self) -> Global___ClassValues:
         """The model's classes."""
@@ -1280,6 +1299,10 @@ class PredictResponse(_message.Message):
     def probabilities(self) -> _points_pb2.Tensor:
         """Probabilities, FLOAT64, one column per class; only if asked for."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Warnings for people, such as categories that the model does not know."""
+
     def __init__(
         self,
         *,
@@ -1287,10 +1310,11 @@ class PredictResponse(_message.Message):
         class_indices: _abc.Iterable[_builtins.int] | None = ...,
         scores: _points_pb2.Tensor | None = ...,
         probabilities: _points_pb2.Tensor | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "probabilities", b"probabilities", "scores", b"scores"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_indices", b"class_indices", "classes", b"classes", "probabilities", b"probabilities", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_indices", b"class_indices", "classes", b"classes", "probabilities", b"probabilities", "scores", b"scores", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1306,12 +1330,15 @@ class ReadSolutionRequest(_message.Message):
     FIELDS_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Required. projects/{project}/models/{model}."""
     start: _builtins.int
     """The first point."""
     count: _builtins.int
     """The number of points; 0 means all remaining ones."""
+    ids: _builtins.bool
+    """Whether to return the ids of the points too, if their table had an id column."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[Global___SolutionField.ValueType]:
         """The columns to return; the class indices if empty."""
@@ -1323,10 +1350,11 @@ class ReadSolutionRequest(_message.Message):
         fields: _abc.Iterable[Global___SolutionField.ValueType] | None = ...,
         start: _builtins.int = ...,
         count: _builtins.int = ...,
+        ids: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "fields", b"fields", "name", b"name", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "fields", b"fields", "ids", b"ids", "name", b"name", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1341,6 +1369,7 @@ class ReadSolutionResponse(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     """The first point of this range."""
     count: _builtins.int
@@ -1349,16 +1378,21 @@ class ReadSolutionResponse(_message.Message):
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_points_pb2.Tensor]:
         """The tensors, in the order of the fields asked for."""
 
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids of the points; empty if they were not asked for or there are none."""
+
     def __init__(
         self,
         *,
         start: _builtins.int = ...,
         count: _builtins.int = ...,
         tensors: _abc.Iterable[_points_pb2.Tensor] | None = ...,
+        ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "start", b"start", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "ids", b"ids", "start", b"start", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19homophily/v1/points.proto\x12\x0chomophily.v1\"P\n\x06Tensor\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.homophily.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x9a\x01\n\tCsrMatrix\x12\x0f\n\x07\x63olumns\x18\x01 \x01(\x03\x12$\n\x06values\x18\x02 \x01(\x0b\x32\x14.homophily.v1.Tensor\x12,\n\x0e\x63olumn_indices\x18\x03 \x01(\x0b\x32\x14.homophily.v1.Tensor\x12(\n\nrow_starts\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Tensor\"a\n\x06Points\x12%\n\x05\x64\x65nse\x18\x01 \x01(\x0b\x32\x14.homophily.v1.TensorH\x00\x12&\n\x03\x63sr\x18\x02 \x01(\x0b\x32\x17.homophily.v1.CsrMatrixH\x00\x42\x08\n\x06layout\"V\n\nDenseShape\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x03\x12)\n\tdata_type\x18\x03 \x01(\x0e\x32\x16.homophily.v1.DataType\"\x90\x01\n\x08\x43srShape\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x03\x12\x0e\n\x06values\x18\x03 \x01(\x03\x12)\n\tdata_type\x18\x04 \x01(\x0e\x32\x16.homophily.v1.DataType\x12*\n\nindex_type\x18\x05 \x01(\x0e\x32\x16.homophily.v1.DataType\"i\n\x0bPointsShape\x12)\n\x05\x64\x65nse\x18\x01 \x01(\x0b\x32\x18.homophily.v1.DenseShapeH\x00\x12%\n\x03\x63sr\x18\x02 \x01(\x0b\x32\x16.homophily.v1.CsrShapeH\x00\x42\x08\n\x06layout*}\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19homophily/v1/points.proto\x12\x0chomophily.v1\"P\n\x06Tensor\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.homophily.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x9a\x01\n\tCsrMatrix\x12\x0f\n\x07\x63olumns\x18\x01 \x01(\x03\x12$\n\x06values\x18\x02 \x01(\x0b\x32\x14.homophily.v1.Tensor\x12,\n\x0e\x63olumn_indices\x18\x03 \x01(\x0b\x32\x14.homophily.v1.Tensor\x12(\n\nrow_starts\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Tensor\"M\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.homophily.v1.ColumnKind\x12\r\n\x05width\x18\x03 \x01(\x03\"\x9e\x01\n\x0bTableSchema\x12%\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x14.homophily.v1.Column\x12\"\n\x05scale\x18\x02 \x01(\x0e\x32\x13.homophily.v1.Scale\x12,\n\x07missing\x18\x03 \x01(\x0e\x32\x1b.homophily.v1.MissingValues\x12\x16\n\x0eunused_columns\x18\x04 \x03(\t\"F\n\x0cStringColumn\x12(\n\nrow_starts\x18\x01 \x01(\x0b\x32\x14.homophily.v1.Tensor\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xb9\x01\n\x06Points\x12%\n\x05\x64\x65nse\x18\x01 \x01(\x0b\x32\x14.homophily.v1.TensorH\x00\x12&\n\x03\x63sr\x18\x02 \x01(\x0b\x32\x17.homophily.v1.CsrMatrixH\x00\x12)\n\x06schema\x18\x03 \x01(\x0b\x32\x19.homophily.v1.TableSchema\x12+\n\x07strings\x18\x04 \x03(\x0b\x32\x1a.homophily.v1.StringColumnB\x08\n\x06layout\"V\n\nDenseShape\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x03\x12)\n\tdata_type\x18\x03 \x01(\x0e\x32\x16.homophily.v1.DataType\"\x90\x01\n\x08\x43srShape\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x03\x12\x0e\n\x06values\x18\x03 \x01(\x03\x12)\n\tdata_type\x18\x04 \x01(\x0e\x32\x16.homophily.v1.DataType\x12*\n\nindex_type\x18\x05 \x01(\x0e\x32\x16.homophily.v1.DataType\"\xaa\x01\n\x0bPointsShape\x12)\n\x05\x64\x65nse\x18\x01 \x01(\x0b\x32\x18.homophily.v1.DenseShapeH\x00\x12%\n\x03\x63sr\x18\x02 \x01(\x0b\x32\x16.homophily.v1.CsrShapeH\x00\x12)\n\x06schema\x18\x03 \x01(\x0b\x32\x19.homophily.v1.TableSchema\x12\x14\n\x0cstring_bytes\x18\x04 \x03(\x03\x42\x08\n\x06layout*}\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04*\x9d\x01\n\nColumnKind\x12\x1b\n\x17\x43OLUMN_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OLUMN_KIND_NUMBER\x10\x01\x12\x16\n\x12\x43OLUMN_KIND_VECTOR\x10\x02\x12\x18\n\x14\x43OLUMN_KIND_CATEGORY\x10\x03\x12\x14\n\x10\x43OLUMN_KIND_TEXT\x10\x04\x12\x12\n\x0e\x43OLUMN_KIND_ID\x10\x05*R\n\x05Scale\x12\x15\n\x11SCALE_UNSPECIFIED\x10\x00\x12\x0e\n\nSCALE_AUTO\x10\x01\x12\x0e\n\nSCALE_NONE\x10\x02\x12\x12\n\x0eSCALE_STANDARD\x10\x03*~\n\rMissingValues\x12\x1e\n\x1aMISSING_VALUES_UNSPECIFIED\x10\x00\x12\x19\n\x15MISSING_VALUES_MEDIAN\x10\x01\x12\x17\n\x13MISSING_VALUES_MEAN\x10\x02\x12\x19\n\x15MISSING_VALUES_REFUSE\x10\x03\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,18 +32,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'homophily.v1.points_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.homophily.v1P\001Z\030homophily/v1;homophilyv1\252\002\014Homophily.V1'
-  _globals['_DATATYPE']._serialized_start=723
-  _globals['_DATATYPE']._serialized_end=848
+  _globals['_DATATYPE']._serialized_start=1190
+  _globals['_DATATYPE']._serialized_end=1315
+  _globals['_COLUMNKIND']._serialized_start=1318
+  _globals['_COLUMNKIND']._serialized_end=1475
+  _globals['_SCALE']._serialized_start=1477
+  _globals['_SCALE']._serialized_end=1559
+  _globals['_MISSINGVALUES']._serialized_start=1561
+  _globals['_MISSINGVALUES']._serialized_end=1687
   _globals['_TENSOR']._serialized_start=43
   _globals['_TENSOR']._serialized_end=123
   _globals['_CSRMATRIX']._serialized_start=126
   _globals['_CSRMATRIX']._serialized_end=280
-  _globals['_POINTS']._serialized_start=282
-  _globals['_POINTS']._serialized_end=379
-  _globals['_DENSESHAPE']._serialized_start=381
-  _globals['_DENSESHAPE']._serialized_end=467
-  _globals['_CSRSHAPE']._serialized_start=470
-  _globals['_CSRSHAPE']._serialized_end=614
-  _globals['_POINTSSHAPE']._serialized_start=616
-  _globals['_POINTSSHAPE']._serialized_end=721
+  _globals['_COLUMN']._serialized_start=282
+  _globals['_COLUMN']._serialized_end=359
+  _globals['_TABLESCHEMA']._serialized_start=362
+  _globals['_TABLESCHEMA']._serialized_end=520
+  _globals['_STRINGCOLUMN']._serialized_start=522
+  _globals['_STRINGCOLUMN']._serialized_end=592
+  _globals['_POINTS']._serialized_start=595
+  _globals['_POINTS']._serialized_end=780
+  _globals['_DENSESHAPE']._serialized_start=782
+  _globals['_DENSESHAPE']._serialized_end=868
+  _globals['_CSRSHAPE']._serialized_start=871
+  _globals['_CSRSHAPE']._serialized_end=1015
+  _globals['_POINTSSHAPE']._serialized_start=1018
+  _globals['_POINTSSHAPE']._serialized_end=1188
 # @@protoc_insertion_point(module_scope)

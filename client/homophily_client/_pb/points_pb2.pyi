@@ -51,6 +51,98 @@ DATA_TYPE_INT64: DataType.ValueType  # 4
 """Two's complement, 64 bits."""
 Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
+class _ColumnKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ColumnKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ColumnKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COLUMN_KIND_UNSPECIFIED: _ColumnKind.ValueType  # 0
+    """Not set; refused where a kind is required."""
+    COLUMN_KIND_NUMBER: _ColumnKind.ValueType  # 1
+    """A number in each row; NaN is missing."""
+    COLUMN_KIND_VECTOR: _ColumnKind.ValueType  # 2
+    """As many numbers in each row as the column is wide."""
+    COLUMN_KIND_CATEGORY: _ColumnKind.ValueType  # 3
+    """A string in each row that names a category; empty is missing."""
+    COLUMN_KIND_TEXT: _ColumnKind.ValueType  # 4
+    """A string in each row whose words are compared; empty is missing."""
+    COLUMN_KIND_ID: _ColumnKind.ValueType  # 5
+    """A string in each row that names the row. It is no feature; answers are returned with it."""
+
+class ColumnKind(_ColumnKind, metaclass=_ColumnKindEnumTypeWrapper):
+    """What a column of a table holds."""
+
+COLUMN_KIND_UNSPECIFIED: ColumnKind.ValueType  # 0
+"""Not set; refused where a kind is required."""
+COLUMN_KIND_NUMBER: ColumnKind.ValueType  # 1
+"""A number in each row; NaN is missing."""
+COLUMN_KIND_VECTOR: ColumnKind.ValueType  # 2
+"""As many numbers in each row as the column is wide."""
+COLUMN_KIND_CATEGORY: ColumnKind.ValueType  # 3
+"""A string in each row that names a category; empty is missing."""
+COLUMN_KIND_TEXT: ColumnKind.ValueType  # 4
+"""A string in each row whose words are compared; empty is missing."""
+COLUMN_KIND_ID: ColumnKind.ValueType  # 5
+"""A string in each row that names the row. It is no feature; answers are returned with it."""
+Global___ColumnKind: _TypeAlias = ColumnKind  # noqa: Y015
+
+class _Scale:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScaleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scale.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCALE_UNSPECIFIED: _Scale.ValueType  # 0
+    """The default: if the ranges of the columns differ by more than a factor of 10."""
+    SCALE_AUTO: _Scale.ValueType  # 1
+    """As the default."""
+    SCALE_NONE: _Scale.ValueType  # 2
+    """Never."""
+    SCALE_STANDARD: _Scale.ValueType  # 3
+    """Always."""
+
+class Scale(_Scale, metaclass=_ScaleEnumTypeWrapper):
+    """Whether numbers are standardised: centred and divided by their standard deviation."""
+
+SCALE_UNSPECIFIED: Scale.ValueType  # 0
+"""The default: if the ranges of the columns differ by more than a factor of 10."""
+SCALE_AUTO: Scale.ValueType  # 1
+"""As the default."""
+SCALE_NONE: Scale.ValueType  # 2
+"""Never."""
+SCALE_STANDARD: Scale.ValueType  # 3
+"""Always."""
+Global___Scale: _TypeAlias = Scale  # noqa: Y015
+
+class _MissingValues:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MissingValuesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissingValues.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MISSING_VALUES_UNSPECIFIED: _MissingValues.ValueType  # 0
+    """The default: the median of its column."""
+    MISSING_VALUES_MEDIAN: _MissingValues.ValueType  # 1
+    """The median of its column."""
+    MISSING_VALUES_MEAN: _MissingValues.ValueType  # 2
+    """The mean of its column."""
+    MISSING_VALUES_REFUSE: _MissingValues.ValueType  # 3
+    """Nothing: a missing number is an error."""
+
+class MissingValues(_MissingValues, metaclass=_MissingValuesEnumTypeWrapper):
+    """What a missing number is replaced by."""
+
+MISSING_VALUES_UNSPECIFIED: MissingValues.ValueType  # 0
+"""The default: the median of its column."""
+MISSING_VALUES_MEDIAN: MissingValues.ValueType  # 1
+"""The median of its column."""
+MISSING_VALUES_MEAN: MissingValues.ValueType  # 2
+"""The mean of its column."""
+MISSING_VALUES_REFUSE: MissingValues.ValueType  # 3
+"""Nothing: a missing number is an error."""
+Global___MissingValues: _TypeAlias = MissingValues  # noqa: Y015
+
 @_typing.final
 class Tensor(_message.Message):
     """An array: elements in row-major order, little-endian, without padding."""
@@ -124,6 +216,104 @@ class CsrMatrix(_message.Message):
 Global___CsrMatrix: _TypeAlias = CsrMatrix  # noqa: Y015
 
 @_typing.final
+class Column(_message.Message):
+    """A column of a table."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Required. The name, unique among the columns."""
+    kind: Global___ColumnKind.ValueType
+    """Required. What it holds."""
+    width: _builtins.int
+    """The number of numbers in each row of a vector; 0 otherwise."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: Global___ColumnKind.ValueType = ...,
+        width: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Column: _TypeAlias = Column  # noqa: Y015
+
+@_typing.final
+class TableSchema(_message.Message):
+    """The columns of a table, and how rows become points."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    SCALE_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    UNUSED_COLUMNS_FIELD_NUMBER: _builtins.int
+    scale: Global___Scale.ValueType
+    """Whether numbers are standardised."""
+    missing: Global___MissingValues.ValueType
+    """What missing numbers are replaced by."""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Column]:
+        """Required. The columns. Numbers and vectors are the columns of the dense points, in this order; categories, texts
+        and ids are the string columns, in this order.
+        """
+
+    @_builtins.property
+    def unused_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of columns that were left out, such as that of the labels. New rows may have them; they are ignored there."""
+
+    def __init__(
+        self,
+        *,
+        columns: _abc.Iterable[Global___Column] | None = ...,
+        scale: Global___Scale.ValueType = ...,
+        missing: Global___MissingValues.ValueType = ...,
+        unused_columns: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "missing", b"missing", "scale", b"scale", "unused_columns", b"unused_columns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableSchema: _TypeAlias = TableSchema  # noqa: Y015
+
+@_typing.final
+class StringColumn(_message.Message):
+    """A column of strings, one after the other in UTF-8: row i holds the bytes row_starts[i] to row_starts[i + 1] − 1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROW_STARTS_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Required. The bytes."""
+    @_builtins.property
+    def row_starts(self) -> Global___Tensor:
+        """Required. Where each row starts, INT64, one more than there are rows."""
+
+    def __init__(
+        self,
+        *,
+        row_starts: Global___Tensor | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["row_starts", b"row_starts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "row_starts", b"row_starts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StringColumn: _TypeAlias = StringColumn  # noqa: Y015
+
+@_typing.final
 class Points(_message.Message):
     """Points within a message; larger data goes through UploadDataset."""
 
@@ -131,23 +321,35 @@ class Points(_message.Message):
 
     DENSE_FIELD_NUMBER: _builtins.int
     CSR_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    STRINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def dense(self) -> Global___Tensor:
-        """One row per point, FLOAT32 or FLOAT64."""
+        """One row per point, FLOAT32 or FLOAT64. Of a table, the columns of numbers; there may be none."""
 
     @_builtins.property
     def csr(self) -> Global___CsrMatrix:
         """One row per point."""
+
+    @_builtins.property
+    def schema(self) -> Global___TableSchema:
+        """For a table: its columns. With it, the points must be dense."""
+
+    @_builtins.property
+    def strings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StringColumn]:
+        """For a table: its columns of strings."""
 
     def __init__(
         self,
         *,
         dense: Global___Tensor | None = ...,
         csr: Global___CsrMatrix | None = ...,
+        schema: Global___TableSchema | None = ...,
+        strings: _abc.Iterable[Global___StringColumn] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout", "schema", b"schema", "strings", b"strings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_layout: _TypeAlias = _typing.Literal["dense", "csr"]  # noqa: Y015
     _WhichOneofArgType_layout: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
@@ -231,6 +433,8 @@ class PointsShape(_message.Message):
 
     DENSE_FIELD_NUMBER: _builtins.int
     CSR_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    STRING_BYTES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def dense(self) -> Global___DenseShape:
         """Rows of values."""
@@ -239,15 +443,27 @@ class PointsShape(_message.Message):
     def csr(self) -> Global___CsrShape:
         """Rows of (column, value) pairs. Its bytes are the values, then the column indices, then the row starts."""
 
+    @_builtins.property
+    def schema(self) -> Global___TableSchema:
+        """For a table: its columns. The bytes of each column of strings follow those of the numbers: row starts (INT64), then
+        data. With it, the points must be dense.
+        """
+
+    @_builtins.property
+    def string_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For a table: the number of bytes of data of each column of strings."""
+
     def __init__(
         self,
         *,
         dense: Global___DenseShape | None = ...,
         csr: Global___CsrShape | None = ...,
+        schema: Global___TableSchema | None = ...,
+        string_bytes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "dense", b"dense", "layout", b"layout", "schema", b"schema", "string_bytes", b"string_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_layout: _TypeAlias = _typing.Literal["dense", "csr"]  # noqa: Y015
     _WhichOneofArgType_layout: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015

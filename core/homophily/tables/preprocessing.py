@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from homophily.exceptions import DominantColumnWarning, ParameterError, UnknownCategoriesWarning
 from homophily.parameters import CheckedEstimator
-from homophily.state import State, StateReader
+from homophily.state import State, StateReader, plain
 from homophily.tables.columns import Table
 
 ScaleName = Literal["auto", "none", "standard"]
@@ -52,11 +52,13 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
     text : sequence of str, default=()
         Columns of strings whose words are counted (TF-IDF). The points are sparse then, and each text counts as much as
         all other columns together.
+    ignore : sequence of str, default=()
+        Columns that are no features, such as an id. Tables may have them, new ones too.
 
     Attributes
     ----------
     feature_names_in_ : ndarray of str
-        The columns of ``fit``.
+        The columns of ``fit`` that are features.
     steps_ : list of str
         What is done to the columns, in sentences.
 
@@ -80,17 +82,29 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
         "scale": [StrOptions({"auto", "none", "standard"})],
         "missing": [StrOptions({"median", "mean", "refuse"})],
         "text": [tuple, list],
+        "ignore": [tuple, list],
     }
 
-    def __init__(self, *, scale: ScaleName = "auto", missing: MissingName = "median", text: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        scale: ScaleName = "auto",
+        missing: MissingName = "median",
+        text: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+    ) -> None:
         self.scale = scale
         self.missing = missing
         self.text = text
+        self.ignore = ignore
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Learn scales, categories and replacements from a table; y is ignored."""
         table = Table.of(X)
+        table = table.select([name for name in table.names if name not in self.ignore], self.ignore)
+        if not table.names:
+            raise ParameterError("The 'X' parameter of Preprocessing must have columns. Got none instead.", "X")
         if not len(table):
             raise ParameterError("The 'X' parameter of Preprocessing must have rows. Got none instead.", "X")
         unknown = sorted(
@@ -266,7 +280,7 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
                     "X",
                 )
             return Table(tuple(self.feature_names_in_), self._widths, X)
-        table = Table.of(X).select(tuple(self.feature_names_in_))
+        table = Table.of(X).select(tuple(self.feature_names_in_), self.ignore)
         if table.widths != self._widths:
             place = next(place for place, width in enumerate(table.widths) if width != self._widths[place])
             raise ParameterError(
@@ -327,7 +341,7 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
             **{f"idf_{place}": each.idf_ for place, each in enumerate(self._vectorizers.values())},
         }
         document = {
-            "parameters": {"scale": self.scale, "missing": self.missing, "text": list(self.text)},
+            "parameters": plain(self.get_params()),
             "columns": [[str(name), width] for name, width in zip(self.feature_names_in_, self._widths, strict=True)],
             "categories": {name: list(values) for name, values in self._categories.items()},
             "terms": {name: each.get_feature_names_out().tolist() for name, each in self._vectorizers.items()},

@@ -12,6 +12,7 @@ from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.api.rows import ids_of
 from homophily_service.contract.errors import FailedPrecondition, InvalidRequest
 from homophily_service.storage.embeddings import (
     CANNOT_LINKS,
@@ -69,17 +70,24 @@ class Embeddings:
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         row = await asyncio.to_thread(self.stores.catalog.get, name)
-        if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).cluster_count:
+        embedding = pb.Embedding.FromString(row.message)
+        if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not embedding.cluster_count:
             raise FailedPrecondition(f"{name} was made without clusters", reason="NO_CLUSTERS")
         field = FIELDS[request.field]
+        if request.ids and field not in (COORDINATES, CLUSTERS):
+            raise InvalidRequest("ids", "must not be asked for with links, which are pairs of points")
         # The next rows are read when the caller has taken these.
         await held.get().take(2 * CHUNK_BYTES)
         [array] = await asyncio.to_thread(self.stores.read_rows, row.blob, field)
         total = array.shape[0]
         if not 0 <= request.start <= total:
             raise InvalidRequest("start", f"must be between 0 and {total}; got {request.start}")
-        step = max(1, CHUNK_BYTES // (array.row_bytes or 1))
+        ids = await asyncio.to_thread(ids_of, self.stores, embedding) if request.ids else None
+        step = max(1, CHUNK_BYTES // ((array.row_bytes or 1) + (ids.row_bytes if ids else 0)))
         end = min(total, request.start + request.count) if request.count else total
         for start in range(request.start, end, step) or (request.start,):
             rows = await asyncio.to_thread(array.rows, start, max(start, min(end, start + step)))
-            yield pb.ReadEmbeddingResponse(start=start, count=len(rows), total=total, rows=to_tensor(rows))
+            answer = pb.ReadEmbeddingResponse(start=start, count=len(rows), total=total, rows=to_tensor(rows))
+            if ids is not None:
+                answer.ids.extend(await asyncio.to_thread(ids.rows, start, start + len(rows)))
+            yield answer

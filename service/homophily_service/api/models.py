@@ -13,10 +13,12 @@ from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
 from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.api.rows import Given, ids_of
 from homophily_service.contract.errors import FailedPrecondition, InvalidRequest
 from homophily_service.predictor.pool import Predictors
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage.solutions import CLASS_INDICES, PROBABILITIES, SCORES, VALUES
+from homophily_service.storage.blobs.objects import StoredRows
+from homophily_service.storage.solutions import CLASS_INDICES, LABELLED, PROBABILITIES, SCORES, VALUES
 from homophily_service.storage.stores import Stores
 
 FIELDS = {
@@ -24,6 +26,7 @@ FIELDS = {
     model_pb2.SOLUTION_FIELD_SCORES: SCORES,
     model_pb2.SOLUTION_FIELD_VALUES: VALUES,
     model_pb2.SOLUTION_FIELD_PROBABILITIES: PROBABILITIES,
+    model_pb2.SOLUTION_FIELD_GIVEN: LABELLED,
 }
 CHUNK_BYTES = 1 << 20
 SECONDS_REMEMBERED = 1.0
@@ -107,13 +110,23 @@ class Models:
             raise InvalidRequest("start", f"must be between 0 and {model.point_count}; got {request.start}")
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
-        names = [FIELDS[field] for field in fields]
         # The next rows are read when the caller has taken these.
         await held.get().take(2 * CHUNK_BYTES)
-        arrays = await asyncio.to_thread(self.stores.read_rows, row.blob, *names)
-        step = max(1, CHUNK_BYTES // max(1, sum(array.row_bytes for array in arrays)))
+        arrays = await asyncio.to_thread(self._arrays, row.blob, fields)
+        ids = await asyncio.to_thread(ids_of, self.stores, model) if request.ids else None
+        read = arrays if ids is None else [*arrays, ids]
+        step = max(1, CHUNK_BYTES // max(1, sum(array.row_bytes for array in read)))
         end = min(model.point_count, request.start + request.count) if request.count else model.point_count
         for start in range(request.start, end, step):
             stop = min(end, start + step)
             tensors = await asyncio.to_thread(lambda: [to_tensor(array.rows(start, stop)) for array in arrays])  # noqa: B023
-            yield model_pb2.ReadSolutionResponse(start=start, count=stop - start, tensors=tensors)
+            answer = model_pb2.ReadSolutionResponse(start=start, count=stop - start, tensors=tensors)
+            if ids is not None:
+                answer.ids.extend(await asyncio.to_thread(ids.rows, start, stop))
+            yield answer
+
+    def _arrays(self, blob: str, fields: list[model_pb2.SolutionField.ValueType]) -> list[StoredRows | Given]:
+        """What is read for each field."""
+        arrays = self.stores.read_rows(blob, *(FIELDS[field] for field in fields))
+        given = model_pb2.SOLUTION_FIELD_GIVEN
+        return [Given(array) if field == given else array for field, array in zip(fields, arrays, strict=True)]

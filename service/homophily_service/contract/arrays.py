@@ -12,6 +12,16 @@ from scipy.sparse import csr_array
 from homophily_client._pb import points_pb2 as pb
 from homophily_client.tensors import DATA_TYPES, DTYPES
 from homophily_service.contract.errors import InvalidRequest, LimitExceeded
+from homophily_service.contract.tables import (
+    DATA,
+    STARTS,
+    Rows,
+    Strings,
+    check_no_infinity,
+    check_schema,
+    check_strings,
+    string_kinds,
+)
 
 FLOATS = (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT64)
 INTEGERS = (pb.DATA_TYPE_INT32, pb.DATA_TYPE_INT64)
@@ -21,7 +31,7 @@ LONGEST = 1 << 48
 # Elements that are looked at together, as arrays of a dataset may be larger than the memory.
 BLOCK = 1 << 20
 
-Points = NDArray[Any] | csr_array
+Points = NDArray[Any] | csr_array | Rows
 
 
 class Limits(NamedTuple):
@@ -68,10 +78,21 @@ def parts_of(shape: pb.PointsShape, limits: Limits, field: str) -> list[Part]:
     field = f"{field}.{layout}"
     rows_columns = shape.dense if layout == "dense" else shape.csr
     _check_type(rows_columns.data_type, f"{field}.data_type", FLOATS)
-    _check_size(rows_columns.rows, rows_columns.columns, limits, f"{field}.rows", f"{field}.columns")
+    least = 0 if len(shape.string_bytes) else 1
+    _check_size(rows_columns.rows, rows_columns.columns, limits, f"{field}.rows", f"{field}.columns", least)
     dtype = DTYPES[rows_columns.data_type]
+    if shape.HasField("schema") or len(shape.string_bytes):
+        schema_field = f"{field.rpartition('.')[0]}.schema"
+        if layout != "dense":
+            raise InvalidRequest(schema_field, "must not be given with csr points: a table is dense")
+        check_schema(shape.schema, shape.dense.columns, len(shape.string_bytes), schema_field)
     if layout == "dense":
         parts = [Part("points", dtype, (shape.dense.rows, shape.dense.columns))]
+        for place, size in enumerate(shape.string_bytes):
+            if not 0 <= size < LONGEST:
+                raise InvalidRequest(f"{field}.string_bytes[{place}]", f"must be 0 to 2^48; got {size}")
+            starts_name, data_name = string_parts(place)
+            parts += [Part(starts_name, STARTS, (shape.dense.rows + 1,)), Part(data_name, DATA, (size,))]
     else:
         csr = shape.csr
         _check_type(csr.index_type, f"{field}.index_type", INTEGERS)
@@ -94,9 +115,15 @@ def from_points(points: pb.Points, limits: Limits, field: str) -> Points:
     layout = points.WhichOneof("layout")
     if layout is None:
         raise InvalidRequest(field, "must hold dense or csr points")
+    is_table = points.HasField("schema") or bool(points.strings)
+    if is_table and layout != "dense":
+        raise InvalidRequest(f"{field}.schema", "must not be given with csr points: a table is dense")
     if layout == "dense":
         dense = from_tensor(points.dense, f"{field}.dense", FLOATS, axes=2)
-        _check_size(dense.shape[0], dense.shape[1], limits, f"{field}.dense.shape", f"{field}.dense.shape")
+        least = 0 if points.strings else 1
+        _check_size(dense.shape[0], dense.shape[1], limits, f"{field}.dense.shape", f"{field}.dense.shape", least)
+        if is_table:
+            return _rows(points, dense, field)
         check_finite(dense, f"{field}.dense.data")
         return dense
     csr = points.csr
@@ -106,6 +133,19 @@ def from_points(points: pb.Points, limits: Limits, field: str) -> Points:
     _check_size(len(starts) - 1, csr.columns, limits, f"{field}.csr.row_starts", f"{field}.csr.columns")
     check_csr(values, columns, starts, csr.columns, f"{field}.csr")
     return csr_array((values, columns, starts), shape=(len(starts) - 1, csr.columns))
+
+
+def _rows(points: pb.Points, numbers: NDArray[Any], field: str) -> Rows:
+    check_schema(points.schema, numbers.shape[1], len(points.strings), f"{field}.schema")
+    check_no_infinity(numbers, f"{field}.dense.data")
+    columns = []
+    for place, (message, kind) in enumerate(zip(points.strings, string_kinds(points.schema), strict=True)):
+        here = f"{field}.strings[{place}]"
+        starts = from_tensor(message.row_starts, f"{here}.row_starts", (pb.DATA_TYPE_INT64,), axes=1)
+        strings = Strings(starts, np.frombuffer(message.data, dtype=DATA))
+        check_strings(strings, len(numbers), kind, here)
+        columns.append(strings)
+    return Rows(points.schema, numbers, tuple(columns))
 
 
 def check_csr(values: NDArray[Any], columns: NDArray[Any], starts: NDArray[Any], n_columns: int, field: str) -> None:
@@ -141,20 +181,39 @@ def parts_from_points(points: Points) -> dict[str, NDArray[Any]]:
     """The arrays to store, named as in :func:`parts_of`."""
     if isinstance(points, csr_array):
         return {"values": points.data, "column_indices": points.indices, "row_starts": points.indptr}
-    return {"points": points}
+    if not isinstance(points, Rows):
+        return {"points": points}
+    parts: dict[str, NDArray[Any]] = {"points": points.numbers}
+    for place, strings in enumerate(points.strings):
+        parts |= dict(zip(string_parts(place), strings, strict=True))
+    return parts
 
 
-def points_from_parts(parts: dict[str, NDArray[Any]], columns: int) -> Points:
+def points_from_parts(parts: dict[str, NDArray[Any]], shape: pb.PointsShape) -> Points:
     """The points out of stored arrays."""
+    if shape.HasField("schema"):
+        places = range(len(shape.string_bytes))
+        return Rows(
+            shape.schema, parts["points"], tuple(Strings(*map(parts.__getitem__, string_parts(i))) for i in places)
+        )
     if "points" in parts:
         return parts["points"]
     arrays = parts["values"], parts["column_indices"], parts["row_starts"]
-    return csr_array(arrays, shape=(len(parts["row_starts"]) - 1, columns))
+    return csr_array(arrays, shape=(len(parts["row_starts"]) - 1, shape.csr.columns))
+
+
+def string_parts(place: int) -> tuple[str, str]:
+    """The names of the two arrays of a column of strings."""
+    return f"strings_{place}_starts", f"strings_{place}_data"
 
 
 def shape_of(points: Points) -> pb.PointsShape:
     """What points look like."""
     rows, columns = points.shape
+    if isinstance(points, Rows):
+        dense = pb.DenseShape(rows=rows, columns=columns, data_type=DATA_TYPES[points.numbers.dtype])
+        string_bytes = [len(strings.data) for strings in points.strings]
+        return pb.PointsShape(dense=dense, schema=points.schema, string_bytes=string_bytes)
     if not isinstance(points, csr_array):
         return pb.PointsShape(dense=pb.DenseShape(rows=rows, columns=columns, data_type=DATA_TYPES[points.dtype]))
     return pb.PointsShape(
@@ -174,10 +233,12 @@ def _check_type(value: int, field: str, allowed: tuple[int, ...]) -> None:
         raise InvalidRequest(field, f"must be one of {names}; got {value}")
 
 
-def _check_size(rows: int, columns: int, limits: Limits, rows_field: str, columns_field: str) -> None:
+def _check_size(
+    rows: int, columns: int, limits: Limits, rows_field: str, columns_field: str, least_columns: int = 1
+) -> None:
     if rows < 1:
         raise InvalidRequest(rows_field, f"must be at least 1 point; got {rows}")
-    if columns < 1:
+    if columns < least_columns:
         raise InvalidRequest(columns_field, f"must be at least 1 feature; got {columns}")
     if rows > limits.points:
         raise LimitExceeded(f"{rows_field}: {rows} points, the limit is {limits.points}")

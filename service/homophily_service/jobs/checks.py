@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2, points_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2
 from homophily_client._pb import job_pb2 as pb
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ProjectName, ResourceName
 from homophily_service.contract.arrays import Points, from_points, parts_from_points, shape_of
@@ -18,6 +18,7 @@ from homophily_service.contract.errors import AlreadyExists, FailedPrecondition,
 from homophily_service.contract.labels import check_two_classes, read_labels, values_of
 from homophily_service.contract.links import check_closure, links_of_labels, read_links
 from homophily_service.contract.names import check_id, parse_name
+from homophily_service.contract.tables import Size, size_of
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
 from homophily_service.jobs.options import time_limit
@@ -44,8 +45,8 @@ def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
     """Refuse what is wrong; points that came inside the request are then a dataset of it."""
     if request.WhichOneof("points") is None:
         raise InvalidRequest("points", "must be a dataset's name or inline points")
-    shape, points = checks.points(project, request)
-    rows, is_sparse = shape.rows, isinstance(shape, points_pb2.CsrShape)
+    size, points = checks.points(project, request)
+    rows, is_sparse = size.rows, size.is_sparse
     labels = read_labels(request.labels, rows, "labels", max_classes=checks.settings.max_classes)
     check_two_classes(labels.classes, "labels")
     checks.compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
@@ -55,14 +56,8 @@ def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
     graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
     n_classes = len(np.unique(labels.classes))
     method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)
-    size: dict[str, Any] = {
-        "columns": shape.columns,
-        "graph": graph,
-        "method": method,
-        "solver": solver,
-        "classes": n_classes,
-    }
-    checks.cost(fit_cost(rows, _elements(shape), **size), request.options)
+    asked: dict[str, Any] = {"graph": graph, "method": method, "solver": solver, "classes": n_classes}
+    checks.cost(fit_cost(rows, size.elements, columns=size.columns, **asked), request.options)
     checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
     if points is not None:
         request.dataset = checks.keep_inline(project, points, request.options)
@@ -106,10 +101,9 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
     if source is None:
         raise InvalidRequest("points", "must be the name of a dataset, model or embedding, or inline points")
     if source in ("dataset", "inline"):
-        shape, points = checks.points(project, request)
-        rows, is_sparse = shape.rows, isinstance(shape, points_pb2.CsrShape)
-        graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
-        elements, columns = _elements(shape), shape.columns
+        size, points = checks.points(project, request)
+        graph = graph_parameters(request.graph, is_sparse=size.is_sparse, field="graph")
+        rows, columns, elements, _ = size
     else:
         if request.graph.ListFields():
             raise InvalidRequest("graph", f"must not be given with {source}, which has its own")
@@ -155,10 +149,8 @@ class Checks:
                 )
             check_registration(request.registration, "registration")
 
-    def points(
-        self, project: str, request: pb.FitRequest | pb.EmbedRequest
-    ) -> tuple[points_pb2.DenseShape | points_pb2.CsrShape, Points | None]:
-        """The shape of the points that a request is about, and those that came inside it."""
+    def points(self, project: str, request: pb.FitRequest | pb.EmbedRequest) -> tuple[Size, Points | None]:
+        """The size of the points that a request is about, and those that came inside it."""
         points = None
         if request.WhichOneof("points") == "inline":
             points = from_points(request.inline, limits_of(self.settings), "inline")
@@ -166,7 +158,7 @@ class Checks:
         else:
             name = self._of_project(DatasetName, request.dataset, "dataset", project)
             shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
-        return shape.csr if shape.WhichOneof("layout") == "csr" else shape.dense, points
+        return size_of(shape), points
 
     def earlier(self, project: str, request: pb.EmbedRequest, source: str) -> model_pb2.Model | embedding_pb2.Embedding:
         """The model or the embedding that a request goes on from."""
@@ -242,8 +234,3 @@ def _check_map(request: pb.EmbedRequest, n_points: int, settings: Settings) -> t
         # Only the job reads the links of an earlier embedding.
         check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)
     return shape
-
-
-def _elements(shape: points_pb2.DenseShape | points_pb2.CsrShape) -> int:
-    """Numbers that points of this shape consist of."""
-    return 2 * shape.values if isinstance(shape, points_pb2.CsrShape) else shape.rows * shape.columns

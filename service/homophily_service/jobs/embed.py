@@ -70,8 +70,7 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
     row = work.source(request)
     if request.WhichOneof("points") == "dataset":
         dataset = dataset_pb2.Dataset.FromString(row.message)
-        shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
-        embedding.dataset, embedding.dimension_count = request.dataset, shape.columns
+        embedding.dataset = request.dataset
         embedding.graph_parameters.CopyFrom(request.graph)
         return _Start(graph_of(work, dataset, row.blob, embedding), None, nothing)
     if request.WhichOneof("points") == "model":
@@ -92,8 +91,11 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
     embedding.graph_parameters.CopyFrom(source.graph_parameters)
     embedding.graph.CopyFrom(source.graph)
     embedding.graph.reused = True
+    if source.HasField("schema"):
+        embedding.schema.CopyFrom(source.schema)
+        embedding.preprocessing_steps.extend(source.preprocessing_steps)
     work.stage.enter("graph")
-    return _Start(load_graph(work.stores, row.graph, work.threads), earlier, said)
+    return _Start(load_graph(work.stores, row.graph, work.threads).graph, earlier, said)
 
 
 def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:

@@ -18,6 +18,7 @@ from homophily_client.names import ModelName
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.internal_pb2 import Waiting
 from homophily_service.contract.labels import check_two_classes, class_values, classes_of
+from homophily_service.contract.tables import size_of
 from homophily_service.contract.values import solver_parameters
 from homophily_service.jobs.evaluation import evaluation
 from homophily_service.jobs.search import find
@@ -49,17 +50,16 @@ def fit(work: Work) -> bytes | Waiting:
         search = found
     row = work.source(request)
     dataset = dataset_pb2.Dataset.FromString(row.message)
-    shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
-    labels = work.labels(request.labels, shape.rows, "labels")
+    rows = size_of(dataset.shape).rows
+    labels = work.labels(request.labels, rows, "labels")
     check_two_classes(labels.classes, "labels")
-    compared = Compared(*(work.labels(getattr(request, field), shape.rows, field) for field in Compared._fields))
+    compared = Compared(*(work.labels(getattr(request, field), rows, field) for field in Compared._fields))
     classifier = _classifier(request.solver, len(np.unique(labels.classes)))
     model = model_pb2.Model(
         name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
         dataset=request.dataset,
         graph_parameters=request.graph,
         solver_parameters=request.solver,
-        dimension_count=shape.columns,
         search=search,
     )
     with warnings.catch_warnings(record=True) as warned:
@@ -76,7 +76,7 @@ def transduce(work: Work) -> bytes:
     work.stage.enter("load")
     row = work.source(request)
     parent = model_pb2.Model.FromString(row.message)
-    before = load_model(work.stores, row.blob, row.graph, work.threads)
+    before, _ = load_model(work.stores, row.blob, row.graph, work.threads)
     known = classes_of(parent.classes)
     changed = work.labels(request.labels, parent.point_count, "labels")
     compared = Compared(
@@ -94,6 +94,8 @@ def transduce(work: Work) -> bytes:
         solver_parameters=parent.solver_parameters,
         dimension_count=parent.dimension_count,
         graph=parent.graph,
+        preprocessing_steps=parent.preprocessing_steps,
+        schema=parent.schema if parent.HasField("schema") else None,
     )
     model.graph.reused = True
     # The old solution is a start only for the same classes.

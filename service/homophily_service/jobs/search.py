@@ -18,14 +18,14 @@ from homophily.selection.records import Method
 from homophily.selection.search import default_trials
 from homophily.storage import PointLabels, fit_arguments
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
-from homophily_service.contract.arrays import points_from_parts
 from homophily_service.contract.errors import error_of_code
 from homophily_service.contract.internal_pb2 import TrialJob, TrialRequest, Waiting
 from homophily_service.contract.parameters import SEARCHED_IN_GRAPHS
 from homophily_service.contract.states import FAILED, FINAL, SUCCEEDED
+from homophily_service.contract.tables import size_of
 from homophily_service.contract.tasks import decode_trial
 from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
-from homophily_service.jobs.work import PHASES, Work
+from homophily_service.jobs.work import PHASES, Work, read_points
 from homophily_service.storage.models import graph_digest
 
 STAGES = {"graph": 1, "relationships": 2}
@@ -80,7 +80,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
             return Waiting(message=f"tries {settings} settings", trials=trials)
     else:
         search = driver.find(
-            _points(work, blob, dataset),
+            read_points(work, dataset, blob)[0],
             question.y,
             **budget,
             sample_weight=question.weights,
@@ -127,8 +127,7 @@ def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Datas
 
 
 def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Dataset) -> Question:
-    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
-    u = dataset.shape.csr.rows if is_sparse else dataset.shape.dense.rows
+    u, columns, _, is_sparse = size_of(dataset.shape)
     labels = work.labels(request.labels, u, "labels")
     validation = work.labels(request.validation, u, "validation")
     together = labels
@@ -151,19 +150,14 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
         if name not in given:
             del fixed[name]
     judges = validation.points if validation.points.size else None
-    n_features = None if is_sparse else dataset.shape.dense.columns
+    n_features = None if is_sparse else columns
     return Question(y, weights, judges, method, fixed, len(classes), n_features)
-
-
-def _points(work: Work, blob: str, dataset: dataset_pb2.Dataset) -> Any:
-    columns = dataset.shape.csr.columns or dataset.shape.dense.columns
-    return points_from_parts(work.stores.read(blob).arrays, columns)
 
 
 def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> KNNGraph:
     key = graph_digest(work.task.name.project, dataset, parameters)
     if key not in _graphs:
-        _graphs[key] = build_graph(parameters, _points(work, blob, dataset), work.threads)
+        _graphs[key] = build_graph(parameters, read_points(work, dataset, blob)[0], work.threads)
         if len(_graphs) > _GRAPHS_KEPT:
             _graphs.popitem(last=False)
     _graphs.move_to_end(key)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from homophily import KNNGraph
+from homophily import KNNGraph, Preprocessing
 from homophily.device.backend import CupyBackend, get_backend
 from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
@@ -22,10 +22,12 @@ from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_service.contract.arrays import points_from_parts
 from homophily_service.contract.errors import DataLoss, NotFound
 from homophily_service.contract.labels import read_labels
+from homophily_service.contract.tables import Rows, Strings, size_of
 from homophily_service.contract.tasks import Task
 from homophily_service.contract.values import graph_parameters
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage.models import graph_digest, graph_path, read_graph, save_graph
+from homophily_service.storage.models import StoredGraph, graph_digest, graph_path, read_graph, save_graph
+from homophily_service.storage.recipes import ids_of, recipe_of, table_of
 from homophily_service.storage.records import ResourceRecord
 from homophily_service.storage.sources import pinned, source_name
 from homophily_service.storage.stores import Stores
@@ -121,29 +123,30 @@ class Work(NamedTuple):
 
 def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Described) -> KNNGraph:
     """The graph of a dataset, described in a message: out of the store if it is there, else built and stored."""
-    is_sparse = dataset.shape.WhichOneof("layout") == "csr"
+    is_sparse = size_of(dataset.shape).is_sparse
     parameters = graph_parameters(described.graph_parameters, is_sparse=is_sparse, field="graph")
     project = work.task.name.project
     digest = graph_digest(project, dataset, parameters)
     path = work.stores.catalog.use_graph(digest)
     work.stage.enter("graph")
-    graph = None
+    stored = None
     if path is not None:
         try:
-            graph = _checked(read_graph(work.stores.blobs, path, work.threads), dataset, digest)
+            stored = _checked(read_graph(work.stores.blobs, path, work.threads), dataset, digest)
         except (DataLoss, NotFound) as loss:
             _log.warning("a stored graph is damaged or lost and will be built again: %s", loss.message)
-    reused = graph is not None
-    if graph is None:
-        stored = work.stores.read(blob)
-        points = points_from_parts(stored.arrays, described.dimension_count)
+    reused = stored is not None
+    if stored is None:
+        points, recipe, ids = read_points(work, dataset, blob)
         graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend).fit(points)
+        stored = StoredGraph(graph, recipe, ids)
         fresh = graph_path(digest, work.task.token)
-        size = save_graph(work.stores.blobs, fresh, graph)
+        size = save_graph(work.stores.blobs, fresh, stored)
         if path is None:
             work.stores.catalog.add_graph(digest, fresh, size, project)
         else:
             work.stores.catalog.replace_graph(digest, fresh, size, project)
+    graph = stored.graph
     described.graph.CopyFrom(
         model_pb2.GraphSummary(
             digest=digest,
@@ -153,15 +156,31 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
             component_count=graph.n_components,
         )
     )
+    described.dimension_count = graph.n_features_in_
+    if stored.recipe is not None:
+        described.schema.CopyFrom(dataset.shape.schema)
+        described.preprocessing_steps.extend(stored.recipe.steps_)
     return graph
 
 
-def _checked(graph: KNNGraph, dataset: dataset_pb2.Dataset, digest: str) -> KNNGraph:
+def read_points(
+    work: Work, dataset: dataset_pb2.Dataset, blob: str
+) -> tuple[Any, Preprocessing | None, Strings | None]:
+    """The points of a dataset; for a table, also the recipe that made them of its rows, and the rows' ids."""
+    points = points_from_parts(work.stores.read(blob).arrays, dataset.shape)
+    if not isinstance(points, Rows):
+        return points, None, None
+    recipe = recipe_of(points)
+    return recipe.transform(table_of(points)), recipe, ids_of(points)
+
+
+def _checked(stored: StoredGraph, dataset: dataset_pb2.Dataset, digest: str) -> StoredGraph:
     """A stored graph, if it has the points and columns of the dataset; its name alone is not trusted."""
-    shape = dataset.shape.csr if dataset.shape.WhichOneof("layout") == "csr" else dataset.shape.dense
-    if (graph.n_points, graph.n_features_in_) != (shape.rows, shape.columns):
+    graph, size = stored.graph, size_of(dataset.shape)
+    columns = graph.n_features_in_ if dataset.shape.HasField("schema") else size.columns
+    if (graph.n_points, graph.n_features_in_) != (size.rows, columns):
         raise DataLoss(f"graph {digest} is of {graph.n_points} × {graph.n_features_in_} points, not of {dataset.name}")
-    return graph
+    return stored
 
 
 def describe_computing(described: Described, backend: BackendName) -> None:

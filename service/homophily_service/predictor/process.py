@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import time
+import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,19 +19,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
+from homophily import Preprocessing
 from homophily.estimators.transduction import Answers
 from homophily_client._pb import model_pb2
 from homophily_client.tensors import to_tensor
-from homophily_service.contract.arrays import Limits, Points, from_points
+from homophily_service.contract.arrays import Limits, from_points
 from homophily_service.contract.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.contract.frames import frame, take_frames
 from homophily_service.contract.internal_pb2 import Lookups, PredictAnswer, PredictCall
 from homophily_service.contract.job_errors import job_error, refusal
 from homophily_service.jobs.warm import warm_up
+from homophily_service.jobs.work import sentences
 from homophily_service.runtime.logs import start_logging
 from homophily_service.runtime.processes import begin, keep_freed_memory, limit_memory
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.models import Classifier, load_model
+from homophily_service.storage.recipes import points_of
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import limits_of
 
@@ -70,6 +74,21 @@ class Call(NamedTuple):
         return max(1, next(iter(points.dense.shape), 1))
 
 
+class Loaded(NamedTuple):
+    """A model in memory, and the recipe that turns rows of its table into points, if it is of one."""
+
+    classifier: Classifier
+    recipe: Preprocessing | None = None
+
+
+class Asked(NamedTuple):
+    """A call with its points, as the model takes them, and what there is to warn of."""
+
+    call: Call
+    points: Any
+    warnings: list[str]
+
+
 #: Answers by the numbers of their calls.
 Answered = dict[int, PredictAnswer]
 
@@ -79,7 +98,7 @@ class ModelCache:
 
     def __init__(self, stores: Stores, most_bytes: int, threads: int) -> None:
         self.stores, self.most_bytes, self.threads = stores, most_bytes, threads
-        self._models: OrderedDict[str, tuple[Classifier, int]] = OrderedDict()
+        self._models: OrderedDict[str, tuple[Loaded, int]] = OrderedDict()
         self.hits = self.misses = 0
 
     def lookups(self) -> list[PredictAnswer]:
@@ -90,19 +109,19 @@ class ModelCache:
         self.hits = self.misses = 0
         return [PredictAnswer(lookups=counted)]
 
-    def get(self, path: str) -> Classifier | None:
+    def get(self, path: str) -> Loaded | None:
         """A model, if it is in memory."""
         if path not in self._models:
             return None
         self._models.move_to_end(path)
         return self._models[path][0]
 
-    def load(self, path: str, graph: str) -> tuple[Classifier, int]:
+    def load(self, path: str, graph: str) -> tuple[Loaded, int]:
         """A model out of the store, and its bytes; in any thread."""
         size = self.stores.catalog.bytes_of_model(path, graph)
-        return load_model(self.stores, path, graph, self.threads), size
+        return Loaded(*load_model(self.stores, path, graph, self.threads)), size
 
-    def keep(self, path: str, model: Classifier, size: int) -> None:
+    def keep(self, path: str, model: Loaded, size: int) -> None:
         """Keep a model, and let others go if they are too many bytes: first of the project that has the most."""
         self.misses += 1
         self._models[path] = model, size
@@ -129,7 +148,7 @@ class Dispatcher:
         # How many points a model answers in a turn.
         self._pace: dict[str, int] = {}
         self._loader = ThreadPoolExecutor(1, "loader")
-        self._loading: dict[str, tuple[Future[tuple[Classifier, int]], list[Call]]] = {}
+        self._loading: dict[str, tuple[Future[tuple[Loaded, int]], list[Call]]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -192,7 +211,7 @@ class Dispatcher:
         elif call.number not in self._large:
             self.models.hits += 1
 
-    def _answer_some(self, call: Call, model: Classifier, pace: int, calls: deque[Call]) -> Answered:
+    def _answer_some(self, call: Call, model: Loaded, pace: int, calls: deque[Call]) -> Answered:
         """Answer the next points of a large call, which goes behind the others of its project if there are more."""
         try:
             large = self._large.pop(call.number, None) or Large(call, model, self.limits)
@@ -255,7 +274,7 @@ class Dispatcher:
         return answers
 
 
-def answer(model: Classifier, calls: list[Call], limits: Limits) -> Answered:
+def answer(model: Loaded, calls: list[Call], limits: Limits) -> Answered:
     """The bodies of the answers to calls about one model, by their numbers."""
     try:
         asked, refused = _read(calls, model, limits)
@@ -279,18 +298,19 @@ def _failed(calls: list[Call], error: BaseException) -> Answered:
     return {call.number: PredictAnswer(number=call.number, error=job_error(error)) for call in calls}
 
 
-def _read(calls: list[Call], model: Classifier, limits: Limits) -> tuple[list[tuple[Call, Points]], Answered]:
+def _read(calls: list[Call], model: Loaded, limits: Limits) -> tuple[list[Asked], Answered]:
     """The calls with their points, and the answers to those whose points are wrong."""
-    asked: list[tuple[Call, Points]] = []
+    asked: list[Asked] = []
     refused: Answered = {}
     for call in calls:
         try:
-            points = from_points(call.request.points, limits, "points")
-            if points.shape[1] != model.n_features_in_:
-                raise InvalidRequest(
-                    "points", f"must have {model.n_features_in_} features, as the model's; got {points.shape[1]}"
-                )
-            asked.append((call, points))
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                points = points_of(model.recipe, from_points(call.request.points, limits, "points"), "points")
+            features = model.classifier.n_features_in_
+            if points.shape[1] != features:
+                raise InvalidRequest("points", f"must have {features} features, as the model's; got {points.shape[1]}")
+            asked.append(Asked(call, points, sentences(warned)))
         except ServiceError as error:
             refused[call.number] = PredictAnswer(number=call.number, error=job_error(error))
     return asked, refused
@@ -299,48 +319,52 @@ def _read(calls: list[Call], model: Classifier, limits: Limits) -> tuple[list[tu
 class Large:
     """A call that is answered in several turns."""
 
-    def __init__(self, call: Call, model: Classifier, limits: Limits) -> None:
+    def __init__(self, call: Call, model: Loaded, limits: Limits) -> None:
         asked, refused = _read([call], model, limits)
         self.call, self.model, self.refused = call, model, refused.get(call.number)
-        self.points: Any = asked[0][1] if asked else None
+        self.asked = asked[0] if asked else None
         self._done = 0
         self._found: list[Any] = []
 
     def step(self, rows: int) -> PredictAnswer | None:
         """Answer the next points; returns the whole answer after the last."""
-        if self.refused is not None:
+        if self.asked is None:
             return self.refused
-        some = self.points[self._done : self._done + rows]
+        points = self.asked.points
+        some = points[self._done : self._done + rows]
         self._done += some.shape[0]
-        self._found.append(self.model.answer(some, probabilities=self.call.request.probabilities, validated=True))
-        if self._done < self.points.shape[0]:
+        probabilities = self.call.request.probabilities
+        self._found.append(self.model.classifier.answer(some, probabilities=probabilities, validated=True))
+        if self._done < points.shape[0]:
             return None
         columns = zip(*self._found, strict=True)
         found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
-        return _response(Answers(*found), self.call, slice(None))
+        return _response(Answers(*found), self.asked, slice(None))
 
 
-def _response(found: Answers, call: Call, rows: slice) -> PredictAnswer:
+def _response(found: Answers, asked: Asked, rows: slice) -> PredictAnswer:
     """The answer to a call, out of some rows of what was found."""
+    call = asked.call
     classes, scores = found.classes[rows], found.scores[rows]
     table = to_tensor(scores.reshape(len(classes), -1))
-    response = model_pb2.PredictResponse(class_indices=classes.tolist(), scores=table)
+    response = model_pb2.PredictResponse(class_indices=classes.tolist(), scores=table, warnings=asked.warnings)
     if call.request.probabilities and found.probabilities is not None:
         response.probabilities.CopyFrom(to_tensor(found.probabilities[rows]))
     return PredictAnswer(number=call.number, response=response)
 
 
-def _answers(model: Classifier, asked: list[tuple[Call, Points]]) -> Answered:
-    batch: Any = asked[0][1]
+def _answers(model: Loaded, asked: list[Asked]) -> Answered:
+    batch = asked[0].points
     if len(asked) > 1:
-        rows_of_all: Any = [points for _, points in asked]
+        rows_of_all = [one.points for one in asked]
         batch = vstack(rows_of_all, format="csr") if isinstance(batch, csr_array) else np.concatenate(rows_of_all)
-    found = model.answer(batch, probabilities=any(call.request.probabilities for call, _ in asked), validated=True)
+    probabilities = any(one.call.request.probabilities for one in asked)
+    found = model.classifier.answer(batch, probabilities=probabilities, validated=True)
     answers, start = {}, 0
-    for call, own in asked:
-        rows = slice(start, start + own.shape[0])
+    for one in asked:
+        rows = slice(start, start + one.points.shape[0])
         start = rows.stop
-        answers[call.number] = _response(found, call, rows)
+        answers[one.call.number] = _response(found, one, rows)
     return answers
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, Preprocessing
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
 from homophily_client._pb import dataset_pb2
 from homophily_service.contract.errors import DataLoss, FailedPrecondition
+from homophily_service.contract.tables import Strings
 from homophily_service.storage.blobs.objects import Blobs, StoredObject
+from homophily_service.storage.recipes import stored_ids, stored_recipe, with_recipe
 from homophily_service.storage.solutions import CLASS_INDICES, PROBABILITIES, SCORES
 from homophily_service.storage.sources import dataset_digest
 from homophily_service.storage.stores import Stores
@@ -37,30 +39,44 @@ def graph_path(digest: str, token: str) -> str:
     return f"graphs/{digest}/{token}"
 
 
-def save_graph(blobs: Blobs, path: str, graph: KNNGraph) -> int:
+class StoredGraph(NamedTuple):
+    """A graph with how its points came about."""
+
+    graph: KNNGraph
+    #: None if the points were no table.
+    recipe: Preprocessing | None = None
+    ids: Strings | None = None
+
+
+def save_graph(blobs: Blobs, path: str, stored: StoredGraph) -> int:
     """Write a graph; returns its bytes."""
-    state = graph_state(graph)
+    state = with_recipe(graph_state(stored.graph), stored.recipe, stored.ids)
     return blobs.write(path, state.arrays, state.document)
 
 
-def load_graph(stores: Stores, digest: str, threads: int) -> KNNGraph:
+def load_graph(stores: Stores, digest: str, threads: int) -> StoredGraph:
     """A graph that a model stands on."""
+    return _restored(stores.read(path_of_graph(stores, digest)), threads)
+
+
+def path_of_graph(stores: Stores, digest: str) -> str:
+    """Where a graph is that a model stands on."""
     path = stores.catalog.use_graph(digest)
     if path is None:
         raise DataLoss(f"graph {digest} is not there any more")
-    return _restored(stores.read(path), threads)
+    return path
 
 
-def read_graph(blobs: Blobs, path: str, threads: int) -> KNNGraph:
+def read_graph(blobs: Blobs, path: str, threads: int) -> StoredGraph:
     """A graph out of its arrays."""
     return _restored(blobs.read(path), threads)
 
 
-def _restored(stored: StoredObject, threads: int) -> KNNGraph:
+def _restored(stored: StoredObject, threads: int) -> StoredGraph:
     graph = restore_graph(State(stored.arrays, stored.document))
     # It may have been fitted on another machine's GPU.
     graph.set_params(n_jobs=threads, backend="numpy")
-    return graph
+    return StoredGraph(graph, stored_recipe(stored), stored_ids(stored))
 
 
 def save_model(blobs: Blobs, path: str, classifier: Classifier, *, calibrate: bool) -> int:
@@ -75,11 +91,11 @@ def save_model(blobs: Blobs, path: str, classifier: Classifier, *, calibrate: bo
     return blobs.write(path, {**state.arrays, **answers}, state.document)
 
 
-def load_model(stores: Stores, path: str, digest: str | None, threads: int) -> Classifier:
-    """A model and its graph, ready to answer for new points or to be fitted with other labels."""
+def load_model(stores: Stores, path: str, digest: str | None, threads: int) -> tuple[Classifier, Preprocessing | None]:
+    """A model and its graph, ready to answer for new points or to be fitted with other labels, and the recipe."""
     if digest is None:
         raise FailedPrecondition(f"{path} has no graph")
-    stored = stores.read(path)
-    classifier = restore_classifier(State(stored.arrays, stored.document), load_graph(stores, digest, threads))
+    stored, graph = stores.read(path), load_graph(stores, digest, threads)
+    classifier = restore_classifier(State(stored.arrays, stored.document), graph.graph)
     classifier.set_params(n_jobs=threads, backend="numpy")
-    return classifier
+    return classifier, graph.recipe

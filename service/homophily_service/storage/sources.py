@@ -29,6 +29,8 @@ def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
     sizes = getattr(dataset.shape, layout)
     names = ("rows", "columns", "data_type", *(("values", "index_type") if layout == "csr" else ()))
     described = [layout, dataset.sha256.hex(), *(getattr(sizes, name) for name in names)]
+    if dataset.shape.HasField("schema"):
+        described += [dataset.shape.schema.SerializeToString(deterministic=True).hex(), *dataset.shape.string_bytes]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 

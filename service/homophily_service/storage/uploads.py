@@ -18,10 +18,11 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from homophily_client._pb import dataset_pb2
 from homophily_client.names import DatasetName, new_id
-from homophily_service.contract.arrays import Limits, Part, check_csr, check_finite, parts_of
+from homophily_service.contract.arrays import Limits, Part, check_csr, check_finite, parts_of, string_parts
 from homophily_service.contract.errors import (
     AlreadyExists,
     DataLoss,
@@ -33,6 +34,7 @@ from homophily_service.contract.errors import (
     Unavailable,
 )
 from homophily_service.contract.names import check_id
+from homophily_service.contract.tables import Strings, check_no_infinity, check_strings, string_kinds
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.blobs.backends import storage_errors
 from homophily_service.storage.blobs.objects import ONE_HEADER_AT_A_TIME
@@ -228,8 +230,7 @@ class Upload:
             raise InvalidRequest("end.sha256", "is not that of the bytes received, which were dropped")
         self._synced()
         self.close()
-        if self.start.shape.WhichOneof("layout") == "csr":
-            self._check_csr()
+        self._check_together()
         digests = zip(self.parts, self._file_digests, strict=True)
         return publish_dataset(
             self.stores,
@@ -287,27 +288,37 @@ class Upload:
         return received
 
     def _check(self, part: Part, offset: int, data: memoryview) -> None:
-        """Refuse NaN and infinity as they come, element by element."""
+        """Refuse infinity, and NaN unless it is a table's, as they come, element by element."""
         size = part.dtype.itemsize
         # Elements that are cut by the chunk's ends are looked at in the dataset's last check, by the job.
         skip = -offset % size
         elements = data[skip : skip + (len(data) - skip) // size * size]
         if part.dtype.kind == "f" and elements:
             try:
-                check_finite(np.frombuffer(elements, dtype=part.dtype), "chunk.data", (offset + skip) // size)
+                check = check_no_infinity if self.start.shape.HasField("schema") else check_finite
+                check(np.frombuffer(elements, dtype=part.dtype), "chunk.data", (offset + skip) // size)
             except InvalidRequest:
                 self.discard()
                 raise
 
-    def _check_csr(self) -> None:
-        files = [self.folder / f"{part.name}.npy" for part in self.parts]
-        with ONE_HEADER_AT_A_TIME:
-            arrays = [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
+    def _check_together(self) -> None:
+        """Refuse arrays that do not fit together."""
+        shape = self.start.shape
         try:
-            check_csr(arrays[0], arrays[1], arrays[2], self.start.shape.csr.columns, "csr")
+            if shape.WhichOneof("layout") == "csr":
+                values, columns, starts = (self._staged(part.name) for part in self.parts)
+                check_csr(values, columns, starts, shape.csr.columns, "csr")
+            for place, kind in enumerate(string_kinds(shape.schema)):
+                strings = Strings(*(self._staged(name) for name in string_parts(place)))
+                check_strings(strings, shape.dense.rows, kind, f"strings[{place}]")
         except InvalidRequest:
             self.discard()
             raise
+
+    def _staged(self, name: str) -> NDArray[Any]:
+        with ONE_HEADER_AT_A_TIME:
+            array: NDArray[Any] = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return array
 
 
 def publish_dataset(

@@ -20,6 +20,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 from numpy.typing import NDArray
 
+from homophily import Preprocessing
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
 from homophily_client._pb import model_pb2
 from homophily_client.names import ModelName
@@ -27,6 +28,7 @@ from homophily_service.contract.errors import DataLoss, FailedPrecondition, NotF
 from homophily_service.contract.labels import TEXT, classes_of
 from homophily_service.storage.blobs.objects import Blobs
 from homophily_service.storage.models import Classifier
+from homophily_service.storage.recipes import stored_recipe
 from homophily_service.storage.stores import Stores
 
 # Raise it when the current reader would misread what is written. Every version ever written stays readable:
@@ -76,6 +78,10 @@ class Parts(NamedTuple):
         """The classifier itself, with its classes, or with their positions instead."""
         classes = np.arange(len(self.classes)) if by_position else self.classes
         return restore_classifier(_named(self.model, classes), restore_graph(self.graph))
+
+    def recipe(self) -> Preprocessing | None:
+        """What turns the rows of a table into the points that the classifier takes; None if it was no table."""
+        return stored_recipe(self.graph)
 
 
 def parts_of(classifier: Classifier) -> Parts:

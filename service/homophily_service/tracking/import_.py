@@ -20,7 +20,6 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from homophily.storage import graph_state
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import ModelName
 from homophily_service.contract import parameters
@@ -30,7 +29,8 @@ from homophily_service.contract.values import choices, set_value
 from homophily_service.jobs.work import Work
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.blobs.backends import MANIFEST
-from homophily_service.storage.models import CLASSIFIERS, Classifier, graph_path, save_model
+from homophily_service.storage.models import CLASSIFIERS, Classifier, StoredGraph, graph_path, save_graph, save_model
+from homophily_service.storage.recipes import stored_ids
 from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
 from homophily_service.tracking.place import connect
 from homophily_service.tracking.registry import importable
@@ -57,7 +57,7 @@ def import_model(work: Work) -> bytes:
             raise DataLoss(f"{request.uri} is damaged: {error}") from error
         model = _described(work, parts, classifier, request)
         work.stage.enter("save")
-        model.graph.digest = _keep_graph(work, path / GRAPH / MANIFEST, classifier)
+        model.graph.digest = _keep_graph(work, path / GRAPH / MANIFEST, classifier, parts)
         classifier.set_params(n_jobs=work.threads)
         model.size_bytes = save_model(
             work.stores.blobs, work.task.result_path, classifier, calibrate=parts.is_calibrated
@@ -187,13 +187,13 @@ def _read(path: Path, uri: str) -> Parts:
     return parts
 
 
-def _keep_graph(work: Work, manifest: Path, classifier: Classifier) -> str:
+def _keep_graph(work: Work, manifest: Path, classifier: Classifier, parts: Parts) -> str:
     """Store the graph, unless it is here; its digest is that of the manifest, in which the digests of all files are."""
-    state = graph_state(classifier.graph_)
+    stored = StoredGraph(classifier.graph_, parts.recipe(), stored_ids(parts.graph))
     project = work.task.name.project
     digest = hashlib.sha256(f"imported by {project}".encode() + manifest.read_bytes()).hexdigest()
     path = graph_path(digest, work.task.token)
-    size = work.stores.blobs.write(path, state.arrays, state.document)
+    size = save_graph(work.stores.blobs, path, stored)
     if work.stores.catalog.add_graph(digest, path, size, project) != path:
         # It is here already.
         work.stores.blobs.delete(path)

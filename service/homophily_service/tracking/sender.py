@@ -286,7 +286,7 @@ class Sender:
                     return self.stores.blobs.read(row.blob, COORDINATES).arrays[COORDINATES], f"on the map {row.id}"
             if not _LEAST_MAPPED <= model.point_count <= _MOST_MAPPED:
                 return None, ""
-            graph = load_graph(self.stores, model.graph.digest, 1)
+            graph = load_graph(self.stores, model.graph.digest, 1).graph
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", HomophilyWarning)
                 return spectral_coordinates(graph, 2, tolerance=_MAP_TOLERANCE, n_jobs=1)[1], "two spectral vectors"
