@@ -1,8 +1,8 @@
 """Answers of the service as plain dataclasses, read from messages by field name.
 
 A field of a :class:`Record` is read from the message's field of the same name: timestamps become datetimes, durations
-seconds, enums words, repeated fields tuples, and messages the Record declared for them. :func:`named` declares a field
-whose name in the message differs, :func:`computed` one that needs code.
+seconds, enums words, repeated fields tuples, and messages the Record declared for them. :func:`named` is for a field
+whose name in the message differs, :func:`computed` for one that needs code.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from homophily_client.parameters import to_dict
 from homophily_client.words import word
 
 
-def named(name: str) -> Any:
-    """Declare a dataclass field that has another name in the message."""
-    return field(metadata={"name": name})
+def named(name: str) -> dict[str, str]:
+    """Metadata of a dataclass field that has another name in the message: ``field(metadata=named("point_count"))``."""
+    return {"name": name}
 
 
 def computed(read: Callable[[Any], Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -45,7 +45,7 @@ class Dataset(Record, of=dataset_pb2.Dataset):
     description: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Graph(Record, of=model_pb2.GraphSummary):
     """The graph of a model or an embedding."""
 
@@ -53,13 +53,13 @@ class Graph(Record, of=model_pb2.GraphSummary):
     digest: str
     #: Whether it existed already, so that no neighbours had to be searched for.
     reused: bool
-    edges: int = named("edge_count")
+    edges: int = field(metadata=named("edge_count"))
     #: The share of true neighbours that the search found.
     recall: float
-    components: int = named("component_count")
+    components: int = field(metadata=named("component_count"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Trace(Record, of=model_pb2.Trace):
     """The optimiser's steps, the start first. Long traces are thinned out."""
 
@@ -68,10 +68,10 @@ class Trace(Record, of=model_pb2.Trace):
     #: Relative to the start's.
     gradient_norms: tuple[float, ...]
     #: Energy evaluations so far.
-    evaluations: tuple[int, ...] = named("evaluation_counts")
+    evaluations: tuple[int, ...] = field(metadata=named("evaluation_counts"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReliabilityBin(Record, of=model_pb2.ReliabilityBin):
     """Answers of about the same confidence."""
 
@@ -79,7 +79,7 @@ class ReliabilityBin(Record, of=model_pb2.ReliabilityBin):
     confidence: float
     #: The share of right answers.
     accuracy: float
-    points: int = named("point_count")
+    points: int = field(metadata=named("point_count"))
 
 
 def _rows(counts: Any) -> tuple[tuple[int, ...], ...]:
@@ -92,7 +92,7 @@ class Evaluation(Record, of=model_pb2.Evaluation):
     """How well the answers agree with labels that were held back."""
 
     #: The number of labels compared with.
-    points: int = named("point_count")
+    points: int = field(metadata=named("point_count"))
     error_rate: float
     #: Points by true class (row) and answer (column), in the order of the model's classes. Labels of other classes are
     #: counted as wrong, but not listed. Empty for more than 100 classes.
@@ -101,7 +101,7 @@ class Evaluation(Record, of=model_pb2.Evaluation):
     reliability: tuple[ReliabilityBin, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Trial(Record, of=model_pb2.Trial):
     """Parameters that a search tried."""
 
@@ -118,7 +118,7 @@ class Trial(Record, of=model_pb2.Trial):
     #: Whether it was stopped early, or not started.
     pruned: bool
     #: The number of answers that the error rate and the score are means of.
-    held_out: int = named("held_out_count")
+    held_out: int = field(metadata=named("held_out_count"))
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Search(Record, of=model_pb2.SearchSummary):
     best: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Model(Record, of=model_pb2.Model):
     """A fitted model; ``Client.read_solution`` and ``Client.predict`` give its answers."""
 
@@ -142,16 +142,16 @@ class Model(Record, of=model_pb2.Model):
     parent_model: str | None
     #: The classes, sorted.
     classes: tuple[str, ...] | tuple[int, ...]
-    points: int = named("point_count")
-    dimensions: int = named("dimension_count")
-    labelled: int = named("labelled_count")
+    points: int = field(metadata=named("point_count"))
+    dimensions: int = field(metadata=named("dimension_count"))
+    labelled: int = field(metadata=named("labelled_count"))
     #: The parameters that were given, by the core's names.
     graph_parameters: dict[str, Any]
     solver_parameters: dict[str, Any]
     graph: Graph
     energy: float
-    iterations: int = named("iteration_count")
-    evaluations: int = named("evaluation_count")
+    iterations: int = field(metadata=named("iteration_count"))
+    evaluations: int = field(metadata=named("evaluation_count"))
     #: The engine that computed the relationships; empty for IRR.
     engine: str
     #: The share of wrong answers among the validation labels, if there were any.
@@ -188,20 +188,20 @@ class LinkCounts(Record, of=embedding_pb2.LinkSummary):
     """The number of links, and of those that are not obeyed; ``Client.read_embedding`` lists them."""
 
     #: With those that stand for labels and those of earlier embeddings.
-    must: int = named("must_link_count")
-    cannot: int = named("cannot_link_count")
+    must: int = field(metadata=named("must_link_count"))
+    cannot: int = field(metadata=named("cannot_link_count"))
     #: Must-links whose points are apart on the map, and cannot-links whose points are together there.
-    violated_must: int = named("violated_must_link_count")
-    violated_cannot: int = named("violated_cannot_link_count")
+    violated_must: int = field(metadata=named("violated_must_link_count"))
+    violated_cannot: int = field(metadata=named("violated_cannot_link_count"))
     #: Must-links between clusters, and cannot-links within one.
-    divided_must: int = named("divided_must_link_count")
-    joined_cannot: int = named("joined_cannot_link_count")
+    divided_must: int = field(metadata=named("divided_must_link_count"))
+    joined_cannot: int = field(metadata=named("joined_cannot_link_count"))
     #: The first 100 violated ones of each kind.
     listed_must: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.must))
     listed_cannot: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.cannot))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Embedding(Record, of=embedding_pb2.Embedding):
     """A map of points; ``Client.read_embedding`` gives its coordinates, clusters and links."""
 
@@ -209,25 +209,25 @@ class Embedding(Record, of=embedding_pb2.Embedding):
     #: May be deleted by now.
     dataset: str
     job: str
-    points: int = named("point_count")
-    components: int = named("component_count")
+    points: int = field(metadata=named("point_count"))
+    components: int = field(metadata=named("component_count"))
     #: 0 if none were asked for.
-    clusters: int = named("cluster_count")
+    clusters: int = field(metadata=named("cluster_count"))
     create_time: datetime
     #: The embedding that this one continues; None if it started afresh.
     parent_embedding: str | None
     #: The model whose points and graph were used, if any.
     model: str | None
-    dimensions: int = named("dimension_count")
-    labelled: int = named("labelled_count")
+    dimensions: int = field(metadata=named("dimension_count"))
+    labelled: int = field(metadata=named("labelled_count"))
     #: The parameters that were given, by the core's names.
     graph_parameters: dict[str, Any]
     solver_parameters: dict[str, Any]
     graph: Graph
     links: LinkCounts
     energy: float
-    iterations: int = named("iteration_count")
-    evaluations: int = named("evaluation_count")
+    iterations: int = field(metadata=named("iteration_count"))
+    evaluations: int = field(metadata=named("evaluation_count"))
     #: The engine that computed the relationships.
     engine: str
     #: By phase: load, graph, solve, cluster, save.
@@ -267,7 +267,7 @@ class JobState(StrEnum):
         return cls(name.removeprefix("JOB_STATE_").lower() or "unspecified")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Progress(Record, of=job_pb2.Progress):
     """How far a job is."""
 
@@ -280,13 +280,13 @@ class Progress(Record, of=job_pb2.Progress):
     #: The share of the work that is done, roughly.
     fraction: float
     #: In a search: the trials so far, the most that there will be, and the lowest error rate among them.
-    trials: int = named("trial_count")
+    trials: int = field(metadata=named("trial_count"))
     max_trials: int
     best_error_rate: float | None
     #: Relative to the start's.
     gradient_norm: float | None
     #: Energy evaluations so far.
-    evaluations: int = named("evaluation_count")
+    evaluations: int = field(metadata=named("evaluation_count"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ def event(phase: str, **progress: Any) -> JobEvent:
     [
         (event("solve", iteration=7, max_iterations=300, energy=12.345678, fraction=0.5), "7/300  energy 12.346"),
         (event("solve", iteration=7, energy=-3.25e-9), "7  energy -3.25e-09"),
-        (event("search", trials=3, max_trials=20, best_error_rate=0.0125), "trial 3/20  best error 1.25 %"),
+        (event("search", trial_count=3, max_trials=20, best_error_rate=0.0125), "trial 3/20  best error 1.25 %"),
     ],
     ids=["solver", "solver without a last iteration", "search"],
 )
