@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from homophily_client._sync.client import Client
     from homophily_client._sync.handle import JobHandle
     from homophily_client.arrays import Map, Prediction, Solution
+    from homophily_client.columns import TableError
     from homophily_client.errors import (
         AlreadyExists,
         ClientError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from homophily_client.options import GraphOptions, MapOptions, SolverOptions
     from homophily_client.parameters import JobOptions, SearchOptions
     from homophily_client.results import (
+        Column,
         Dataset,
         Embedding,
         Evaluation,
@@ -59,9 +61,11 @@ if TYPE_CHECKING:
         ReliabilityBin,
         Search,
         ServerInfo,
+        TableSchema,
         Trace,
         Trial,
     )
+    from homophily_client.tables import TableOptions
 
 __version__ = "0.1.0"
 
@@ -71,6 +75,7 @@ __all__ = [
     "AsyncJobHandle",
     "Client",
     "ClientError",
+    "Column",
     "Dataset",
     "DeadlineExceeded",
     "Embedding",
@@ -101,6 +106,9 @@ __all__ = [
     "ServerInfo",
     "Solution",
     "SolverOptions",
+    "TableError",
+    "TableOptions",
+    "TableSchema",
     "Trace",
     "Trial",
     "Unauthenticated",
@@ -116,6 +124,7 @@ _MODULES = {
     "AsyncJobHandle": "_async.handle",
     "Client": "_sync.client",
     "ClientError": "errors",
+    "Column": "results",
     "Dataset": "results",
     "DeadlineExceeded": "errors",
     "Embedding": "results",
@@ -146,6 +155,9 @@ _MODULES = {
     "ServerInfo": "results",
     "Solution": "arrays",
     "SolverOptions": "options",
+    "TableError": "columns",
+    "TableOptions": "tables",
+    "TableSchema": "results",
     "Trace": "results",
     "Trial": "results",
     "Unauthenticated": "errors",

@@ -21,6 +21,8 @@ class Prediction:
     scores: NDArray[np.float64]
     #: One column per class, if asked for.
     probabilities: NDArray[np.float64] | None
+    #: What people should know, such as categories that the model does not know.
+    warnings: tuple[str, ...] = ()
 
     @property
     def labels(self) -> NDArray[Any]:
@@ -42,6 +44,10 @@ class Solution:
     values: NDArray[np.float64] | None = None
     #: One column per class.
     probabilities: NDArray[np.float64] | None = None
+    #: Whether the label of each point was given.
+    given: NDArray[np.bool_] | None = None
+    #: The ids of the points; None if their table had no id column.
+    ids: NDArray[Any] | None = None
 
     @property
     def labels(self) -> NDArray[Any] | None:
@@ -57,6 +63,8 @@ class Map:
     coordinates: NDArray[np.float64] | None = None
     #: The cluster of each point, counted from 0.
     clusters: NDArray[np.int32] | None = None
+    #: The ids of the points; None if their table had no id column.
+    ids: NDArray[Any] | None = None
     #: Links, two points in each row, with those that stand for labels.
     must_link: NDArray[np.int64] | None = None
     cannot_link: NDArray[np.int64] | None = None

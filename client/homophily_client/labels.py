@@ -20,8 +20,8 @@ class GivenLabels(NamedTuple):
     length: int | None
 
 
-def to_labels(y: Any, name: str = "y") -> GivenLabels:
-    """Read labels: an entry for each point, or a few points with their classes.
+def to_labels(y: Any, name: str = "y", weights: NDArray[np.float64] | None = None) -> GivenLabels:
+    """Read labels: an entry for each point, or a few points with their classes; ``weights`` has one for each point.
 
     An array, list or Series has an entry for each point; −1, None, NaN and "" mean unlabelled. A dictionary
     ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too. Classes are
@@ -32,6 +32,10 @@ def to_labels(y: Any, name: str = "y") -> GivenLabels:
     >>> to_labels({7: "cat", 2: "dog"}).message.classes.strings.values
     ['cat', 'dog']
     """
+    if weights is not None:
+        given = to_labels(y, name)
+        given.message.weights.extend(weights[list(given.message.points)].tolist())
+        return given
     if y is None:
         return GivenLabels(pb.Labels(), None)
     if isinstance(y, Mapping):

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily_client._pb import points_pb2 as pb
+from homophily_client.tables import Table
 from homophily_client.tensors import DATA_TYPES, to_tensor
 
 _FLOAT32, _FLOAT64 = np.dtype("<f4"), np.dtype("<f8")
-_INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
+_INT32, _INT64, _UINT8 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("u1")
 
 
 class _Part(NamedTuple):
@@ -45,6 +46,8 @@ class Points:
     them exactly; everything else real becomes float64. Sparse matrices become CSR with sorted columns, entries of the
     same place added up. The user's array is never changed.
 
+    A :class:`Table` is sent as its numbers and its columns of strings, with its schema.
+
     >>> points = Points([[1, 2], [3, 4]])
     >>> points.shape, points.message().dense.data_type == pb.DATA_TYPE_FLOAT64
     ((2, 2), True)
@@ -52,6 +55,7 @@ class Points:
 
     def __init__(self, X: Any) -> None:
         self._parts: tuple[_Part, ...]
+        self._schema: pb.TableSchema | None = None
         # SciPy's sparse matrices, which this package need not import.
         if hasattr(X, "tocsr"):
             self.is_sparse = True
@@ -64,6 +68,12 @@ class Points:
                 _Part(matrix.indices[:values], index),
                 _Part(matrix.indptr, index),
             )
+        elif isinstance(X, Table):
+            self.is_sparse = False
+            self._schema, numbers = X.schema(), X.numbers()
+            self.shape = (int(numbers.shape[0]), int(numbers.shape[1]))
+            strings = [_Part(*one) for starts, data in X.strings() for one in ((starts, _INT64), (data, _UINT8))]
+            self._parts = (_Part(numbers, _sent_dtype(numbers.dtype)), *strings)
         else:
             self.is_sparse = False
             array = _dense(X)
@@ -76,7 +86,9 @@ class Points:
         rows, columns = self.shape
         data_type = DATA_TYPES[self._parts[0].dtype]
         if not self.is_sparse:
-            return pb.PointsShape(dense=pb.DenseShape(rows=rows, columns=columns, data_type=data_type))
+            dense = pb.DenseShape(rows=rows, columns=columns, data_type=data_type)
+            string_bytes = [data.array.size for data in self._parts[2::2]]
+            return pb.PointsShape(dense=dense, schema=self._schema, string_bytes=string_bytes)
         values, indices, _ = self._parts
         index_type = DATA_TYPES[indices.dtype]
         return pb.PointsShape(
@@ -89,7 +101,13 @@ class Points:
         """The points, or the rows from ``start`` to ``stop``, inside a message."""
         stop = self.shape[0] if stop is None else stop
         if not self.is_sparse:
-            return pb.Points(dense=to_tensor(self._parts[0].rows(start, stop)))
+            strings = []
+            for starts, data in zip(self._parts[1::2], self._parts[2::2], strict=True):
+                places = starts.rows(start, stop + 1)
+                some = data.rows(int(places[0]), int(places[-1])).tobytes()
+                strings.append(pb.StringColumn(row_starts=to_tensor(places - places[0]), data=some))
+            dense = to_tensor(self._parts[0].rows(start, stop))
+            return pb.Points(dense=dense, schema=self._schema, strings=strings)
         values, indices, starts = self._parts
         places = starts.rows(start, stop + 1)
         first, last = int(places[0]), int(places[-1])
@@ -122,6 +140,8 @@ class Points:
             begins += np.arange(rows + 1) * starts.dtype.itemsize
         else:
             begins = np.arange(rows + 1, dtype=np.int64) * (self.shape[1] * self._parts[0].dtype.itemsize)
+            for starts in self._parts[1::2]:
+                begins += starts.array + np.arange(rows + 1) * starts.dtype.itemsize
         start = 0
         while start < rows:
             fits = int(np.searchsorted(begins, begins[start] + most_bytes, side="right")) - 1

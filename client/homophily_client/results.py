@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2, server_pb2
 from homophily_client.errors import JobFailed, from_job
 from homophily_client.records import Record, computed, named
 from homophily_client.tensors import DTYPES
@@ -29,6 +29,28 @@ def _shape(message: dataset_pb2.Dataset) -> Any:
     return getattr(message.shape, message.shape.WhichOneof("layout") or "dense")
 
 
+@dataclass(frozen=True)
+class Column(Record, of=points_pb2.Column):
+    """A column of a table."""
+
+    name: str
+    #: "number", "vector", "category", "text" or "id".
+    kind: str
+    #: The length of a vector; 0 otherwise.
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSchema(Record, of=points_pb2.TableSchema):
+    """The columns of a table, and how its rows become points."""
+
+    columns: tuple[Column, ...]
+    scale: str
+    missing: str
+    #: Columns that are no features; new rows may have them.
+    unused_columns: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Record, of=dataset_pb2.Dataset):
     """Points that were uploaded."""
@@ -38,6 +60,12 @@ class Dataset(Record, of=dataset_pb2.Dataset):
     dimensions: int = computed(lambda message: _shape(message).columns)
     is_sparse: bool = computed(lambda message: message.shape.HasField("csr"))
     dtype: str = computed(lambda message: DTYPES[_shape(message).data_type].name)
+    #: The columns, if it is a table.
+    schema: TableSchema | None = computed(
+        lambda message: TableSchema.from_message(message.shape.schema) if message.shape.HasField("schema") else None
+    )
+    #: The bytes of each column of strings.
+    string_bytes: tuple[int, ...] = computed(lambda message: tuple(message.shape.string_bytes))
     #: Of the points' bytes, in hexadecimal digits.
     sha256: str = computed(lambda message: message.sha256.hex())
     size_bytes: int
@@ -177,6 +205,10 @@ class Model(Record, of=model_pb2.Model):
     software: dict[str, str]
     #: Where it was imported from; None if it was fitted here.
     source: str | None
+    #: The columns of its table, by whose names new rows are matched; None if it was fitted on an array.
+    schema: TableSchema | None
+    #: What was done to the columns, in sentences.
+    preprocessing_steps: tuple[str, ...]
 
 
 def _pairs(links: Any) -> tuple[tuple[int, int], ...]:
@@ -241,6 +273,10 @@ class Embedding(Record, of=embedding_pb2.Embedding):
     #: What it was computed on, such as cpu, and the versions of the software by package.
     device: str
     software: dict[str, str]
+    #: The columns of its table; None if it was made from an array.
+    schema: TableSchema | None
+    #: What was done to the columns, in sentences.
+    preprocessing_steps: tuple[str, ...]
 
 
 class JobState(StrEnum):

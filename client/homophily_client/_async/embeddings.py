@@ -19,6 +19,7 @@ from homophily_client.names import EmbeddingName, ModelName, ProjectName
 from homophily_client.options import GraphOptions, MapOptions
 from homophily_client.parameters import JobOptions, job_message, to_message
 from homophily_client.results import Dataset, Embedding, Model
+from homophily_client.tables import Table, TableOptions, as_points
 from homophily_client.tensors import from_tensor
 
 _FIELDS: dict[str, embedding_pb2.EmbeddingField.ValueType] = {
@@ -43,6 +44,7 @@ class AsyncEmbeddings(AsyncJobs):
         labels: Any = None,
         withdrawn_must: Pairs = (),
         withdrawn_cannot: Pairs = (),
+        table: TableOptions | dict[str, Any] | None = None,
         n_components: int | None = None,
         n_clusters: int | str | None = None,
         graph: GraphOptions | dict[str, Any] | None = None,
@@ -64,6 +66,8 @@ class AsyncEmbeddings(AsyncJobs):
             Each pair of labelled points is a link.
         withdrawn_must, withdrawn_cannot : iterable of pairs
             Links of the earlier embedding that no longer count.
+        table : TableOptions or dict, optional
+            For a table with named columns: which column is what, and how its rows become points.
         n_components : int, optional
             Dimensions of the map; 2, and those of an earlier embedding.
         n_clusters : int or "suggest", optional
@@ -79,6 +83,10 @@ class AsyncEmbeddings(AsyncJobs):
         job, timeout
             As in ``fit``.
         """
+        if not isinstance(data, Dataset | Model | Embedding | str):
+            data = as_points(data, table)
+        if labels is None and isinstance(data, Table):
+            labels = data.labels
         given = {"labels": to_labels(labels, "labels")}
         request = job_pb2.EmbedRequest(
             links=links_message(must_link, cannot_link, "{}_link"),
@@ -98,7 +106,7 @@ class AsyncEmbeddings(AsyncJobs):
         """Return the arrays of an embedding: all, or some of its ``fields``.
 
         They are "coordinates", "clusters" (if there are any), "must_link", "cannot_link", "violated_must" and
-        "violated_cannot".
+        "violated_cannot". With the coordinates come the ids of the points, if their table had an id column.
         """
         described = embedding if isinstance(embedding, Embedding) else await self.get_embedding(embedding)
         if fields is None:
@@ -107,7 +115,9 @@ class AsyncEmbeddings(AsyncJobs):
         for field in fields:
             if field not in _FIELDS:
                 raise ValueError(f"fields must be among {', '.join(map(repr, _FIELDS))}. Got {field!r} instead.")
-        return Map(**{field: await self._read(described.name, _FIELDS[field]) for field in fields})
+        ids: list[str] = []
+        found = {field: await self._read(described.name, _FIELDS[field], ids) for field in fields}
+        return Map(**found, ids=np.array(ids) if ids else None)
 
     async def get_embedding(self, embedding: Embedding | str, *, timeout: float | None = None) -> Embedding:
         """Return an embedding's description."""
@@ -147,8 +157,9 @@ class AsyncEmbeddings(AsyncJobs):
         else:
             await self._use_points(request, data, given)
 
-    async def _read(self, name: str, field: embedding_pb2.EmbeddingField.ValueType) -> NDArray[Any]:
-        """An array of an embedding."""
+    async def _read(self, name: str, field: embedding_pb2.EmbeddingField.ValueType, ids: list[str]) -> NDArray[Any]:
+        """An array of an embedding; ``ids`` gets the points' ids along with the coordinates."""
+        has_ids = field == embedding_pb2.EMBEDDING_FIELD_COORDINATES
         found: list[NDArray[Any]] = []
 
         def keep(answer: embedding_pb2.ReadEmbeddingResponse) -> int:
@@ -156,7 +167,10 @@ class AsyncEmbeddings(AsyncJobs):
             if not found:
                 found.append(np.empty((answer.total, *part.shape[1:]), dtype=part.dtype))
             found[0][answer.start : answer.start + answer.count] = part
+            if has_ids:
+                ids[answer.start :] = answer.ids
             return answer.total
 
-        await self._ranges("ReadEmbedding", embedding_pb2.ReadEmbeddingRequest(name=name, field=field), None, keep)
+        request = embedding_pb2.ReadEmbeddingRequest(name=name, field=field, ids=has_ids)
+        await self._ranges("ReadEmbedding", request, None, keep)
         return found[0]

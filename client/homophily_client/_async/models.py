@@ -15,6 +15,7 @@ from homophily_client.labels import class_array
 from homophily_client.names import ModelName
 from homophily_client.points import Points
 from homophily_client.results import Model
+from homophily_client.tables import new_rows
 from homophily_client.tensors import from_tensor
 
 # The most new points in one call, so that answers stay small when points have few features.
@@ -25,6 +26,7 @@ _FIELDS = {
     "scores": model_pb2.SOLUTION_FIELD_SCORES,
     "values": model_pb2.SOLUTION_FIELD_VALUES,
     "probabilities": model_pb2.SOLUTION_FIELD_PROBABILITIES,
+    "given": model_pb2.SOLUTION_FIELD_GIVEN,
 }
 
 
@@ -53,12 +55,14 @@ class AsyncModels(AsyncBase):
     ) -> Prediction:
         """Return the classes and scores of new points, given as for ``upload``; many points take several calls.
 
+        The columns of a table are matched by name, in any order; those that ``fit`` did not use may be there too.
         ``probabilities`` needs a model that was fitted with calibrate=True.
         """
         name = str(self._name(ModelName, model, "model"))
-        points = Points(X)
+        points = Points(new_rows(X))
         found: dict[str, NDArray[Any]] = {}
         classes: NDArray[Any] = np.empty(0)
+        warned: dict[str, None] = {}
         # Without rows there is still one call: it is the server that refuses them.
         for start, stop in list(points.batches(INLINE_BYTES, PREDICT_ROWS)) or [(0, 0)]:
             request = model_pb2.PredictRequest(
@@ -66,6 +70,7 @@ class AsyncModels(AsyncBase):
             )
             answer = await self._connection.call("Predict", request, timeout=timeout)
             classes = class_array(answer.classes)
+            warned |= dict.fromkeys(answer.warnings)
             parts = {
                 "class_indices": np.array(answer.class_indices, dtype=np.int32),
                 "scores": from_tensor(answer.scores),
@@ -76,28 +81,43 @@ class AsyncModels(AsyncBase):
                 if field not in found:
                     found[field] = np.empty((points.shape[0], *part.shape[1:]), dtype=part.dtype)
                 found[field][start:stop] = part
-        return Prediction(classes, found["class_indices"], found["scores"], found.get("probabilities"))
+        return Prediction(classes, found["class_indices"], found["scores"], found.get("probabilities"), tuple(warned))
 
     async def read_solution(self, model: Model | str, fields: Iterable[str] = ("labels",)) -> Solution:
         """Return the answers for the points that a model was fitted on.
 
-        ``fields`` are "labels", "scores", "values" and "probabilities" (with calibrate=True only).
+        ``fields`` are "labels", "scores", "values", "probabilities" (with calibrate=True only), "given" (whether the
+        label was), and "ids" (of a table that has an id column).
         """
         fields = tuple(dict.fromkeys(fields))
         for field in fields:
-            if field not in _FIELDS:
-                raise ValueError(f"fields must be among {', '.join(map(repr, _FIELDS))}. Got {field!r} instead.")
+            if field not in (*_FIELDS, "ids"):
+                raise ValueError(
+                    f"fields must be among {', '.join(map(repr, (*_FIELDS, 'ids')))}. Got {field!r} instead."
+                )
+        wants_ids, fields = "ids" in fields, tuple(field for field in fields if field != "ids")
         described = model if isinstance(model, Model) else await self.get_model(model)
-        request = model_pb2.ReadSolutionRequest(name=described.name, fields=[_FIELDS[field] for field in fields])
+        asked = [_FIELDS[field] for field in fields]
+        request = model_pb2.ReadSolutionRequest(name=described.name, fields=asked, ids=wants_ids)
         found: dict[str, NDArray[Any]] = {}
+        ids: list[str] = []
 
         def keep(answer: model_pb2.ReadSolutionResponse) -> int:
-            for field, tensor in zip(fields, answer.tensors, strict=True):
+            # Ids alone come with the class indices.
+            for field, tensor in zip(fields, answer.tensors, strict=bool(fields)):
                 part = from_tensor(tensor)
                 if field not in found:
                     found[field] = np.empty((described.points, *part.shape[1:]), dtype=part.dtype)
                 found[field][answer.start : answer.start + answer.count] = part
+            ids[answer.start :] = answer.ids
             return described.points
 
         await self._ranges("ReadSolution", request, described.points, keep)
-        return Solution(np.array(described.classes), class_indices=found.pop("labels", None), **found)
+        given = found.pop("given", None)
+        return Solution(
+            np.array(described.classes),
+            class_indices=found.pop("labels", None),
+            given=None if given is None else given.astype(bool),
+            ids=np.array(ids) if ids else None,
+            **found,
+        )

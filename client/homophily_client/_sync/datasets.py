@@ -13,13 +13,20 @@ from homophily_client._sync.upload import Progress, Upload
 from homophily_client.names import DatasetName, ProjectName
 from homophily_client.points import Points
 from homophily_client.results import Dataset
+from homophily_client.tables import TableOptions, as_points
 
 
 class Datasets(Base):
     """The calls about datasets."""
 
     def upload(
-        self, X: Any, *, name: str | None = None, description: str = "", progress: Progress | None = None
+        self,
+        X: Any,
+        *,
+        table: TableOptions | dict[str, Any] | None = None,
+        name: str | None = None,
+        description: str = "",
+        progress: Progress | None = None,
     ) -> Dataset:
         """Upload points that are used more than once, or are too large to go along with ``fit``.
 
@@ -28,9 +35,12 @@ class Datasets(Base):
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame
+        X : array, sparse matrix, DataFrame or Arrow table
             One row per point. float32 and float64 are kept; bool, float16 and integers of at most 16 bits become
-            float32, other numbers float64; sparse matrices become CSR. Memory maps are welcome.
+            float32, other numbers float64; sparse matrices become CSR. Memory maps are welcome. A table with named
+            columns may hold numbers, strings and vectors, and new rows are later matched by name.
+        table : TableOptions or dict, optional
+            Which columns of a table are what, and how its rows become points.
         name : str, optional
             The dataset's name; made for you if not given.
         description : str, optional
@@ -41,7 +51,7 @@ class Datasets(Base):
         """
         upload_id = new_request_id()
         parsed = DatasetName(self.project, upload_id) if name is None else self._name(DatasetName, name, "name")
-        return self._upload(Points(X), parsed, upload_id, description, progress)
+        return self._upload(Points(as_points(X, table)), parsed, upload_id, description, progress)
 
     def get_dataset(self, dataset: Dataset | str, *, timeout: float | None = None) -> Dataset:
         """Return a dataset's description."""

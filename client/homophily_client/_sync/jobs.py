@@ -29,6 +29,7 @@ from homophily_client.parameters import (
 from homophily_client.points import Points
 from homophily_client.results import Dataset, JobState, Model
 from homophily_client.retries import is_unavailable, is_unavailable_or_full
+from homophily_client.tables import Table, TableOptions, as_points
 from homophily_client.words import number
 
 
@@ -40,8 +41,9 @@ class Jobs(Datasets, Models):
     def fit(
         self,
         data: Any,
-        y: Any,
+        y: Any = None,
         *,
+        table: TableOptions | dict[str, Any] | None = None,
         graph: GraphOptions | dict[str, Any] | None = None,
         solver: SolverOptions | dict[str, Any] | None = None,
         search: SearchOptions | dict[str, Any] | bool | int | None = None,
@@ -64,7 +66,9 @@ class Jobs(Datasets, Models):
         y : array, dict or pair
             The labels. With an entry for each point, −1, None, NaN and "" mean unlabelled. A dictionary
             ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too.
-            Classes are integers (True is 1) or strings.
+            Classes are integers (True is 1) or strings. Not given with the ``label_column`` of a table.
+        table : TableOptions or dict, optional
+            For a table with named columns: which column is what, and how its rows become points.
         graph : GraphOptions or dict, optional
             The graph; see the core's ``KNNGraph``.
         solver : SolverOptions or dict, optional
@@ -88,8 +92,14 @@ class Jobs(Datasets, Models):
         timeout : float, optional
             Seconds that the call may take; the client's if not given.
         """
+        data = data if isinstance(data, Dataset | str) else as_points(data, table)
+        weights = None
+        if isinstance(data, Table):
+            if (y is None) == (data.labels is None):
+                raise ValueError("Labels are needed, either as y or by label_column of the table.")
+            y, weights = data.labels if y is None else y, data.weights
         given = {
-            "y": to_labels(y),
+            "y": to_labels(y, weights=weights),
             "validation": to_labels(validation, "validation"),
             "test": to_labels(test, "test"),
         }

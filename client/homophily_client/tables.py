@@ -1,0 +1,302 @@
+"""Tables as users have them, pandas, polars, Arrow or a mapping: which column is what, and what is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homophily_client._pb import points_pb2 as pb
+from homophily_client.columns import TableError, Values, entries_of, has_integers, present, texts_of, values_of
+from homophily_client.words import number
+
+#: In shorter tables, columns of different integers may well be measurements.
+LEAST_IDS = 20
+_ID_NAME = re.compile(r"(^|.*[_\W])(id|ids|uuid|index|key|nr|no)|unnamed: 0|", re.IGNORECASE)
+#: A column of strings of which this share are numbers was meant as numbers.
+MOSTLY = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Which columns of a table are what, and how its rows become points.
+
+    Parameters
+    ----------
+    label_column : str, optional
+        The column of labels; it is no feature.
+    id_column : str, optional
+        The column that names the rows. If not given, the first column of strings or integers that are all different.
+    weight_column : str, optional
+        The column with the confidence in each label; it is no feature.
+    columns : sequence of str, optional
+        The features; all other columns if not given.
+    drop : sequence of str, optional
+        Columns that are no features.
+    text : sequence of str, optional
+        Columns of strings whose words are compared (TF-IDF) instead of being categories.
+    scale : {"auto", "none", "standard"}, default="auto"
+        Whether numbers are standardised; "auto" does so if the scales of the columns differ.
+    missing : {"median", "mean", "refuse"}, default="median"
+        What missing numbers are replaced by.
+    """
+
+    label_column: str | None = None
+    id_column: str | None = None
+    weight_column: str | None = None
+    columns: Sequence[str] | None = None
+    drop: Sequence[str] = ()
+    text: Sequence[str] = ()
+    scale: str = "auto"
+    missing: str = "median"
+
+    @classmethod
+    def of(cls, options: Any) -> TableOptions:
+        """Options from options or a dictionary of the same names."""
+        if options is None:
+            return cls()
+        if isinstance(options, cls):
+            return options
+        if not isinstance(options, Mapping):
+            raise TypeError(f"table must be options or a dictionary. Got {type(options).__name__} instead.")
+        known = [field.name for field in fields(cls)]
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise ValueError(f"table has no option {unknown[0]!r}. Known options: {', '.join(known)}.")
+        return cls(**{name: value for name, value in options.items() if value is not None})
+
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The columns that are named, by option."""
+        return {
+            "label_column": () if self.label_column is None else (self.label_column,),
+            "id_column": () if self.id_column is None else (self.id_column,),
+            "weight_column": () if self.weight_column is None else (self.weight_column,),
+            "columns": tuple(self.columns or ()),
+            "drop": tuple(self.drop),
+            "text": tuple(self.text),
+        }
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is ready to be sent: features and ids by name, and what was kept out of them."""
+
+    columns: dict[str, Values]
+    kinds: dict[str, pb.ColumnKind.ValueType]
+    options: TableOptions = TableOptions()
+    #: Entries of the label column, as they were.
+    labels: list[Any] | None = None
+    weights: NDArray[np.float64] | None = None
+    #: Of columns that are no features.
+    unused: tuple[str, ...] = ()
+    #: What people should know about the choice of columns.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def ids(self) -> list[str] | None:
+        """The ids of the rows, if there is such a column."""
+        for name, kind in self.kinds.items():
+            if kind == pb.COLUMN_KIND_ID:
+                return list(self.columns[name])
+        return None
+
+    def numbers(self) -> NDArray[Any]:
+        """All numbers, one block."""
+        blocks = [values.reshape(len(values), -1) for values in self.columns.values() if values.dtype != object]
+        if not blocks:
+            return np.empty((self.rows, 0))
+        is_small = all(block.dtype == np.float32 for block in blocks)
+        return np.hstack(blocks).astype(np.float32 if is_small else np.float64, copy=False)
+
+    def strings(self) -> list[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+        """The columns of strings: where each row starts, and the bytes of all."""
+        found = []
+        for values in self.columns.values():
+            if values.dtype == object:
+                encoded = [value.encode() for value in values]
+                starts = np.concatenate([[0], np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))])
+                found.append((starts.astype("<i8"), np.frombuffer(b"".join(encoded), dtype=np.uint8)))
+        return found
+
+    def schema(self) -> pb.TableSchema:
+        """The columns, as they are sent."""
+        columns = [
+            pb.Column(
+                name=name,
+                kind=kind,
+                width=self.columns[name].shape[1] if kind == pb.COLUMN_KIND_VECTOR else 0,
+            )
+            for name, kind in self.kinds.items()
+        ]
+        scale = number(pb.Scale.DESCRIPTOR, self.options.scale, "scale")
+        missing = number(pb.MissingValues.DESCRIPTOR, self.options.missing, "missing")
+        return pb.TableSchema(
+            columns=columns,
+            scale=pb.Scale.ValueType(scale),
+            missing=pb.MissingValues.ValueType(missing),
+            unused_columns=self.unused,
+        )
+
+
+def is_table(X: Any) -> bool:
+    """Whether something has named columns: a frame, an Arrow table or a mapping, but no array."""
+    names = column_names(X)
+    return names is not None and len(names) > 0 and all(isinstance(name, str) for name in names)
+
+
+def column_names(X: Any) -> list[Any] | None:
+    """The columns' names; None for what has none."""
+    if isinstance(X, Mapping):
+        return list(X)
+    if hasattr(X, "column_names"):
+        return list(X.column_names)
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        return list(X.columns)
+    return None
+
+
+def read_table(X: Any, options: TableOptions) -> Table:
+    """A table with its features and ids told apart; what is not said by the options is concluded, and noted.
+
+    >>> table = read_table({"id": ["a", "b"], "x": [1, 2], "y": ["u", ""]}, TableOptions(label_column="y"))
+    >>> table.ids, table.labels, list(table.columns)
+    (['a', 'b'], ['u', ''], ['id', 'x'])
+    """
+    columns = _checked_names(X, options)
+    kept_out = {name for role in ("label_column", "weight_column", "drop") for name in options.named[role]}
+    chosen = options.named["columns"] or [name for name in columns if name not in kept_out]
+    wanted = [name for name in columns if name in chosen or name == options.id_column]
+    values = {name: values_of(name, columns[name]) for name in wanted}
+    id_column, left_out, notes = _ids(values, columns, options)
+    table: dict[str, Values] = {}
+    kinds: dict[str, pb.ColumnKind.ValueType] = {}
+    for name in wanted:
+        if name == id_column:
+            table[name], kinds[name] = texts_of(columns[name]), pb.COLUMN_KIND_ID
+        elif name not in left_out:
+            table[name], kinds[name] = values[name], _kind(name, values[name], options)
+    if all(kind == pb.COLUMN_KIND_ID for kind in kinds.values()):
+        raise TableError("The table has no column left that is a feature: name some with `columns`.")
+    label = options.label_column
+    labels = None if label is None else [present(entry) for entry in entries_of(columns[label])]
+    return Table(
+        table, kinds, options, labels, _weights(columns, options), tuple(n for n in columns if n not in table), notes
+    )
+
+
+def as_points(X: Any, options: TableOptions | dict[str, Any] | None = None) -> Any:
+    """X itself, or as a table if it has named columns."""
+    if isinstance(X, Table):
+        return X
+    if is_table(X):
+        return read_table(X, TableOptions.of(options))
+    if options is not None:
+        raise ValueError(f"table must come with named columns. Got {type(X).__name__} instead.")
+    return X
+
+
+def new_rows(X: Any) -> Any:
+    """What a model is asked about: of a table all columns, as the service matches them by name; else X itself."""
+    if isinstance(X, Table) or not is_table(X):
+        return X
+    columns = _checked_names(X, TableOptions())
+    values = {name: values_of(name, column) for name, column in columns.items()}
+    return Table(values, {name: _kind(name, one, TableOptions(), is_new=True) for name, one in values.items()})
+
+
+def _checked_names(X: Any, options: TableOptions) -> dict[str, Any]:
+    names = column_names(X) or []
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TableError(f"The table has several columns {twice!r}: give each a name of its own.")
+    for option, named in options.named.items():
+        for name in named:
+            if name not in names:
+                known = ", ".join(map(repr, names[:20]))
+                raise TableError(f"{option}: the table has no column {name!r}, only {known}.")
+    return {name: X[name] for name in names}
+
+
+def _ids(
+    values: Mapping[str, Values], columns: Mapping[str, Any], options: TableOptions
+) -> tuple[str | None, set[str], tuple[str, ...]]:
+    """The id column, columns like it that are left out, and what to say about both."""
+    stay = {*options.named["columns"], *options.named["text"]}
+    others = [name for name in values if name not in stay and name != options.id_column]
+    like = [name for name in others if _is_like_an_id(name, values[name], columns[name])]
+    found, notes = options.id_column, []
+    if found is None and like:
+        found = like.pop(0)
+        notes.append(f"Column {found!r} is taken as the id, as all its values differ; `columns` makes it a feature.")
+    if like:
+        listed = ", ".join(map(repr, like))
+        notes.append(f"Left out, as all values differ: {listed}; `columns` makes them features.")
+    return found, set(like), tuple(notes)
+
+
+def _is_like_an_id(name: str, one: Values, column: Any) -> bool:
+    if one.ndim != 1 or len(one) < 2:
+        return False
+    if one.dtype != object:
+        if not has_integers(column) or (len(one) < LEAST_IDS and not _ID_NAME.fullmatch(name)):
+            return False
+    elif len(one) < LEAST_IDS and _is_text_like(one):
+        return False
+    entries = one.tolist()
+    return len(set(entries)) == len(entries)
+
+
+def _is_text_like(values: Values) -> bool:
+    return bool(np.mean([" " in value for value in values]) > 0.5)
+
+
+def _kind(name: str, values: Values, options: TableOptions, *, is_new: bool = False) -> pb.ColumnKind.ValueType:
+    if values.dtype != object:
+        if name in options.text:
+            raise TableError(f"text: column {name!r} holds numbers, no words.")
+        return pb.COLUMN_KIND_NUMBER if values.ndim == 1 else pb.COLUMN_KIND_VECTOR
+    if name in options.text:
+        return pb.COLUMN_KIND_TEXT
+    if not is_new:
+        _refuse_mixed(name, values)
+    return pb.COLUMN_KIND_CATEGORY
+
+
+def _refuse_mixed(name: str, values: Values) -> None:
+    """Refuse numbers with a few other entries among them, which would count as categories."""
+    entries = [value for value in values if value]
+    wrong = [value for value in entries if not _is_number(value)]
+    if wrong and len(wrong) < (1 - MOSTLY) * len(entries):
+        row, others = values.tolist().index(wrong[0]) + 1, len(wrong) - 1
+        more = f" and {others} more entries" if others else ""
+        raise TableError(
+            f"Column {name!r} holds numbers, but {wrong[0]!r} in row {row}{more}: correct or empty them, or drop the "
+            "column."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _weights(columns: Mapping[str, Any], options: TableOptions) -> NDArray[np.float64] | None:
+    if options.weight_column is None:
+        return None
+    values = values_of(options.weight_column, columns[options.weight_column])
+    if values.dtype == object or values.ndim != 1:
+        raise TableError(f"weight_column: {options.weight_column!r} must hold numbers.")
+    return np.where(np.isnan(values), 1.0, values)
