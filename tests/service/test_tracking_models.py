@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, Preprocessing
 from homophily_client._pb import model_pb2
 from homophily_service.contract.errors import DataLoss, FailedPrecondition
 from homophily_service.storage.blobs.objects import Blobs
@@ -66,6 +67,36 @@ def test_calibrated_classifier_has_probabilities(tmp_path: Path) -> None:
     table = predicted(tmp_path / "model", X[60:63])
     assert table["class"].tolist() == classifier.predict(X[60:63]).tolist()
     np.testing.assert_array_equal(table[["probability_0", "probability_10", "probability_20"]], expected)
+
+
+def people() -> tuple[pd.DataFrame, Any]:
+    X, place = clouds("float64")
+    table = pd.DataFrame(X, columns=list("wxyz")).assign(age=np.arange(90) % 50, city=np.array(["a", "b", "c"])[place])
+    return table, np.where(np.arange(90) < 45, place, -1)
+
+
+def test_columns_of_a_table_are_matched_by_name(tmp_path: Path) -> None:
+    table, y = people()
+    recipe = Preprocessing().fit(table)
+    classifier = IRRClassifier().fit(recipe.transform(table), y)
+    save_model(classifier, tmp_path / "model", preprocessing=recipe)
+    expected = classifier.predict(recipe.transform(table[60:])).tolist()
+    assert predicted(tmp_path / "model", table[60:])["class"].tolist() == expected
+    assert predicted(tmp_path / "model", table[60:][table.columns[::-1]])["class"].tolist() == expected
+    for wrong in (table.drop(columns="age"), table.rename(columns={"x": "X"}), table.assign(city=1.0)):
+        with pytest.raises(Exception, match=r"age|x|city"):
+            predicted(tmp_path / "model", wrong[60:])
+
+
+def test_columns_of_a_frame_of_numbers_are_matched_by_name(tmp_path: Path) -> None:
+    table, y = people()
+    numbers = table[list("wxyz")]
+    classifier = IRRClassifier().fit(numbers, y)
+    save_model(classifier, tmp_path / "model")
+    expected = classifier.predict(numbers[60:]).tolist()
+    assert predicted(tmp_path / "model", numbers[60:][list("zyxw")])["class"].tolist() == expected
+    with pytest.raises(Exception, match="x"):
+        predicted(tmp_path / "model", numbers[60:].rename(columns={"x": "X"}))
 
 
 def test_sparse_points_may_come_as_a_matrix_or_a_table(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class GraphEstimator(CheckedEstimator):
         else:
             graph = clone(self.graph)
         graph.fit(X)
+        graph._take_features(self)
         return graph
 
     def _new_points(self, X: Any) -> Any:

@@ -61,6 +61,8 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
         The columns of ``fit`` that are features.
     steps_ : list of str
         What is done to the columns, in sentences.
+    widths_ : dict of str to int
+        How many numbers each column holds in a row; 0 for strings.
 
     See Also
     --------
@@ -161,6 +163,12 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
         if dense.shape[1]:
             texts.insert(0, sparse.csr_array(dense / np.sqrt(dense.shape[1])))
         return sparse.csr_array(sparse.hstack(texts, format="csr"))
+
+    @property
+    def widths_(self) -> dict[str, int]:
+        """How many numbers each column of ``fit`` holds in a row: 1, more for a vector, 0 for strings."""
+        check_is_fitted(self)
+        return dict(zip(self.feature_names_in_.tolist(), self._widths, strict=True))
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:  # noqa: ARG002
         """The names of the columns that ``transform`` returns."""

@@ -146,9 +146,7 @@ def check_strings(strings: Strings, rows: int, kind: pb.ColumnKind.ValueType, fi
         raise InvalidRequest(f"{field}.row_starts", f"must rise from 0 to the number of bytes, {len(data)}")
     if kind == pb.COLUMN_KIND_ID and np.diff(starts).max(initial=0) > LONGEST_ID:
         longest = int(np.diff(starts).argmax())
-        raise InvalidRequest(
-            f"{field}.data", f"must be ids of at most {LONGEST_ID} bytes; row {longest} has more"
-        )
+        raise InvalidRequest(f"{field}.data", f"must be ids of at most {LONGEST_ID} bytes; row {longest} has more")
     try:
         data.tobytes().decode()
     except UnicodeDecodeError as error:

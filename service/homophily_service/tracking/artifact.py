@@ -28,7 +28,7 @@ from homophily_service.contract.errors import DataLoss, FailedPrecondition, NotF
 from homophily_service.contract.labels import TEXT, classes_of
 from homophily_service.storage.blobs.objects import Blobs
 from homophily_service.storage.models import Classifier
-from homophily_service.storage.recipes import stored_recipe
+from homophily_service.storage.recipes import stored_recipe, with_recipe
 from homophily_service.storage.stores import Stores
 
 # Raise it when the current reader would misread what is written. Every version ever written stays readable:
@@ -84,10 +84,10 @@ class Parts(NamedTuple):
         return stored_recipe(self.graph)
 
 
-def parts_of(classifier: Classifier) -> Parts:
-    """A classifier that was fitted in this process."""
-    state = classifier_state(classifier)
-    return Parts(graph_state(classifier.graph_), state, np.asarray(classifier.classes_), None)
+def parts_of(classifier: Classifier, recipe: Preprocessing | None = None) -> Parts:
+    """A classifier that was fitted in this process, and the recipe that made its points of a table."""
+    graph = with_recipe(graph_state(classifier.graph_), recipe, None)
+    return Parts(graph, classifier_state(classifier), np.asarray(classifier.classes_), None)
 
 
 def model_blob(stores: Stores, model: model_pb2.Model) -> str:

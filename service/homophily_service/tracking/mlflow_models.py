@@ -31,6 +31,7 @@ import numpy as np
 import yaml
 from scipy import sparse
 
+from homophily import Preprocessing
 from homophily_client._pb import model_pb2
 from homophily_service.storage.models import Classifier
 from homophily_service.storage.stores import Stores
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from mlflow.models import Model
     from mlflow.models.model import ModelInfo
     from mlflow.models.signature import ModelSignature
+    from mlflow.types import ColSpec, TensorSpec
 
 FLAVOR = "homophily"
 # The folder of ours inside MLflow's.
@@ -50,12 +52,17 @@ _EXAMPLE_POINTS = 3
 _EXAMPLE_NUMBERS = 30_000
 
 
-def save_model(classifier: Classifier, path: str | Path, mlflow_model: Model | None = None) -> None:
-    """Write a fitted classifier as a folder that MLflow can load.
+def save_model(
+    classifier: Classifier,
+    path: str | Path,
+    mlflow_model: Model | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> None:
+    """Write a fitted classifier, and the preprocessing in front of it, as a folder that MLflow can load.
 
     It has probabilities if it was calibrated before, which the first use of ``predict_proba`` does.
     """
-    _save(parts_of(classifier), Path(path), mlflow_model)
+    _save(parts_of(classifier, preprocessing), Path(path), mlflow_model)
 
 
 def log_model(classifier: Classifier, name: str = "model", **options: Any) -> ModelInfo:
@@ -124,15 +131,28 @@ def _pyfunc() -> Any:
 
 def _signature(parts: Parts) -> ModelSignature:
     from mlflow.models.signature import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+    from mlflow.types import ColSpec, DataType, Schema
 
-    columns = int(parts.graph.document["n_features"])
     kinds = {"i": DataType.long, "u": DataType.long, "f": DataType.double, "b": DataType.boolean}
     answers: list[ColSpec | TensorSpec] = [ColSpec(kinds.get(parts.classes.dtype.kind, DataType.string), "class")]
     answers += [ColSpec(DataType.double, name) for name in _score_names(parts)]
     if parts.is_calibrated:
         answers += [ColSpec(DataType.double, name) for name in _probability_names(parts)]
-    return ModelSignature(Schema([TensorSpec(_dtype(parts), (-1, columns))]), Schema(answers))
+    return ModelSignature(Schema(_inputs(parts)), Schema(answers))
+
+
+def _inputs(parts: Parts) -> list[ColSpec | TensorSpec]:
+    """The columns of a table by name, or the shape of an array."""
+    from mlflow.types import ColSpec, DataType, TensorSpec
+    from mlflow.types.schema import AnyType, Array
+
+    recipe, names = parts.recipe(), parts.graph.document.get("feature_names")
+    if recipe is None and names is None:
+        return [TensorSpec(_dtype(parts), (-1, int(parts.graph.document["n_features"])))]
+    widths = dict.fromkeys(names or (), 1) if recipe is None else recipe.widths_
+    # Numbers of any type: MLflow would refuse integers where it was told of doubles.
+    kinds = {0: DataType.string, 1: AnyType()}
+    return [ColSpec(kinds.get(width, Array(DataType.double)), name) for name, width in widths.items()]
 
 
 def _dtype(parts: Parts) -> np.dtype[Any]:
@@ -142,6 +162,8 @@ def _dtype(parts: Parts) -> np.dtype[Any]:
 
 def _example(parts: Parts) -> Any:
     """A few of the points that the model was fitted on, fewer the longer they are; None where one is too long."""
+    if parts.recipe() is not None:
+        return None
     columns = int(parts.graph.document["n_features"])
     number = min(_EXAMPLE_POINTS, _EXAMPLE_NUMBERS // columns)
     if number == 0:
@@ -170,16 +192,17 @@ class ServedModel:
     """What MLflow asks: a table of the class, scores and probabilities of each point."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._classifier = parts, parts.classifier(by_position=True)
+        self._parts, self._classifier, self._recipe = parts, parts.classifier(by_position=True), parts.recipe()
         # MLflow makes columns of Python's own strings.
         text = parts.classes.dtype.kind in "OU"
         self._classes = parts.classes.astype(object) if text else parts.classes
 
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        """Answers for an array, a sparse matrix, or a table."""
+        """Answers for an array, a sparse matrix, or a table, whose columns are matched by name."""
         import pandas as pd
 
-        points = _points(data)
+        is_named = hasattr(self._classifier, "feature_names_in_") and hasattr(data, "columns")
+        points = _points(data, keep=is_named) if self._recipe is None else self._recipe.transform(data)
         if self._parts.is_sparse:
             points = sparse.csr_array(points)
         found = self._classifier.answer(points, probabilities=self._parts.is_calibrated)
@@ -191,8 +214,8 @@ class ServedModel:
         return pd.DataFrame(columns)
 
 
-def _points(data: Any) -> Any:
-    if sparse.issparse(data):
+def _points(data: Any, *, keep: bool) -> Any:
+    if keep or sparse.issparse(data):
         return data
     return data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
 
