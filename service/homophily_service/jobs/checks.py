@@ -13,7 +13,7 @@ from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2, points_p
 from homophily_client._pb import job_pb2 as pb
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ProjectName, ResourceName
 from homophily_service.contract.arrays import Points, from_points, parts_from_points, shape_of
-from homophily_service.contract.checks import IMPORT_URI, apart, check_registration, check_search, map_shape
+from homophily_service.contract.checks import IMPORT_URI, check_disjoint, check_registration, check_search, map_shape
 from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest
 from homophily_service.contract.labels import check_two_classes, read_labels, values_of
 from homophily_service.contract.links import check_closure, links_of_labels, read_links
@@ -51,7 +51,7 @@ def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
     checks.compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
     if request.HasField("search"):
         check_search(request, "search", is_sparse=is_sparse)
-        apart("validation", request.validation.points, request.labels.points)
+        check_disjoint("validation", request.validation.points, request.labels.points)
     graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
     n_classes = len(np.unique(labels.classes))
     method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)

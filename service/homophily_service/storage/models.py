@@ -1,6 +1,6 @@
-"""Graphs and models as stored objects: where they lie, how they are written, how they come back.
+"""Graphs and models as stored objects: where they are, how they are written and read.
 
-A graph is known by the SHA-256 of its project, points and parameters, and shared within the project only, so that no
+A graph is identified by the SHA-256 of its project, points and parameters, and shared within the project only, so no
 tenant learns what others have computed. A model keeps only what is its own.
 """
 
@@ -27,7 +27,7 @@ CLASSIFIERS: dict[str, type[Classifier]] = {"irr": IRRClassifier, "err": ERRClas
 
 
 def graph_digest(project: str, dataset: dataset_pb2.Dataset, parameters: dict[str, Any]) -> str:
-    """The name of a graph: of its project, its points and its parameters, nothing else."""
+    """The identity of a graph, from its project, points and parameters only."""
     named = {"project": project, "points": dataset_digest(dataset), "parameters": parameters}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -44,15 +44,15 @@ def save_graph(blobs: Blobs, path: str, graph: KNNGraph) -> int:
 
 
 def load_graph(stores: Stores, digest: str, threads: int) -> KNNGraph:
-    """A graph that a model stands on."""
+    """The graph of a model."""
     path = stores.catalog.use_graph(digest)
     if path is None:
-        raise DataLoss(f"graph {digest} is not there any more")
+        raise DataLoss(f"graph {digest} is missing")
     return _restored(stores.read(path), threads)
 
 
 def read_graph(blobs: Blobs, path: str, threads: int) -> KNNGraph:
-    """A graph out of its arrays."""
+    """Read a graph from its arrays."""
     return _restored(blobs.read(path), threads)
 
 
