@@ -948,7 +948,11 @@ def test_children_that_end_at_once_wake_their_parent_once(queue: Queue) -> None:
     in_threads(len(names), finish)
     row = queue.get(name)
     assert row.state == QUEUED
-    woken = [event for event in queue.events_after(row.number, 0) if event.message == "the jobs that it waited for have ended"]
+    woken = [
+        event
+        for event in queue.events_after(row.number, 0)
+        if event.message == "the jobs that it waited for have ended"
+    ]
     assert len(woken) == 1
 
 

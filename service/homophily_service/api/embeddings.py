@@ -56,7 +56,7 @@ class Embeddings:
         return pb.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteEmbedding(self, request: pb.DeleteEmbeddingRequest, _: Any) -> pb.DeleteEmbeddingResponse:
-        """Forget an embedding, then remove its arrays."""
+        """Delete the record of an embedding, then its arrays."""
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(EmbeddingName, request.name, "name"))
         await asyncio.to_thread(self.stores.discard, blob)
         return pb.DeleteEmbeddingResponse()
@@ -65,14 +65,14 @@ class Embeddings:
         """An array of an embedding, in ranges of about a mebibyte."""
         name = allowed_name(EmbeddingName, request.name, "name")
         if request.field not in FIELDS:
-            raise InvalidRequest("field", f"{request.field} is not known")
+            raise InvalidRequest("field", f"must be a known field; got {request.field}")
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         row = await asyncio.to_thread(self.stores.catalog.get, name)
         if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).cluster_count:
             raise FailedPrecondition(f"{name} was made without clusters", reason="NO_CLUSTERS")
         field = FIELDS[request.field]
-        # The next rows are read when the caller has taken these.
+        # The next rows are read while the caller receives these.
         await held.get().take(2 * CHUNK_BYTES)
         [array] = await asyncio.to_thread(self.stores.read_rows, row.blob, field)
         total = array.shape[0]
