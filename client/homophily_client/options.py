@@ -59,9 +59,9 @@ class SolverOptions:
     sigma_f : float, optional
         ERR: width of the relationship function.
     repulsion : float, optional
-        ERR: how much of the push apart counts; 0.65.
+        ERR: factor of the force that drives points apart; 0.65.
     max_iter : int, optional
-        ERR: the most steps.
+        ERR: the largest number of steps.
     tol : float, optional
         Where the solver stops.
     normalized : bool, optional
@@ -105,7 +105,7 @@ class MapOptions:
     continuation : float, optional
         Start with a width this many times larger; 5.
     repulsion : float, optional
-        How much of the push apart counts.
+        Factor of the force that drives points apart.
     closure : {False, True, 'two-class'}, optional
         Infer more links from the given ones: true, false or two-class; true.
     link_edges : float, optional
@@ -117,7 +117,7 @@ class MapOptions:
     lambda2_per_link : bool, optional
         Divide lambda2 by the number of links; false.
     max_iter : int, optional
-        The most steps.
+        The largest number of steps.
     tol : float, optional
         Where the solver stops.
     normalized : bool, optional

@@ -59,7 +59,7 @@ def test_every_call_asks_for_a_token_and_then_for_the_project(idle: Service, sec
     # Whether the thing is there, which it is not, is not for others to know.
     assert (answer.code, answer.reason) == (grpc.StatusCode.PERMISSION_DENIED, "OTHER_PROJECT")
     if "theirs" in answer.message:
-        assert "does not open project theirs" in answer.message
+        assert "gives no access to project theirs" in answer.message
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic {}", "{}", "Bearer  {}", "Bearer {} x"])

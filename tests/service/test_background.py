@@ -28,7 +28,7 @@ def test_any_error_is_logged_and_the_task_goes_on(caplog: pytest.LogCaptureFixtu
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(repeat("sweeping", action, 0.0))
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "ERROR", "ERROR"]
-    assert "sweeping: put off: the bucket is away" in caplog.text
+    assert "sweeping: postponed: the bucket is away" in caplog.text
 
 
 ODD = """

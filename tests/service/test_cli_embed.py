@@ -138,7 +138,7 @@ def test_mistakes_are_told_before_the_work(run: Run, folder: Path, monkeypatch: 
     refused("n_clusters must be a number, 'suggest' or None", "--n-clusters", "many")
     refused("n_clusters must be at least 2", "--n-clusters", "0")
     refused("links.must[0].second: must be between 0 and 59; got 60", "--must-link", "0,60")
-    refused("withdrawn: must be of an earlier embedding", "--withdraw", "links.csv")
+    refused("withdrawn: must be links of an earlier embedding", "--withdraw", "links.csv")
     refused("none.csv: there is no such file", "--links", "none.csv")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     refused("pictures need matplotlib, which is not installed: pip install 'homophily[plot]'", "--plot", "map.png")

@@ -44,7 +44,7 @@ def test_npy_files_are_mapped_and_never_unpickled(tmp_path: Path) -> None:
     with pytest.raises(WrongInput, match=r"objects\.npy: holds Python objects"):
         read_points(tmp_path / "objects.npy")
     (tmp_path / "bomb.npy").write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(WrongInput, match=r"bomb\.npy: holds Python objects, or is no NumPy file"):
+    with pytest.raises(WrongInput, match=r"bomb\.npy: contains Python objects, or is not a NumPy file"):
         read_points(tmp_path / "bomb.npy")
 
 

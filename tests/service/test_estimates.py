@@ -48,7 +48,7 @@ def test_what_people_fit_on_a_laptop_is_let_through() -> None:
     ],
 )
 def test_what_no_worker_can_hold_is_refused_with_the_figures(cost: Cost) -> None:
-    with pytest.raises(LimitExceeded, match=r"needs about [\d,.]+ GiB of memory, a worker has 4\.0 GiB: take fewer"):
+    with pytest.raises(LimitExceeded, match=r"needs about [\d,.]+ GiB of memory, a worker has 4\.0 GiB: use fewer"):
         check_cost(cost, 4 * GIB, 86400.0, threads=2)
 
 

@@ -235,7 +235,7 @@ def test_log_lines_of_the_call_and_of_the_worker_carry_the_same_ids(fitted: Fitt
     def found() -> list[dict[str, Any]]:
         return [line for line in watched.lines() if line.get("trace_id") == fitted.trace_id]
 
-    lines = eventually(lambda: [line for line in found() if line["message"].startswith("ends after")] and found())
+    lines = eventually(lambda: [line for line in found() if line["message"].startswith("job ended after")] and found())
     assert {line["request_id"] for line in lines} == {fitted.request_id}
     assert {line["logger"] for line in lines} >= {
         "homophily.audit",
@@ -573,7 +573,7 @@ def test_a_worker_without_its_gpu_is_alive_and_never_ready(tmp_path: Path) -> No
 
 def test_a_worker_alone_waits_for_the_tables_and_tells_that_it_lives(tmp_path: Path) -> None:
     with WorkerAlone(tmp_path) as worker:
-        assert "has schema None" in worker.line("waits for the database")["message"]
+        assert "has schema None" in worker.line("waiting for the database")["message"]
         assert (worker.health(), worker.health("--alive")) == (1, 0)
         database = Database(f"sqlite:///{tmp_path / 'homophily.db'}")
         database.migrate()
@@ -582,7 +582,7 @@ def test_a_worker_alone_waits_for_the_tables_and_tells_that_it_lives(tmp_path: P
         trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
         queue.submit(NewJob(JobName("p", "j"), "fit", request, origin="a-request", trace=trace), 1)
         eventually(lambda: queue.get(JobName("p", "j")).state == "failed")
-        started = worker.line("starts, attempt 1")
+        started = worker.line("job started, attempt 1")
         assert (started["job"], started["request_id"]) == ("projects/p/jobs/j", "a-request")
         assert (started["trace_id"], started["span_id"]) == ("ab" * 16, "cd" * 8)
         found = worker.told()

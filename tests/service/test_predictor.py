@@ -208,7 +208,7 @@ def test_the_predictor_is_told_when_a_caller_is_gone() -> None:
 
     async def scenario() -> None:
         predictor, sent = _Predictor(Settings()), Sent()
-        predictor._questions = sent  # type: ignore[assignment]
+        predictor._stream = sent  # type: ignore[assignment]
         predictor._ready.set()
         asking = asyncio.create_task(predictor.ask(PredictCall(path="a", request=question)))
         await asyncio.sleep(0)

@@ -207,7 +207,7 @@ def test_a_job_is_taken_over_as_soon_as_its_lease_runs_out_and_no_earlier(queue:
     assert (second.name, second.attempt) == (name, 2)
     assert second.token != first.token
     assert queue.get(name).worker == "another"
-    assert history(queue, name)[-2].message == "waits again: its worker was lost"
+    assert history(queue, name)[-2].message == "queued again: its worker was lost"
 
 
 def test_a_lease_that_is_renewed_in_time_is_not_taken_over(queue: Queue) -> None:
@@ -254,7 +254,7 @@ def test_lost_jobs_wait_again_or_end_though_nobody_claims(queue: Queue) -> None:
     assert queue.take_back(1.0, POISON) == 3
     assert [queue.get(name).state for name in (lost, unwanted, poison, alive)] == [QUEUED, CANCELLED, FAILED, RUNNING]
     assert queue.get(poison).outcome == POISON
-    assert history(queue, lost)[-1].message == "waits again: its worker was lost"
+    assert history(queue, lost)[-1].message == "queued again: its worker was lost"
     with pytest.raises(LeaseLost):
         queue.finish(leases[0], b"too late")
     assert (claim(queue).name, queue.get(lost).attempt) == (lost, 2)
@@ -948,7 +948,11 @@ def test_children_that_end_at_once_wake_their_parent_once(queue: Queue) -> None:
     in_threads(len(names), finish)
     row = queue.get(name)
     assert row.state == QUEUED
-    woken = [event for event in queue.events_after(row.number, 0) if event.message == "what it waited for has ended"]
+    woken = [
+        event
+        for event in queue.events_after(row.number, 0)
+        if event.message == "the jobs that it waited for have ended"
+    ]
     assert len(woken) == 1
 
 

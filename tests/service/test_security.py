@@ -219,9 +219,9 @@ def test_certificates_are_renewed_without_a_restart(tmp_path: Path) -> None:
         assert refusal(theirs.GetJob, ABOUT_NOTHING).code is NOT_FOUND
         assert asked(service, mine).code() is UNAVAILABLE  # type: ignore[attr-defined]
         log = service.log.read_text()
-    assert log.count("the TLS files have changed, and are in use") == 2
+    assert log.count("the TLS files have changed; the new ones are in use") == 2
     # Told once for each state of the files, however many handshakes there are.
-    assert log.count("the TLS files have changed, but the old ones serve on") == 2
+    assert log.count("the TLS files have changed, but the old ones stay in use") == 2
 
 
 def test_a_connection_is_made_anew_now_and_then_and_no_call_is_lost(
@@ -293,7 +293,7 @@ def test_a_key_that_others_can_read_is_warned_of(
     (tmp_path / "server.key").chmod(mode)
     with caplog.at_level(logging.WARNING):
         assert server_credentials(load_settings(data_dir=tmp_path, **trust.files)) is not None
-    assert ("let its owner alone read it" in caplog.text) == told
+    assert ("only its owner should read it" in caplog.text) == told
 
 
 # -- the client and the command line -----------------------------------------------------------------------------------

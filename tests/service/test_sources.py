@@ -62,7 +62,7 @@ def test_a_job_does_not_use_a_dataset_that_took_the_name_of_its_own(
     else:
         project.stub.Embed(project.embed_request(dataset.name, [(0, 2)]))
     upload_again(project, dataset.name, X[::-1].copy())
-    with pytest.raises(FailedPrecondition, match="made anew after the job was submitted") as caught:
+    with pytest.raises(FailedPrecondition, match="created again after the job was submitted") as caught:
         run_next(worker)
     assert caught.value.reason == "SOURCE_CHANGED"
 
@@ -83,7 +83,7 @@ def test_a_job_does_not_use_a_model_that_took_the_name_of_its_own(project: Proje
     fit.options.priority = 1
     project.stub.Fit(fit)
     run_next(worker)
-    with pytest.raises(FailedPrecondition, match="made anew after the job was submitted"):
+    with pytest.raises(FailedPrecondition, match="created again after the job was submitted"):
         run_next(worker)
 
 

@@ -118,7 +118,7 @@ def test_what_is_missing_damaged_or_something_else_is_refused(worker: Worker, tm
     run = worker.client.create_run(worker.experiment).info.run_id
     (tmp_path / "notes.txt").write_text("no model")
     worker.client.log_artifact(run, str(tmp_path / "notes.txt"), "notes")
-    with pytest.raises(FailedPrecondition, match="no model of Homophily"):
+    with pytest.raises(FailedPrecondition, match="not a model of Homophily"):
         worker.imported(f"runs:/{run}/notes")
     uri, folder = worker.logged()
     file = folder / "homophily" / "graph" / "weights_data.npy"

@@ -139,7 +139,7 @@ def test_damage_is_noticed_and_strangers_are_refused(tmp_path: Path) -> None:
     manifest.write_bytes(manifest.read_bytes().replace(b'"format":2', b'"format":9'))
     with pytest.raises(DataLoss, match="about"):
         read_parts(folder)
-    with pytest.raises(FailedPrecondition, match="no model"):
+    with pytest.raises(FailedPrecondition, match="not a model"):
         read_parts(tmp_path)
 
 

@@ -31,7 +31,7 @@ from .harness import Cluster, Process, eventually, fit_request, free_port, signa
 ADDRESS, FAR_ADDRESS, PREFIX = "198.18.97.1", "198.18.97.2", 24
 MISSING = 3
 # What a worker's log says of a write that is refused, and of a result that it cannot write down yet.
-LOST, LATE_RESULT = "the lease is lost", "waits for the database"
+LOST, LATE_RESULT = "the lease is lost", "waiting for the database"
 
 
 class Link(NamedTuple):
@@ -137,7 +137,7 @@ def test_a_worker_that_is_cut_off_loses_its_job_writes_nothing_late_and_works_ag
     # A job that needs no store: its result is there while the link is down, and comes late.
     done = done_elsewhere(cluster, link, far, lambda: str(cluster.submit()), LATE_RESULT)
     # A fit, whose points the cut worker cannot even read.
-    done = done_elsewhere(cluster, link, far, lambda: here.submit("Fit", fit_request(0)), "the database is away")
+    done = done_elsewhere(cluster, link, far, lambda: here.submit("Fit", fit_request(0)), "the database is down")
     result = FitResult.FromString(done.outcome)
     (model,), _ = cluster.stores.catalog.page(ModelName.collection, "default")
     assert Model.FromString(model.message) == result.model

@@ -1,4 +1,4 @@
-"""Who is calling, and what they may see. Permission is asked for before anything is looked up."""
+"""Who is calling, and what they may see. Permission is checked before anything is looked up."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from homophily_service.contract.errors import PermissionDenied
 from homophily_service.contract.names import parse_name, parse_project
 from homophily_service.storage.tokens import EVERY_PROJECT
 
-# The project that the caller's token opens; set by the authentication interceptor for each call.
+# The project that the caller's token gives access to; set by the authentication interceptor for each call.
 caller: ContextVar[str] = ContextVar("caller", default="")
-# Callers without a token: from other machines, and from this one, where probes come from. No project has such an id.
+# Callers without a token, from other machines and from this one, such as probes. No project can have these ids.
 STRANGERS, NEIGHBOURS = "?", "localhost?"
 
 
 @dataclass
 class AuditRecord:
-    """What the audit log holds about a call: one object per call, which any of its threads may fill."""
+    """The audit log's fields about a call: one object per call, which any of its threads may fill in."""
 
     token: str = ""
     certificate: str = ""
@@ -29,7 +29,7 @@ class AuditRecord:
     made: str = ""
 
     def fields(self) -> dict[str, str]:
-        """What is known."""
+        """The fields that are known."""
         return {name: value for name, value in asdict(self).items() if value}
 
 
@@ -58,7 +58,7 @@ def allowed_name(kind: type[Name], name: str, field: str) -> Name:
 
 
 def note_made(name: ResourceName) -> None:
-    """Tell the audit log what a call has made."""
+    """Record what a call has made, for the audit log."""
     current_record().made = str(name)
 
 
@@ -67,5 +67,5 @@ def _allowed(project: str, resource: str) -> str:
     if not done.resource:
         done.project, done.resource = project, resource
     if caller.get() not in (project, EVERY_PROJECT):
-        raise PermissionDenied(f"the token does not open project {project}")
+        raise PermissionDenied(f"the token gives no access to project {project}")
     return project

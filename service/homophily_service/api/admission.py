@@ -18,9 +18,9 @@ LOOPBACK = re.compile(r"unix:|ipv4:127\.|ipv6:(\[|%5B)::1(\]|%5D)")
 
 
 class Authentication(Interceptor):
-    """Finds out whom a bearer token belongs to. Health may be asked by anybody."""
+    """Identifies the caller by the bearer token. Anybody may call the health service."""
 
-    # A revoked token works for the sum of both at most, also in calls that are under way.
+    # A revoked token works at most for the sum of both, even in calls that are under way.
     SECONDS_REMEMBERED, SECONDS_BETWEEN_CHECKS = 1.0, 0.5
 
     def __init__(self, tokens: Tokens | None) -> None:
@@ -77,7 +77,7 @@ class _Known:
     async def __aexit__(self, *_: object) -> None:
         if self._next_check is not None:
             self._next_check.cancel()
-        # A check that is under way has nothing left to end.
+        # The call has ended, so a running check has nothing to cancel.
         task, self._task = self._task, None
         if self.refused is not None:
             if task is not None:
@@ -100,16 +100,16 @@ class _Known:
                 self.refused = error
                 self._task.cancel()
         except ServiceError:
-            # The database is away; the next check will tell.
+            # The database is down; the next check will decide.
             self._check_later()
         else:
             self._check_later()
 
 
 class Admission(Interceptor):
-    """Turns calls away where a project, or all together, have too many under way."""
+    """Refuses calls if a project, or all projects together, have too many under way."""
 
-    # How much of calls and bytes one project may have.
+    # The share of calls and bytes that one project may have.
     SHARE = 0.125
 
     def __init__(self, settings: Settings) -> None:
@@ -130,12 +130,12 @@ class _Admitted:
         self.calls, self.bytes = admission.calls, admission.bytes
 
     async def __aenter__(self) -> None:
-        # The project, * for a token that opens all, or one of the names for callers without a token.
+        # The project, * for a token for all projects, or one of the names for callers without a token.
         holder = caller.get()
         if not self.calls.take(holder, 1):
             raise LimitExceeded(
-                f"{self.calls.taken[holder]} calls of this project are under way, of {self.calls.share} that it may "
-                f"have, and {self.calls.taken.total()} of {self.calls.total} in all",
+                f"{self.calls.taken[holder]} of at most {self.calls.share} calls of this project are under way, "
+                f"and {self.calls.taken.total()} of at most {self.calls.total} in all",
                 reason="TOO_MANY_CALLS",
                 retry_seconds=RETRY_SECONDS,
             )

@@ -1,7 +1,7 @@
-"""Who did what: a line of JSON for every call that changes something or is refused, through the logger homophily.audit.
+"""The audit log: a line of JSON for each call that changes something or is refused, by the logger homophily.audit.
 
-The token is named by its id, never by its secret; what was sent is not in it. Calls that only read are in the log lines
-of all calls, with the same fields (:class:`homophily_service.api.interceptors.Logging`).
+A token is named by its id, never by its secret; the content of requests is not logged. Calls that only read are in the
+general log, with the same fields (:class:`homophily_service.api.interceptors.Logging`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from homophily_service.runtime.settings import Settings
 
 _log = logging.getLogger("homophily.audit")
 _failures_log = logging.getLogger(__name__)
-FAILURES = Counter("homophily_audit_failures_total", "Lines of the audit log that its file did not take")
+FAILURES = Counter("homophily_audit_failures_total", "Lines of the audit log that could not be written to its file")
 
-# The first words of methods that only look; Predict is a question too.
+# Prefixes of the methods that only read.
 _LOOKS = ("Get", "List", "Wait", "Watch", "Read", "Predict")
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _OWN = "/homophily."
@@ -40,7 +40,7 @@ class Audit(Interceptor):
         self.which, self.shows_certificates = settings.audit, settings.tls_client_ca is not None
 
     def around(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
-        """Note who calls, and write what came of it."""
+        """Note who calls, and write the outcome."""
         if self.which == "off":
             return _UNRECORDED
         done = current_record()
@@ -66,10 +66,10 @@ def _certificate(context: Context) -> str:
     return next(iter(context.auth_context().get("x509_subject", ())), b"").decode("utf-8", "replace")
 
 
-class _OwnersFile(logging.handlers.WatchedFileHandler):
-    """A file that only its owner can read, reopened after it was moved away, as logrotate does.
+class _PrivateFile(logging.handlers.WatchedFileHandler):
+    """A file that only its owner can read, opened again after logrotate or the like has moved it.
 
-    A line that it does not take, on a full disk for example, goes to standard error and is counted.
+    A line that cannot be written, for example on a full disk, goes to standard error and is counted.
     """
 
     # Whether the file may end in the middle of a line.
@@ -82,7 +82,7 @@ class _OwnersFile(logging.handlers.WatchedFileHandler):
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)  # type: ignore[return-value]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; the call that it tells of goes on whatever comes of it."""
+        """Write a line; a failure does not affect the call that it is about."""
         line = self.format(record)
         try:
             self.reopenIfNeeded()
@@ -100,7 +100,7 @@ class _OwnersFile(logging.handlers.WatchedFileHandler):
             _failures_log.error("a line of the audit log was not written, it is in the line before: %s", error)
 
     def _drop(self) -> None:
-        """Close the file without what it still holds, which would be written twice."""
+        """Close the file without its buffer, which would be written twice."""
         stream, self.stream = self.stream, None
         with suppress(OSError):
             if stream is not None:
@@ -108,12 +108,12 @@ class _OwnersFile(logging.handlers.WatchedFileHandler):
 
 
 def start_audit(settings: Settings) -> Callable[[], None]:
-    """Send the lines where the settings say; returns what takes this back."""
+    """Send the lines where the settings say; returns a function that undoes this."""
     _log.setLevel(logging.INFO)
     if settings.audit_file is None:
         return lambda: None
     settings.audit_file.parent.mkdir(parents=True, exist_ok=True)
-    handler = _OwnersFile(settings.audit_file, encoding="utf-8")
+    handler = _PrivateFile(settings.audit_file, encoding="utf-8")
     handler.setFormatter(JsonLines())
     _log.addHandler(handler)
     _log.propagate = False
@@ -127,5 +127,5 @@ def start_audit(settings: Settings) -> Callable[[], None]:
 
 
 def note(action: str, **fields: Any) -> None:
-    """A line about what was done without a call, such as a token made on the command line."""
+    """Write a line about an action without a call, such as a token created on the command line."""
     _log.info(action, extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""One query for all calls that wait at a time: with many callers, a thread and a statement each would cost most."""
+"""One query for all calls that wait: with many callers, a thread and a statement for each would cost too much."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from homophily_service.api.access import caller
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-# SQLite takes some ten thousand values in a statement.
+# SQLite accepts some ten thousand values in a statement.
 MOST_AT_ONCE = 1000
 
 
@@ -24,7 +24,7 @@ class BatchLoader(Generic[Key, Value]):
         self._looking: asyncio.Task[None] | None = None
 
     async def get(self, key: Key) -> Value | None:
-        """What is found under a key, None for nothing."""
+        """The value of a key; None if there is none."""
         answer: asyncio.Future[Value | None] = asyncio.get_running_loop().create_future()
         self._asked.setdefault(key, []).append(answer)
         if self._looking is None:
@@ -32,7 +32,7 @@ class BatchLoader(Generic[Key, Value]):
         return await answer
 
     async def _look(self) -> None:
-        # For everybody, so it waits for no project's turn.
+        # The query is for all projects, so it is no project's turn.
         caller.set("")
         try:
             while self._asked:
@@ -45,7 +45,7 @@ class BatchLoader(Generic[Key, Value]):
                 except Exception as error:
                     failure = error
                 for key, answer in asked:
-                    # One that is done belongs to a caller who is gone.
+                    # A future that is done belongs to a caller that has left.
                     if answer.done():
                         continue
                     if failure is not None:

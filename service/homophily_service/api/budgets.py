@@ -1,4 +1,4 @@
-"""Amounts that projects share: calls under way, and bytes of messages that are being received."""
+"""Budgets that projects share: calls under way, and bytes of messages that are being received."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from homophily_service.contract.errors import LimitExceeded
 
-# Callers that were turned away are asked to try again after this many seconds.
+# Refused callers are asked to try again after this many seconds.
 RETRY_SECONDS = 1.0
 # How long a call waits for room for its message.
 LONGEST_WAIT = 5.0
@@ -17,7 +17,7 @@ held: ContextVar[Held] = ContextVar("held")
 
 
 class Budget:
-    """An amount that holders take parts of, each at most its share, and give back. Waiting holders get it in turn."""
+    """A total of which each holder may take up to its share, and gives it back. Waiting holders are served in turn."""
 
     def __init__(self, total: int, share: int) -> None:
         self.total, self.share = total, share
@@ -36,7 +36,7 @@ class Budget:
         return True
 
     async def wait(self, holder: str, amount: int, seconds: float) -> bool:
-        """Take an amount, as soon as there is room; False if there is none in time."""
+        """Take an amount as soon as there is room; False if there is no room in time."""
         if self.take(holder, amount):
             return True
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,7 +49,7 @@ class Budget:
             if entry in self._waiting:
                 self._waiting.remove(entry)
             else:
-                # It was given the amount in the very moment in which it stopped waiting.
+                # It got the amount at the moment when it stopped waiting.
                 self.give(holder, amount)
             if isinstance(error, TimeoutError):
                 return False
@@ -76,7 +76,7 @@ class Budget:
 
 
 class Held:
-    """What a call has taken of the bytes in flight; given back when it ends."""
+    """The bytes in flight that a call has taken; given back when it ends."""
 
     def __init__(self, budget: Budget, holder: str) -> None:
         self.budget, self.holder, self.amount = budget, holder, 0
@@ -85,8 +85,8 @@ class Held:
         """Take more, or LimitExceeded if there is no room for a while."""
         if not await self.budget.wait(self.holder, amount, LONGEST_WAIT):
             raise LimitExceeded(
-                f"messages of {self.budget.taken[self.holder]} bytes are being received from this project already, "
-                f"of {self.budget.share} that it may send at a time",
+                f"messages of {self.budget.taken[self.holder]} bytes are being received from this project, "
+                f"which may send {self.budget.share} bytes at a time",
                 reason="TOO_MANY_BYTES_IN_FLIGHT",
                 retry_seconds=RETRY_SECONDS,
             )

@@ -27,11 +27,11 @@ class Datasets:
     stores: Stores
     uploads: Uploads
     upload_threads: Executor
-    # Who stops the server waits for them: those that are broken off still have files to close.
+    # Stopping the server waits for these: cancelled ones still have files to close.
     under_way: set[asyncio.Task[Any]]
 
     async def UploadDataset(self, requests: AsyncIterator[pb.UploadDatasetRequest], _: Any) -> pb.UploadDatasetResponse:
-        """Write chunks as they come; the next one is received while the last one is written."""
+        """Write chunks as they arrive; the next one is received while the last one is written."""
         if (task := asyncio.current_task()) is not None:
             self.under_way.add(task)
             task.add_done_callback(self.under_way.discard)
@@ -70,7 +70,7 @@ class Datasets:
                 await asyncio.gather(writing, return_exceptions=True)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What a function returns. It runs on when the caller is gone: until its end no other call may write."""
+        """Run a function in a thread. It continues if the caller leaves: until it ends, no other call may write."""
         run = partial(copy_context().run, function, *arguments)
         running = asyncio.get_running_loop().run_in_executor(self.upload_threads, run)
         try:
@@ -82,7 +82,7 @@ class Datasets:
             raise
 
     async def GetUpload(self, request: pb.GetUploadRequest, _: Any) -> pb.GetUploadResponse:
-        """How far an upload is."""
+        """How much of an upload has arrived."""
         project = allowed_project(request.parent, "parent")
         received, total = await asyncio.to_thread(self.uploads.received, project, request.upload_id)
         return pb.GetUploadResponse(received_bytes=received, total_bytes=total)
@@ -103,7 +103,7 @@ class Datasets:
         return pb.ListDatasetsResponse(datasets=datasets, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteDataset(self, request: pb.DeleteDatasetRequest, _: Any) -> pb.DeleteDatasetResponse:
-        """Forget a dataset, then remove its arrays."""
+        """Delete the record of a dataset, then its arrays."""
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(DatasetName, request.name, "name"))
         await asyncio.to_thread(self.stores.discard, blob)
         return pb.DeleteDatasetResponse()

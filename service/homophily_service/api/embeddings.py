@@ -57,7 +57,7 @@ class Embeddings:
         return pb.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteEmbedding(self, request: pb.DeleteEmbeddingRequest, _: Any) -> pb.DeleteEmbeddingResponse:
-        """Forget an embedding, then remove its arrays."""
+        """Delete the record of an embedding, then its arrays."""
         blob = await asyncio.to_thread(self.stores.catalog.remove, allowed_name(EmbeddingName, request.name, "name"))
         await asyncio.to_thread(self.stores.discard, blob)
         return pb.DeleteEmbeddingResponse()
@@ -66,7 +66,7 @@ class Embeddings:
         """An array of an embedding, in ranges of about a mebibyte."""
         name = allowed_name(EmbeddingName, request.name, "name")
         if request.field not in FIELDS:
-            raise InvalidRequest("field", f"{request.field} is not known")
+            raise InvalidRequest("field", f"must be a known field; got {request.field}")
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         row = await asyncio.to_thread(self.stores.catalog.get, name)

@@ -1,7 +1,7 @@
 """What surrounds every call, one interceptor each, outermost first.
 
-Logging, metrics, audit, errors, authentication, admission, messages. A message is taken only after all before it have
-let the call in: even single requests are handled as streams, as gRPC would receive them before it calls a handler.
+Logging, metrics, audit, errors, authentication, admission, messages. A message is received only after all others have
+admitted the call: even single requests are handled as streams, as gRPC would receive them before it calls a handler.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from homophily_service.runtime.telemetry import is_traceparent
 _log = logging.getLogger(__name__)
 
 DOMAIN = "homophily"
-# Trailers beyond 8 KB are lost on the way; half of it leaves room for others'. In bytes, as every one of a message that
-# is not ASCII takes three, and those of the details take four thirds.
+# Trailers beyond 8 KB are lost on the way; these use half of it. In bytes of the encoded text: a byte that is not ASCII
+# takes three in the message, and every byte takes four thirds in the details.
 LONGEST_FIELD, LONGEST_TEXT = 100, 400
 MOST_VIOLATIONS = 3
-# A message that takes a millisecond to read.
+# Parsing a message of this size takes a millisecond.
 LARGE_MESSAGE = 1 << 18
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -67,7 +67,7 @@ class Interceptor:
 
 
 class Interceptors(grpc.aio.ServerInterceptor):
-    """All of them as one, since gRPC asks each that it is given anew with every call."""
+    """All interceptors as one: gRPC asks each interceptor anew with every call."""
 
     def __init__(self, outermost_first: Sequence[Interceptor]) -> None:
         self._inside_out = outermost_first[::-1]
@@ -78,7 +78,7 @@ class Interceptors(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """A method's handler, wrapped once; None for a method that is not known."""
+        """A method's handler, wrapped once; None for an unknown method."""
         method = str(handler_call_details.method)
         if method not in self._wrapped:
             handler = await continuation(handler_call_details)
@@ -109,15 +109,15 @@ def _surrounded(handler: Any, around: Around) -> Any:
     return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serializer)
 
 
-# A caller's deadline ends before it does here by the time that the call took to arrive; the caller then cancels.
+# The caller's deadline ends earlier than ours, by the time that the call took to arrive; then the caller cancels.
 TRANSIT_SECONDS = 0.05
 
 
 class Observed:
-    """Tells with which code a call has ended, and after how many seconds."""
+    """Reports the code with which a call ended, and its duration in seconds."""
 
-    def __init__(self, context: Context, tell: Callable[[str, float], None]) -> None:
-        self.context, self.tell = context, tell
+    def __init__(self, context: Context, report: Callable[[str, float], None]) -> None:
+        self.context, self.report = context, report
 
     async def __aenter__(self) -> None:
         self.began, self.longest = time.monotonic(), self.context.time_remaining()
@@ -126,19 +126,19 @@ class Observed:
         seconds = time.monotonic() - self.began
         code: Any = self.context.code()
         if kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit):
-            # The caller did not wait for the answer; gRPC has no code for that here.
+            # The caller left before the answer; gRPC sets no code for that here.
             late = self.longest is not None and seconds >= self.longest - TRANSIT_SECONDS
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
         elif not isinstance(code, grpc.StatusCode):
             code = CODES.get(code, grpc.StatusCode.OK)
-        self.tell(code.name, seconds)
+        self.report(code.name, seconds)
 
 
 _UNOBSERVED = nullcontext()
 
 
 class Logging(Interceptor):
-    """A line for every call; the request's id is the caller's, or ours, and goes back in the trailer.
+    """Logs a line for every call. The request id is the caller's, or a new one, and is returned in the trailer.
 
     It names the token, the project and the resource, as reads are in the audit log only with `audit=all`.
     """
@@ -148,10 +148,10 @@ class Logging(Interceptor):
         given = metadata_of(context, "x-request-id")
         request_id.set(given if given and REQUEST_ID.fullmatch(given) else new_id())
         context.set_trailing_metadata((("x-request-id", request_id.get()),))
-        # Where calls are traced, it is the span's already.
+        # If calls are traced, the span has set it already.
         if not trace.get() and is_traceparent(parent := metadata_of(context, "traceparent")):
             trace.set(parent)
-        # The peer is asked for now: once a cancelled call is gone, that ends the process.
+        # Get the peer now: after a cancelled call has ended, asking for it crashes the process.
         done = AuditRecord(peer=context.peer())
         audit_record.set(done)
         if not _log.isEnabledFor(logging.INFO):
@@ -187,19 +187,19 @@ class Metrics(Interceptor):
     @classmethod
     @cache
     def _of_call(cls, method: str, code: str) -> tuple[Counter, Histogram]:
-        """Kept, as looking them up takes as long as counting."""
+        """The metrics of a method and code; cached, as looking them up takes as long as counting."""
         return cls.calls.labels(method, code), cls.seconds.labels(method, code)
 
 
 class Errors(Interceptor):
     """The one place where exceptions become codes."""
 
-    def around(self, method: str, context: Context) -> _Told:
-        """Turn what is raised into a status."""
-        return _Told(method, context)
+    def around(self, method: str, context: Context) -> _Translated:
+        """Turn exceptions into a status."""
+        return _Translated(method, context)
 
 
-class _Told:
+class _Translated:
     def __init__(self, method: str, context: Context) -> None:
         self.method, self.context = method, context
 
@@ -210,24 +210,25 @@ class _Told:
         if isinstance(error, ServiceError):
             await _abort(self.context, error)
         elif isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
-            _log.error("error inside the service in %s", self.method, exc_info=error)
-            await _abort(self.context, InternalError("an error inside the service; its log tells more"))
+            _log.error("internal error in %s", self.method, exc_info=error)
+            await _abort(self.context, InternalError("an internal error of the service; see its log"))
 
 
 class Messages(Interceptor):
-    """Reads messages, and refuses those that are too large, too late or not well formed.
+    """Reads messages, and refuses those that are too large, too late or malformed.
 
-    gRPC could do some of it, but not say what the limit is, where large data goes, or INVALID_ARGUMENT.
+    gRPC could do some of this, but its errors would not state the limit, nor how to send large data, nor be
+    INVALID_ARGUMENT.
     """
 
-    # How long a call may take to send its message, and an upload its next one. An upload can be resumed.
+    # Seconds that a call may take to send its message, and an upload its next one. An upload can be resumed.
     LONGEST_SILENCE = 60.0
 
     def __init__(self, max_message_bytes: int) -> None:
         self.max_message_bytes = max_message_bytes
 
     def wrap(self, _: str, handler: Any) -> Any:
-        """The handler, given a stream of bytes."""
+        """Wrap a handler so that it reads a stream of bytes."""
         deserializer, serializer = handler.request_deserializer, handler.response_serializer
         inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
@@ -243,7 +244,7 @@ class Messages(Interceptor):
             async def stream(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
                 responses = inner(await incoming(requests), context)
                 if inspect.isawaitable(responses):
-                    # It writes by itself, as the standard health service does.
+                    # It writes its responses itself, as the standard health service does.
                     await responses
                     return
                 async for response in responses:
@@ -257,7 +258,7 @@ class Messages(Interceptor):
         return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serializer)
 
     async def _one(self, deserializer: Callable[[bytes], Any], requests: AsyncIterator[bytes]) -> Any:
-        """The only message of a call; what is held for it from then on is its own size."""
+        """The only message of a call; from then on, only its own size is held."""
         mine = held.get()
         await mine.take(self.max_message_bytes)
         data = await self._next(requests)
@@ -266,7 +267,7 @@ class Messages(Interceptor):
         mine.keep(len(data))
         if len(data) < LARGE_MESSAGE:
             return self._read(deserializer, data)
-        # Elsewhere, as several at once would hold up everybody's calls.
+        # In a thread: several large messages at once would delay everybody's calls.
         return await asyncio.to_thread(self._read, deserializer, data)
 
     async def _each(self, deserializer: Callable[[bytes], Any], requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
@@ -278,13 +279,13 @@ class Messages(Interceptor):
             async with asyncio.timeout(self.LONGEST_SILENCE):
                 return await anext(requests, None)
         except TimeoutError:
-            raise Unavailable(f"nothing was sent for {self.LONGEST_SILENCE:g} s: begin again") from None
+            raise Unavailable(f"nothing was sent for {self.LONGEST_SILENCE:g} s: start the call again") from None
 
     def _read(self, deserializer: Callable[[bytes], Any], data: bytes) -> Any:
         if len(data) > self.max_message_bytes:
             raise LimitExceeded(
                 f"the message has {len(data)} bytes, the limit is {self.max_message_bytes}: "
-                "send large data by UploadDataset",
+                "send large data with UploadDataset",
                 reason="MESSAGE_TOO_LARGE",
             )
         try:
@@ -321,12 +322,12 @@ async def _abort(context: Context, error: ServiceError) -> None:
 
 
 def _cut(text: str, longest: int) -> str:
-    """The start of a text, as many bytes as may be sent."""
+    """Shorten a text to the bytes that may be sent."""
     encoded = text.encode("utf-8", "replace")
     return text if len(encoded) <= longest else encoded[: longest - 3].decode("utf-8", "ignore") + "…"
 
 
 def metadata_of(context: Context, name: str) -> str:
-    """What the caller has sent under a name, if it is a text."""
+    """The caller's metadata of this name, if it is text."""
     values = (value for key, value in context.invocation_metadata() or () if key == name)
     return next((value for value in values if isinstance(value, str)), "")

@@ -1,4 +1,4 @@
-"""Jobs: asked for, watched, waited for, cancelled."""
+"""Jobs: submit, get, list, wait, watch, cancel, delete."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ class Jobs:
         if pb.JOB_STATE_UNSPECIFIED in request.states:
             states = []
         elif len(states) < len(set(request.states)):
-            raise InvalidRequest("states", "holds a state that is not known")
+            raise InvalidRequest("states", "must be known states")
         kind = next((kind.name for kind in KINDS.values() if kind.number == request.kind), "")
         if request.kind and not kind:
-            raise InvalidRequest("kind", f"{request.kind} is not known")
+            raise InvalidRequest("kind", f"must be a known kind; got {request.kind}")
 
         def page() -> pb.ListJobsResponse:
             placed, has_more = self.stores.queue.page(project, states=states, kind=kind, before=before, limit=limit)
@@ -93,7 +93,7 @@ class Jobs:
         return await asyncio.to_thread(page)
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
-        """The job when it has ended, or when the time is up."""
+        """Return the job when it has ended, or when the time is up."""
         name = allowed_name(JobName, request.name, "name")
         longest = seconds(request.timeout, "timeout") if request.HasField("timeout") else math.inf
         remaining = context.time_remaining()
@@ -110,7 +110,7 @@ class Jobs:
         if request.after_sequence < 0:
             raise InvalidRequest("after_sequence", f"must be at least 0; got {request.after_sequence}")
         row = await asyncio.to_thread(self.stores.queue.get, name)
-        # Clamped; otherwise the watch of a later event than there is would never end.
+        # Clamp `after_sequence`; otherwise the watch of a future event would never end.
         sequence = min(request.after_sequence, row.last_sequence)
         while True:
             events = await asyncio.to_thread(self.stores.queue.events_after, row.number, sequence)
@@ -135,11 +135,11 @@ class Jobs:
         return pb.CancelJobResponse(job=job_message(row))
 
     async def DeleteJob(self, request: pb.DeleteJobRequest, _: Any) -> pb.DeleteJobResponse:
-        """Forget an ended job."""
+        """Delete the record of an ended job."""
         await asyncio.to_thread(self.stores.queue.delete, allowed_name(JobName, request.name, "name"))
         return pb.DeleteJobResponse()
 
-    # -- asking --------------------------------------------------------------------------------------------------
+    # -- submitting --------------------------------------------------------------------------------------------------
 
     async def _start(self, kind: Kind, project: str, request: Request) -> pb.Job:
         """Check what can be checked without computing, queue the job, and wait for it as long as the request says."""
@@ -147,7 +147,7 @@ class Jobs:
         await asyncio.to_thread(_check, checks, kind, project, request)
         options = pb.JobOptions()
         options.CopyFrom(request.options)
-        # How the job is run is no part of what is asked: the same key may come back with another wait.
+        # The options are not part of the request's identity: the same request_id may come with another wait.
         request.ClearField("options")
         job = new_job(JobName(project, new_id()), kind.name, request, options, self.settings)
         wait = min(LONGEST_WAIT, seconds(options.wait, "options.wait"))
@@ -158,9 +158,9 @@ class Jobs:
         return await self._job(record.name)
 
     def _queue(self, job: NewJob, source: ResourceName | None) -> JobRecord:
-        """Queue a job on what its source is now, if the project may have more of them and of what they make."""
+        """Queue a job on the current state of its source, if the project's quotas allow it."""
         if source is not None:
-            # Gone, if the same request was sent before: then that job is the answer.
+            # The source may be gone if the same request was sent before: then that job is the answer.
             with suppress(NotFound):
                 job = job._replace(source_digest=source_digest(source, self.stores.catalog.get(source)))
         limits = self.settings.limits_of(job.name.project)
@@ -197,7 +197,7 @@ class Jobs:
 
 
 def _check(checks: Checks, kind: Kind, project: str, request: Request) -> None:
-    """Refuse what is wrong; what a request that was sent before has named may be gone since."""
+    """Check a request, unless it was sent before: what it names may have been deleted since."""
     try:
         load(kind.check)(checks, project, request)
     except NotFound:

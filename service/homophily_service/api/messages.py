@@ -1,4 +1,4 @@
-"""Messages that answer, out of the database's records."""
+"""Response messages, made from the database's records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
 
 
 def timestamp(seconds: float | None) -> Timestamp | None:
-    """A time of the database."""
+    """A time of the database, as a message."""
     if seconds is None:
         return None
     stamp = Timestamp()
@@ -29,7 +29,7 @@ def timestamp(seconds: float | None) -> Timestamp | None:
 
 
 def duration(seconds: float) -> Duration:
-    """A length of time."""
+    """A duration, as a message."""
     length = Duration()
     length.FromMicroseconds(int(seconds * 1e6))
     return length
@@ -94,7 +94,7 @@ def page_start(page_token: str) -> int | None:
     if not page_token:
         return None
     if not (page_token.isascii() and page_token.isdecimal() and len(page_token) <= 18):
-        raise InvalidRequest("page_token", "must be next_page_token of an earlier answer")
+        raise InvalidRequest("page_token", "must be the next_page_token of an earlier response")
     return int(page_token)
 
 

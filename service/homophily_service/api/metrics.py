@@ -1,7 +1,7 @@
 """Metrics of the service on all machines, which the API reads from the database.
 
-Every API tells the same of jobs and of what is stored: take the maximum over them, not the sum. Counters and histograms
-of jobs begin with the process, as those of calls do; each ended job is counted once, by the row that it leaves.
+Every API reports the same values for jobs and stored data: take the maximum over them, not the sum. Counters and
+histograms of jobs start with the process, like those of calls; each ended job is counted once, from its row.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LATE_SECONDS = 60.0
 
 
 class ServiceMetrics(Collector):
-    """All of it, asked for when Prometheus asks."""
+    """Metrics that are read from the database when Prometheus asks."""
 
     def __init__(self, stores: Stores, *, tracks: bool = True) -> None:
         self.stores, self.ended, self.devices = stores, EndedJobs(stores.database), DeviceMetrics()
         self.tracks = tracks
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics; while the database is away, only that it is."""
+        """The metrics; while the database is down, only that it is."""
         up = GaugeMetricFamily("homophily_database_up", "Whether the database answers")
         yield from self.devices.collect()
         try:
@@ -58,7 +58,7 @@ class ServiceMetrics(Collector):
         yield jobs
         oldest, untracked, given_up = backlog(self.stores.database)
         yield GaugeMetricFamily("homophily_oldest_queued_seconds", "Age of the job that waits longest", value=oldest)
-        # Without a tracker none of them is late; they are marked for when there is one.
+        # Without a tracker none of them is late; they stay marked until there is one.
         late = untracked if self.tracks else 0
         yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs of which MLflow does not know all yet", late)
         yield GaugeMetricFamily("homophily_tracking_given_up_jobs", "Jobs whose runs are no longer sent", given_up)
@@ -70,7 +70,7 @@ class ServiceMetrics(Collector):
 
 
 class EndedJobs:
-    """Counts jobs that end from now on, wherever they do."""
+    """Counts jobs that end from now on, on any machine."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -103,7 +103,7 @@ class EndedJobs:
         )
 
     def collect(self) -> Iterator[Metric]:
-        """Count what has ended since the last time, and tell."""
+        """Count the jobs that have ended since the last time, and return the metrics."""
         with self._lock:
             self._follow()
             for metric in (
@@ -159,7 +159,7 @@ class EndedJobs:
 
 
 class DeviceMetrics(Collector):
-    """The memory of this machine's devices, where it has some."""
+    """The memory of this machine's devices, if it has any."""
 
     def __init__(self, devices: Devices | None = None) -> None:
         self.devices = devices or Devices()

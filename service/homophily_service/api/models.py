@@ -41,7 +41,7 @@ class Models:
     predictors: Predictors
 
     def __init__(self) -> None:
-        # The models last predicted with: when they were looked up, what they are, where their arrays lie.
+        # The models used last: when they were looked up, their descriptions, the paths of their arrays.
         self._known: dict[ModelName, tuple[float, model_pb2.Model, str]] = {}
 
     async def GetModel(self, request: model_pb2.GetModelRequest, _: Any) -> model_pb2.GetModelResponse:
@@ -60,7 +60,7 @@ class Models:
         return model_pb2.ListModelsResponse(models=models, next_page_token=next_page(rows, has_more=has_more))
 
     async def DeleteModel(self, request: model_pb2.DeleteModelRequest, _: Any) -> model_pb2.DeleteModelResponse:
-        """Forget a model, then remove its arrays; its graph stays for others."""
+        """Delete the record of a model, then its arrays; its graph stays for others."""
         name = allowed_name(ModelName, request.name, "name")
         self._known.pop(name, None)
         blob = await asyncio.to_thread(self.stores.catalog.remove, name)
@@ -80,7 +80,7 @@ class Models:
         return response
 
     async def _remembered(self, name: ModelName) -> tuple[model_pb2.Model, str]:
-        """A model and the path of its arrays, asked for again after a second: it may have been deleted elsewhere."""
+        """A model and the path of its arrays, cached for a second: it may be deleted by another server."""
         known = self._known.get(name)
         if known is None or time.monotonic() - known[0] > SECONDS_REMEMBERED:
             row = await asyncio.to_thread(self.stores.catalog.get, name)
@@ -97,7 +97,7 @@ class Models:
         fields = list(request.fields) or [model_pb2.SOLUTION_FIELD_CLASS_INDICES]
         for place, field in enumerate(fields):
             if field not in FIELDS:
-                raise InvalidRequest(f"fields[{place}]", f"{field} is not known")
+                raise InvalidRequest(f"fields[{place}]", f"must be a known field; got {field}")
         if len(set(fields)) < len(fields):
             raise InvalidRequest("fields", "must be different from each other")
         row = await asyncio.to_thread(self.stores.catalog.get, name)

@@ -51,7 +51,7 @@ API_VERSION = homophily_service_pb2.DESCRIPTOR.package.rpartition(".")[2]
 # Threads that wait for the database; uploads have their own.
 THREADS, UPLOAD_THREADS = 16, 8
 SECONDS_BETWEEN_PINGS = 5
-# TLS connections are closed after this time, once their calls have ended: certificates are checked when connecting.
+# TLS connections are closed after this time, once their calls have ended: certificates are checked only on connecting.
 CONNECTION_SECONDS = 3600.0
 # How long a lease may be overdue before the job goes back to the queue.
 SECONDS_LATE = 5.0
@@ -73,7 +73,7 @@ class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.Ho
         )
 
     async def GetServerInfo(self, *_: Any) -> server_pb2.GetServerInfoResponse:
-        """Tell the server's version."""
+        """Return the server's version."""
         return self._info
 
 
@@ -94,7 +94,7 @@ class Server:
         """Open the port, and return it."""
         settings = self.settings
         asyncio.get_running_loop().set_default_executor(FairThreads(THREADS, "store"))
-        # Threads take turns ten times as often as by default: answers of milliseconds pass through several of them.
+        # Switch threads ten times as often as by default: answers that take milliseconds pass through several threads.
         sys.setswitchinterval(0.0005)
         await asyncio.to_thread(_prepare, self.stores.database)
         self.watcher = Watcher(self.stores.queue, settings.poll_seconds)
@@ -135,7 +135,7 @@ class Server:
         self._stop_audit = start_audit(settings)
         self.predictors.start()
         await self.server.start()
-        # The empty name is alive as long as the process is.
+        # The empty service name is healthy as long as the process lives.
         await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
         self._tasks = [
             asyncio.create_task(task)
@@ -147,7 +147,7 @@ class Server:
             )
         ]
         warn_of_plain_tokens(settings)
-        _log.info("serves on %s port %d", settings.host, self.port)
+        _log.info("serving on %s port %d", settings.host, self.port)
         return self.port
 
     async def stop(self) -> None:
@@ -182,7 +182,7 @@ class Server:
             await self.health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
 
     async def _take_back(self) -> None:
-        """Requeue jobs whose worker is lost; while all workers are busy, only the API can."""
+        """Queue jobs again whose worker is lost; while all workers are busy, only the API can."""
         await asyncio.to_thread(self.stores.queue.take_back, SECONDS_LATE, lost_too_often())
 
     async def _sweep(self) -> None:
@@ -217,19 +217,19 @@ def check_bind(settings: Settings) -> None:
     if settings.auth == "none" and not settings.allow_insecure_bind and not _is_loopback(settings.host):
         raise FailedPrecondition(
             f"host {settings.host} is reachable from other machines, and auth is none: set auth to tokens, "
-            "or allow_insecure_bind if the network is yours"
+            "or allow_insecure_bind if you trust the network"
         )
 
 
 def has_reflection(settings: Settings) -> bool:
-    """Whether clients may ask what calls there are. By default only those on this machine."""
+    """Whether clients may use reflection. By default only those on this machine."""
     return _is_loopback(settings.host) if settings.reflection is None else settings.reflection
 
 
 def warn_of_plain_tokens(settings: Settings) -> None:
     """Warn if tokens cross a network unencrypted."""
     if settings.auth == "tokens" and settings.tls_certificate is None and not _is_loopback(settings.host):
-        _log.warning("tokens pass %s unencrypted: set tls_certificate, or have a proxy before it", settings.host)
+        _log.warning("tokens are sent to %s unencrypted: set tls_certificate, or use a proxy with TLS", settings.host)
 
 
 def _is_loopback(host: str) -> bool:
@@ -278,7 +278,7 @@ def run_server(settings: Settings, started: Callable[[Server], None] | None = No
 
 
 async def serve(settings: Settings, started: Callable[[Server], None] | None = None) -> None:
-    """Run them in the current event loop."""
+    """Run the API and its workers in the current event loop."""
     server = Server(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -296,10 +296,10 @@ async def serve(settings: Settings, started: Callable[[Server], None] | None = N
         if started is not None:
             started(server)
         await stop.wait()
-        _log.info("stops")
+        _log.info("stopping")
     finally:
         for worker in workers:
             worker.cancel()
         for end in await asyncio.gather(server.stop(), *workers, return_exceptions=True):
             if isinstance(end, Exception):
-                _log.error("an error while stopping", exc_info=end)
+                _log.error("error while stopping", exc_info=end)

@@ -1,4 +1,4 @@
-"""Threads in which calls wait for the database and the store: projects take turns for them."""
+"""Threads in which calls wait for the database and the store; projects take turns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class FairThreads(ThreadPoolExecutor):
-    """Threads of which each project has its turns, and an eighth at most.
+    """A thread pool in which projects take turns, and each has at most an eighth of the threads.
 
-    In a plain pool a call waits behind all tasks of all others; here behind one of each. And as threads share Python's
-    lock, few of one project's leave more of it to the loop that answers everybody.
+    In a plain pool a call waits behind all earlier tasks; here behind one task of each other project. And as threads
+    share the GIL, a limit on one project's threads leaves more of it to the event loop that answers everybody.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -39,7 +39,7 @@ class FairThreads(ThreadPoolExecutor):
         return future
 
     def _work(self) -> None:
-        """Run tasks until none may run; those of a project that has its share are left to its own threads."""
+        """Run tasks until none may run; tasks of a project at its limit are left to the threads that it has."""
         while (taken := self._take()) is not None:
             project, (future, run) = taken
             try:
@@ -65,7 +65,7 @@ class FairThreads(ThreadPoolExecutor):
         return None
 
     def _most(self, project: str) -> int:
-        # Either the server itself, an operator, or every caller of a server without tokens.
+        # The server itself, an operator, or any caller of a server without tokens.
         return self.threads if project in ("", EVERY_PROJECT) else max(1, self.threads // 8)
 
 

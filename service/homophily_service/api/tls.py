@@ -1,6 +1,6 @@
-"""The server's TLS: certificates out of files, read again when these change, so that no renewal needs a restart.
+"""The server's TLS: certificates from files, read again when these change, so that a renewal needs no restart.
 
-gRPC asks before every handshake whether there is something newer. Connections that are open stay as they are.
+gRPC asks before every handshake whether there are newer ones. Open connections stay as they are.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _TOO_OPEN = 0o027
 
 
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """What the port is opened with; None if it speaks plain HTTP/2. FailedPrecondition if the files are no good."""
+    """The credentials of the port; None without TLS. FailedPrecondition if the files cannot be used."""
     if settings.tls_certificate is None and settings.tls_key is None and settings.tls_client_ca is None:
         return None
     if settings.tls_certificate is None or settings.tls_key is None:
         raise FailedPrecondition("TLS needs both tls_certificate and tls_key")
     certificates = Certificates(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-    # None is an answer too, although the types do not say so: nothing has changed.
+    # It may return None although the types do not say so: nothing has changed.
     newer: Any = certificates.newer
     return grpc.dynamic_ssl_server_credentials(
         certificates.read(), newer, require_client_authentication=settings.tls_client_ca is not None
@@ -53,13 +53,13 @@ class Certificates:
             seen = self._versions()
             certificate, key = self.certificate.read_bytes(), self.key.read_bytes()
             client_ca = None if self.client_ca is None else self.client_ca.read_bytes()
-            # gRPC would only fail at the first handshake, and say little.
+            # gRPC would only fail at the first handshake, without a reason.
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
             if client_ca is not None:
                 context.load_verify_locations(self.client_ca)
         except (OSError, ValueError) as error:
-            # An SSLError is an OSError, and its file is not in its words.
+            # An SSLError is an OSError, and its text does not name the file.
             raise FailedPrecondition(
                 f"the TLS files {self.certificate}, {self.key}"
                 f"{'' if self.client_ca is None else f', {self.client_ca}'} cannot be used: {error}"
@@ -69,7 +69,7 @@ class Certificates:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=client_ca)
 
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """What is in the files if that has changed; None otherwise, or if it is no good: then the old ones serve on."""
+        """The new contents of the files; None if they have not changed, or cannot be used."""
         with self._lock:
             try:
                 seen = self._versions()
@@ -77,19 +77,19 @@ class Certificates:
                     return None
                 configuration = self.read()
             except (FailedPrecondition, OSError) as error:
-                # Such as a certificate whose key is not there yet. Told once, looked at again by the next handshake.
+                # For example, the key of a new certificate is missing. Logged once, tried again at the next handshake.
                 versions = self._versions_or_none()
                 if versions != self._failed:
                     self._failed = versions
-                    _log.error("the TLS files have changed, but the old ones serve on: %s", error)
+                    _log.error("the TLS files have changed, but the old ones stay in use: %s", error)
                 return None
-            _log.info("the TLS files have changed, and are in use")
+            _log.info("the TLS files have changed; the new ones are in use")
             return configuration
 
     def _versions(self) -> tuple[tuple[int, int, int], ...]:
         files = (self.certificate, self.key) if self.client_ca is None else (self.certificate, self.key, self.client_ca)
         found = [file.stat() for file in files]
-        # A link that is moved, as Kubernetes does with secrets, is noticed by the number of the file.
+        # If a symbolic link changes, as Kubernetes does with secrets, the inode differs.
         return tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in found)
 
     def _versions_or_none(self) -> tuple[tuple[int, int, int], ...]:
@@ -101,9 +101,9 @@ class Certificates:
     def _warn_of_open_key(self) -> None:
         mode = os.stat(self.key).st_mode
         if mode & _TOO_OPEN:
-            _log.warning("the key %s has mode %03o: let its owner alone read it (chmod 600)", self.key, mode & 0o777)
+            _log.warning("the key %s has mode %03o: only its owner should read it (chmod 600)", self.key, mode & 0o777)
 
 
 def _no_passphrase() -> str:
-    """Answer instead of a question on the terminal."""
+    """Raise instead of asking on the terminal."""
     raise ValueError("the key has a passphrase")

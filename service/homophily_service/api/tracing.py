@@ -22,7 +22,7 @@ class Tracing(Interceptor):
         """Start the span, and end it with the call's status code."""
         service, _, name = method.lstrip("/").partition("/")
         if service.startswith("grpc."):
-            # Probes ask for health all the time.
+            # Probes call the health service all the time.
             return _UNTRACED
         attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
         parent = metadata_of(context, "traceparent")

@@ -1,4 +1,4 @@
-"""Tells waiting calls when a job has news: one look at the database for all of them, a few times a second."""
+"""Wakes waiting calls when a job has changed: one query for all of them, a few times a second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Waiting calls register here; a task of its own looks for them."""
+    """Waiting calls register here; one task polls the database for all of them."""
 
     def __init__(self, queue: Queue, poll_seconds: float) -> None:
         self.queue, self.poll_seconds = queue, poll_seconds
@@ -33,7 +33,7 @@ class Watcher:
             self._waiting.pop(news, None)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         while True:
             await self._somebody.wait()
             self._somebody.clear()
@@ -41,10 +41,10 @@ class Watcher:
                 try:
                     await self._look()
                 except Unavailable as error:
-                    _log.warning("waits for the database: %s", error.message)
+                    _log.warning("waiting for the database: %s", error.message)
                 except Exception:
-                    # Whatever it is, who waits here must not wait for ever.
-                    _log.exception("error inside the service while looking for news")
+                    # Whatever it is, the calls that wait here must not wait for ever.
+                    _log.exception("internal error while polling for changes")
                 await asyncio.sleep(self.poll_seconds)
 
     async def _look(self) -> None:
@@ -52,12 +52,12 @@ class Watcher:
         versions = await asyncio.to_thread(self.queue.versions, numbers)
         for news, (number, sequence) in list(self._waiting.items()):
             has_news = number not in versions or versions[number][0] > sequence
-            # Only those that were asked for: others may have come meanwhile.
+            # Only jobs of this query: other calls may have registered meanwhile.
             if has_news and number in numbers and not news.done():
                 news.set_result(None)
 
     def stop(self) -> None:
-        """Send everybody away."""
+        """End all waiting calls."""
         self._stopped = True
         for news in self._waiting:
             if not news.done():

@@ -32,7 +32,7 @@ Output = Annotated[
     ),
 ]
 Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Calibrated probabilities too; the model must have been calibrated.")
+    bool, typer.Option("--probabilities", help="Also calibrated probabilities; needs a model fitted with --calibrate.")
 ]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's short or full name.")]
 
@@ -48,7 +48,7 @@ def predict(
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Give the classes and scores of new points."""
+    """Print the classes and scores of new points."""
     from homophily_service.cli.files import read_points
 
     _check_output(output)
@@ -57,28 +57,28 @@ def predict(
         is_open = file.suffix.lower() in (".svmlight", ".libsvm")
         n_features = client.get_model(name).dimensions if is_open else None
         points = read_points(file, label_column, n_features=n_features).points
-        _give(client.predict(name, points, probabilities=probabilities), output, as_json=as_json)
+        _output(client.predict(name, points, probabilities=probabilities), output, as_json=as_json)
 
 
 @command
 def solution(
     *,
     name: ModelArgument,
-    scores: Annotated[bool, typer.Option("--scores", help="Scores too.")] = False,
+    scores: Annotated[bool, typer.Option("--scores", help="Also scores.")] = False,
     probabilities: Probabilities = False,
     output: Output = None,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Give the class of every point that a model was fitted on."""
+    """Print the class of every point that a model was fitted on."""
     _check_output(output)
     fields = ["labels", *(["scores"] if scores else []), *(["probabilities"] if probabilities else [])]
     with service.client() as client:
-        _give(client.read_solution(name, fields), output, as_json=as_json)
+        _output(client.read_solution(name, fields), output, as_json=as_json)
 
 
 def _check_output(output: Path | None) -> None:
-    # Before the work, not after it.
+    # Check before the work, not after it.
     if output is not None and output.suffix.lower() not in _OUTPUTS:
         raise WrongInput(f"{output}: must end in one of {', '.join(_OUTPUTS)}")
     if output is not None and output.suffix.lower() == ".parquet":
@@ -87,8 +87,8 @@ def _check_output(output: Path | None) -> None:
         arrow(output)
 
 
-def _give(answers: Prediction | Solution, output: Path | None, *, as_json: bool) -> None:
-    """Write, print or show."""
+def _output(answers: Prediction | Solution, output: Path | None, *, as_json: bool) -> None:
+    """Write the answers to a file, print them as JSON or CSV, or show the first."""
     columns = _columns(answers)
     if output is not None:
         _write(columns, output)
@@ -125,7 +125,7 @@ def _columns(answers: Prediction | Solution) -> dict[str, Any]:
 
 
 def _show(columns: dict[str, Any]) -> None:
-    """The first rows; the scores of many classes as the largest one, for which there is room."""
+    """Show the first rows; of many classes, only the largest score."""
     labels, count = columns["label"], len(columns["label"])
     shown: dict[str, list[Any]] = {"point": list(range(min(count, _SHOWN_ROWS)))}
     shown["label"] = [str(one) for one in labels[:_SHOWN_ROWS]]
@@ -140,7 +140,7 @@ def _show(columns: dict[str, Any]) -> None:
 
 
 def _write(columns: dict[str, Any], path: Path) -> None:
-    """Write a table, or a .npy file, which has room for the labels only."""
+    """Write a table, or a .npy file with the labels only."""
     if path.suffix.lower() == ".npy":
         import numpy as np
 

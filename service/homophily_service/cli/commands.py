@@ -20,7 +20,7 @@ app = typer.Typer(
     # Bugs print a plain traceback, without the values of variables, which may be secret.
     pretty_exceptions_enable=False,
 )
-_RUN, _WORK, _LOOK = "Run the service", "Submit work", "Look and tidy up"
+_RUN, _WORK, _LOOK = "Run the service", "Submit work", "Inspect and clean up"
 for name, function, panel in (
     ("demo", demo.demo, _RUN),
     ("serve", serve.serve, _RUN),
@@ -60,7 +60,7 @@ app.add_typer(store.store, name="store", rich_help_panel=_RUN)
 def run() -> None:
     """Run a command; an error ends it with a sentence and an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # Terminals that lack a dash or a tick show a question mark.
+        # Terminals without a dash or a tick show a question mark.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:

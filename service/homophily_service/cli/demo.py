@@ -20,7 +20,7 @@ def demo(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Show it all in a minute, with a service of its own: label scikit-learn's digits from 50 labels."""
+    """Run a one-minute demonstration with its own service: label scikit-learn's digits from 50 labels."""
     from homophily_service.cli.demonstration import DemoFailed, run
 
     try:

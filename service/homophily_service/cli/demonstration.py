@@ -1,4 +1,4 @@
-"""``make demo``: a service of its own labels scikit-learn's digits from 50 labels, IRR against ERR: table and plot."""
+"""``make demo``: starts a service that labels scikit-learn's digits from 50 labels, by IRR and ERR; table and plot."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Row(NamedTuple):
     """A line of the table."""
 
     what: str
-    #: Error rates, one a draw of labels.
+    #: Error rates, one per draw of labels.
     errors: list[float]
-    #: Seconds, one a draw.
+    #: Seconds, one per draw.
     seconds: list[float]
-    #: Jobs whose graph was there already; None where none is needed.
+    #: Jobs whose graph existed already; None where no graph is needed.
     reused: int | None
     #: The error rate of the model that this one was made from.
     before: float | None = None
@@ -70,7 +70,7 @@ class Digits(NamedTuple):
 
 
 def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
-    """The whole demonstration."""
+    """Run the demonstration."""
     began = time.monotonic()
     try:
         with (
@@ -95,12 +95,12 @@ def run(picture: Path = Path("demo.png"), *, as_json: bool = False) -> None:
 
 
 def command() -> str:
-    """The program as it can be typed here: an environment that `make` has made need not be active."""
+    """The command as it can be typed here: make's virtual environment need not be active."""
     return "homophily" if shutil.which("homophily") else shlex.quote(str(Path(sys.executable).with_name("homophily")))
 
 
 def _work(client: Client) -> tuple[list[Row], dict[int, int], dict[int, int], Digits]:
-    """Upload, fit, transduce, predict; the table, and for the picture the labels and mistakes of one fit."""
+    """Upload, fit, transduce, predict; returns the table, and the labels and mistakes of one fit for the picture."""
     digits = load_and_split()
     dataset = send(client, digits.X, "digits", "scikit-learn's digits", "digits")
     print_status(f"✓ {dataset.points:,} digits uploaded, {len(digits.new_y)} kept back as new points")
@@ -164,7 +164,7 @@ def least_sure(scores: NDArray[np.float64], given: dict[int, int]) -> list[int]:
 # -- the service -------------------------------------------------------------------------------------------------------
 
 
-# It ends with this process. It arranges that itself, as gRPC's threads do not survive a fork.
+# The service ends with this process. It arranges that itself, as gRPC's threads do not survive a fork.
 _SERVE = """
 import signal, sys
 from homophily_service.runtime.processes import die_with_parent
@@ -176,10 +176,10 @@ main()
 
 @contextmanager
 def embedded_service(folder: Path) -> Iterator[str]:
-    """`homophily serve` on a free port, ready when this is entered, stopped when it is left; gives its address."""
+    """`homophily serve` on a free port, ready on entry and stopped on exit; yields its address."""
     # Settings of another service must not reach this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
-    # Its runs would be gone with its folder.
+    # Its runs would be deleted with its folder.
     environment |= {"HOMOPHILY_LOG_LEVEL": "warning", "HOMOPHILY_TRACKING": "false"}
     log = folder / "log"
     with log.open("w") as stderr:
@@ -190,12 +190,12 @@ def embedded_service(folder: Path) -> Iterator[str]:
             stdin=subprocess.DEVNULL,
             text=True,
             env=environment,
-            # A Ctrl-C is ours: we stop the service in order.
+            # Ctrl-C must reach only this process, which then stops the service.
             start_new_session=True,
         )
     try:
         began = time.monotonic()
-        with Status("starting a service of our own", console=err):
+        with Status("starting a service", console=err):
             target = _address(process, log)
             _wait_until_ready(process, target, log)
         print_status(f"✓ a service runs on {target} ({time.monotonic() - began:.1f} s)")
@@ -222,7 +222,7 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
 
 def _wait_until_ready(process: subprocess.Popen[str], target: str, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    # It may answer before it can compute, and one question may be lost.
+    # It may answer before it is ready, and a call may be lost.
     while ask_health(target, deadline - time.monotonic()) != "SERVING":
         if process.poll() is not None or time.monotonic() > deadline:
             raise DemoFailed(f"the service on {target} is not ready{_tail(log)}")
@@ -264,7 +264,7 @@ def _with(row: Row, model: Model) -> Row:
 
 
 def _others(y: NDArray[Any], given: dict[int, int]) -> dict[int, int]:
-    """The true labels of the points that have none: only to compare with."""
+    """The true labels of the unlabelled points, only to compare with."""
     return {point: int(label) for point, label in enumerate(y) if point not in given}
 
 
@@ -278,7 +278,7 @@ def _spread(errors: list[float]) -> str:
 def _print_rows(rows: list[Row]) -> None:
     print_table(
         "",
-        ["method", "error on the unlabelled", "seconds a fit", "graph reused"],
+        ["method", "error on the unlabelled", "seconds per fit", "graph reused"],
         [
             (
                 row.what,
@@ -292,7 +292,7 @@ def _print_rows(rows: list[Row]) -> None:
 
 
 def _draw(digits: Digits, given: dict[int, int], wrong: dict[int, int], rows: list[Row], path: Path) -> bool:
-    """Write the picture; False where there is nothing to draw with."""
+    """Write the picture; False if matplotlib is not installed."""
     try:
         import matplotlib as mpl
     except ImportError:

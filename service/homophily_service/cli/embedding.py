@@ -48,7 +48,7 @@ class MapOutput:
             metavar="FILE",
             dir_okay=False,
             rich_help_panel=_OUTPUT,
-            help="A page with the map, to zoom and point at, which needs no network: .html.",
+            help="An interactive page with the map, which needs no network: .html.",
         ),
     ] = None
     color_by: Annotated[
@@ -66,7 +66,7 @@ class MapOutput:
         return any((self.output, self.plot, self.html))
 
     def check(self) -> None:
-        """Refuse what cannot be written: before the work, not after it."""
+        """Refuse files that cannot be written, before the work starts."""
         from homophily_service.cli.maps import check_matplotlib
         from homophily_service.plots.files import PAGES, PICTURES, TABLES
 
@@ -83,7 +83,7 @@ class MapOutput:
             arrow(self.output)
 
     def write(self, client: Client, embedding: Embedding, labels: PointLabels | None) -> None:
-        """Write the files; ``labels`` colour the points where no others are given."""
+        """Write the files; ``labels`` colour the points if --color-by is not given."""
         from homophily_service.cli.show import short
         from homophily_service.plots.files import plot_map, write_map
 
@@ -102,7 +102,8 @@ class MapOutput:
 def embed(
     *,
     data: Annotated[
-        str, typer.Argument(metavar="DATASET|FILE", help=f"{DATA_HELP} Also models/ID, or embeddings/ID to go on from.")
+        str,
+        typer.Argument(metavar="DATASET|FILE", help=f"{DATA_HELP} Also models/ID, or embeddings/ID to continue from."),
     ],
     links: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Links: {_LINKS_HELP}")] = None,
     must_link: Annotated[
@@ -115,13 +116,13 @@ def embed(
     unlabelled: Unlabelled = "-1",
     withdraw: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"Links of the earlier embedding that do not count any more: {_LINKS_HELP}"),
+        typer.Option(metavar="FILE", help=f"Links of the earlier embedding to withdraw: {_LINKS_HELP}"),
     ] = None,
-    n_components: Annotated[int | None, typer.Option(metavar="N", help="Dimensions of the map; 2.")] = None,
+    n_components: Annotated[int | None, typer.Option(metavar="N", help="Dimensions of the map; default 2.")] = None,
     n_clusters: Annotated[
-        str | None, typer.Option(metavar="N", help='Clusters; none. "suggest" lets the graph decide.')
+        str | None, typer.Option(metavar="N", help='Number of clusters; default none. "suggest" lets the graph decide.')
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the embedding; the job's.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the embedding; default the job's.")] = None,
     solver: MapOptions,
     graph: GraphOptions,
     job: JobOptions,
@@ -138,7 +139,10 @@ def embed(
 
     output.check()
     if output.is_wanted and (job.detach or job.wait is not None):
-        raise WrongInput("Files can be written when the map is there: then homophily embedding NAME writes them.")
+        raise WrongInput(
+            "Files can be written only when the map is ready: leave out --detach and --wait, or run"
+            " homophily embedding NAME later."
+        )
     given = None if labels is None else read_labels(labels, unlabelled)
     coloured = given if output.color_by is None else read_labels(output.color_by, unlabelled)
     said, withdrawn = read_links(links), read_links(withdraw)
@@ -168,7 +172,7 @@ def embed(
 
         made = run_job(start, job, as_json=as_json).info.embedding
         if made is not None and output.is_wanted:
-            # A few labels tell little of a map that has clusters.
+            # Clusters show more of the map than a few labels.
             output.write(client, made, coloured if output.color_by is not None or not made.clusters else None)
 
 

@@ -12,7 +12,7 @@ class WrongInput(ValueError):
 
 def explained(error: Exception) -> tuple[str, int] | None:
     """The sentence and the code of an error; None for a bug."""
-    # Only here: this is loaded with every command, and gRPC takes a while.
+    # Imported late: every command loads this module, and gRPC takes a while.
     from homophily_client import errors as client
     from homophily_service.contract.errors import InvalidRequest, ServiceError
 
@@ -21,7 +21,7 @@ def explained(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, ServiceError):
         return error.message, WRONG_USAGE if isinstance(error, InvalidRequest) else FAILED
     if isinstance(error, ValueError | TypeError):
-        # What the client itself refuses before anything is sent.
+        # The client refuses it before anything is sent.
         return str(error), WRONG_USAGE
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED
@@ -53,7 +53,7 @@ def _sentence(error: Exception) -> str:
     if error.code.name == "UNIMPLEMENTED":
         return f"This version of the service cannot do that: {sentence}"
     if isinstance(error, client.Unavailable):
-        # gRPC says a lot before it comes to the point.
+        # gRPC's message has a long prefix.
         sentence = sentence.rpartition("last error: UNKNOWN: ")[2]
         return f"The service cannot be reached: {sentence}. Is it running (homophily serve), and is --target right?"
     if type(error) is client.ClientError and error.request_id and error.code.name in ("INTERNAL", "UNKNOWN"):

@@ -1,4 +1,4 @@
-"""Points out of files: .npy, .npz (dense or CSR), .csv, .parquet, .svmlight. Nothing is ever unpickled."""
+"""Reads points from files: .npy, .npz (dense or CSR), .csv, .parquet, .svmlight. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from homophily_service.cli.failures import WrongInput
 
-# What a damaged file makes its reader raise.
+# The errors that readers raise for damaged files.
 DAMAGED = (
     ValueError,
     TypeError,
@@ -33,8 +33,8 @@ DAMAGED = (
 )
 # scipy.sparse.save_npz adds a format to these.
 _CSR_ARRAYS = {"data", "indices", "indptr", "shape"}
-# How many times its size a compressed file may take when it is unpacked: measurements do not shrink that much, and what
-# does was made to fill a memory. Smaller ones may take this many bytes in any case.
+# How many times its size a compressed file may have when unpacked: real measurements do not compress that well, so the
+# file was made to fill the memory. Up to HARMLESS bytes are fine in any case.
 MOST_GROWTH = 200
 HARMLESS = 64 << 20
 
@@ -44,17 +44,17 @@ class Table(NamedTuple):
 
     #: A dense array (perhaps a memory map), or a sparse matrix.
     points: Any
-    #: The column that was kept out of the points, an entry a point; None if none was asked for.
+    #: The label column, one entry per point; None if none was asked for.
     labels: list[Any] | None
 
 
 def is_file(text: str) -> bool:
-    """True for what is a file's name rather than a dataset's, which has no dot."""
+    """Whether a text is the name of a file; names of datasets have no dot."""
     return Path(text).suffix.lower() in READERS
 
 
 def read_points(path: Path, label_column: str | None = None, *, n_features: int | None = None) -> Table:
-    """The points in a file.
+    """Read the points in a file.
 
     ``label_column`` is a column's name or number (from 0; −1 is the last), or an array's name in .npz; it is kept out
     of the points. ``n_features`` says how many features points have where the file itself does not (.svmlight).
@@ -80,7 +80,7 @@ def read_points(path: Path, label_column: str | None = None, *, n_features: int 
 
 
 def fingerprint(path: Path, label_column: str | None) -> str:
-    """A short name of what a file holds and how it is read."""
+    """A short digest of a file's content and of how it is read."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256")
     found.update(repr(label_column).encode())
@@ -107,7 +107,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
             _check_growth(path, sum(member.file_size for member in archive.infolist()))
             for member in archive.infolist():
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise WrongInput(f"{path}: {member.filename} is compressed in a way that NumPy does not know")
+                    raise WrongInput(f"{path}: {member.filename} is compressed in a way that NumPy does not support")
                 with archive.open(member) as file:
                     _check_header(file, member.file_size)
         with np.load(path, allow_pickle=False) as arrays:
@@ -117,7 +117,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _check_growth(path: Path, unpacked: int) -> None:
-    """Refuse a file that takes far more memory than it has bytes."""
+    """Refuse a file that takes far more memory than its size."""
     size = path.stat().st_size
     if unpacked > max(HARMLESS, MOST_GROWTH * size):
         raise WrongInput(
@@ -127,12 +127,12 @@ def _check_growth(path: Path, unpacked: int) -> None:
 
 
 def _check_header(file: IO[bytes], size: int) -> None:
-    """Refuse an array that has fewer bytes than its header says, before there is room made for it."""
+    """Refuse an array with fewer bytes than its header claims, before memory is allocated for it."""
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
     shape, _, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("Python objects")
-    # Entries without a byte could be any number.
+    # Entries of zero bytes could be any number.
     if math.prod(shape) * max(1, dtype.itemsize) > size - file.tell():
         raise ValueError(f"its header says {shape} of {dtype}, which {size} bytes do not hold")
 
@@ -140,8 +140,8 @@ def _check_header(file: IO[bytes], size: int) -> None:
 def _without_pickle(path: Path, error: ValueError) -> str:
     if any(words in str(error) for words in ("pickle", "Python objects", "magic string")):
         return (
-            f"{path}: holds Python objects, or is no NumPy file. Objects are not read, as reading them could run "
-            "a stranger's code: save an array of numbers."
+            f"{path}: contains Python objects, or is not a NumPy file. Objects are not read, as they could run "
+            "malicious code: save an array of numbers."
         )
     return f"{path}: cannot be read: {error}"
 
@@ -166,7 +166,7 @@ def _read_npz(path: Path, label_column: str | None, _: int | None) -> Table:
         arrays.pop(label_column)
     if "format" in arrays and arrays["format"].ndim == 0:
         matrix = sparse.load_npz(path)
-        # Only CSR has something in the file for every row that it says it has.
+        # Unlike CSR, other formats may claim any number of rows.
         _check_growth(path, 8 * matrix.shape[0])
         return Table(_checked(matrix), labels)
     if arrays.keys() >= _CSR_ARRAYS:
@@ -186,14 +186,14 @@ def _read_npz(path: Path, label_column: str | None, _: int | None) -> Table:
 
 
 def _checked(matrix: Any) -> Any:
-    # Constructors look at lengths only, and what they let through may crash compiled code.
+    # Constructors check only lengths; invalid indices may crash compiled code.
     if hasattr(matrix, "check_format"):
         matrix.check_format(full_check=True)
     return matrix
 
 
 def one_of(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
-    """An array of a .npz file with an entry a point."""
+    """An array of a .npz file with one entry per point."""
     if name not in arrays:
         raise WrongInput(f"{path}: has no array {name!r}, only {', '.join(arrays)}")
     return arrays[name].reshape(-1)
@@ -210,7 +210,7 @@ def csv_rows(path: Path) -> Iterator[list[str]]:
 
 
 def is_number(text: str) -> bool:
-    """True for what float() takes."""
+    """Whether float() accepts a text."""
     try:
         float(text)
     except ValueError:
@@ -231,10 +231,10 @@ def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
     names = first if has_header else [str(number) for number in range(len(first))]
     with path.open(newline="", encoding="utf-8-sig") as file:
         if has_header:
-            # By the csv module, as a name may have a line end inside quotes.
+            # Skip the header with the csv module, as a quoted name may contain a line break.
             next(filter(None, csv.reader(file)))
         try:
-            # Without a choice of columns it also notices rows of different lengths.
+            # Without a choice of columns, NumPy also notices rows of different lengths.
             chosen = None if place is None else columns
             points = np.loadtxt(file, delimiter=",", quotechar='"', comments=None, usecols=chosen, ndmin=2)
         except ValueError as error:
@@ -248,23 +248,23 @@ def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
 
 
 def find_csv_column(wanted: str, first: list[str], path: Path) -> int:
-    """Where a column is; a number is always its place, as "4" in the first row may be a measurement."""
+    """The position of a column; a number is always a position, as "4" in the first row may be a value."""
     return find_column(wanted, None if is_number(wanted) else first, len(first), path)
 
 
 def _is_header(first: list[str], second: list[str] | None, columns: list[int], place: int | None) -> bool:
-    """True if the first row is not all numbers. Labels may be words, so that their column tells little."""
+    """Whether the first row is a header: not all numbers. The label column is ignored, as labels may be words."""
     if not all(is_number(first[number]) for number in columns):
         return True
     if place is None or second is None or is_number(first[place]):
         return False
-    # Points as other programs number them, 0, 1, 2 …, or a word above numbers.
+    # Columns numbered 0, 1, 2 … by other programs, or a word above numbers.
     is_counted = [first[number] for number in columns] == [str(number) for number in range(len(columns))]
     return is_counted or (place < len(second) and is_number(second[place]))
 
 
 def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -> str | None:
-    """Which entry is no number; the fast reader does not tell."""
+    """Find the entry that is not a number; the fast reader does not report it."""
     for number, row in enumerate(filter(None, csv_rows(path))):
         if has_header and not number:
             continue
@@ -282,7 +282,7 @@ def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -
 
 
 def arrow(path: Path) -> Any:
-    """Pyarrow with its Parquet part, which is needed for this file."""
+    """Import pyarrow with Parquet, which this file needs."""
     from homophily_service.plots.tables import need_pyarrow
 
     try:
@@ -311,7 +311,7 @@ def _read_parquet(path: Path, label_column: str | None, _: int | None) -> Table:
         field = schema.field(number)
         if not (types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)):
             raise WrongInput(f"{path}: column {field.name!r} must hold numbers, but holds {field.type}")
-        # A truth value takes a bit.
+        # A boolean takes one bit.
         is_small &= field.type.bit_width <= (32 if types.is_floating(field.type) else 16)
     points = np.empty((file.metadata.num_rows, len(columns)), dtype=np.float32 if is_small else np.float64)
     labels: list[Any] = []
@@ -359,7 +359,7 @@ READERS: dict[str, Callable[[Path, str | None, int | None], Table]] = {
 
 
 def find_column(wanted: str, names: list[str] | None, count: int, path: Path) -> int:
-    """Where a column is, by its name or its number."""
+    """The position of a column, by its name or number."""
     if names is not None and wanted in names:
         if names.count(wanted) > 1:
             raise WrongInput(f"{path}: has {names.count(wanted)} columns {wanted!r}; give its number")

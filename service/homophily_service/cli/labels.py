@@ -1,9 +1,9 @@
-"""Labels out of files, in the ways that people keep them.
+"""Reads labels from files, in several formats.
 
-An entry a point: a column of .csv or .parquet (``FILE:COLUMN``), a .csv of one column, a .npy array, an array of .npz
-(``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or what ``--unlabelled`` says)
-mean unlabelled. A few points: a .csv of two columns, point and label, or .json ``{"point": label}``. There every label
-counts, −1 too. Points are row numbers, from 0. Labels are integers if all of them are, else words.
+One entry per point: a column of .csv or .parquet (``FILE:COLUMN``), a .csv of one column, a .npy array, an array of
+.npz (``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or the value of
+``--unlabelled``) mean unlabelled. A few points: a .csv of two columns, point and label, or .json ``{"point": label}``.
+There every label counts, even −1. Points are row numbers, from 0. Labels are integers if all of them are, else words.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class PointLabels(NamedTuple):
     length: int | None
 
     def checked(self, points: int, source: str) -> PointLabels:
-        """The same, if it is for this number of points."""
+        """The same labels, if they are for this number of points."""
         if self.length is not None and self.length != points:
             raise WrongInput(f"{source}: must have an entry for each of {points} points. Got {self.length} instead.")
         return self
 
     def of_two_classes(self, source: str) -> PointLabels:
-        """The same, if something can be learned from it."""
+        """The same labels, if they are of at least two classes."""
         found = set(self.by_point.values())
         if len(found) < 2:
             listed = ", ".join(map(repr, found)) or "none"
@@ -50,7 +50,7 @@ class PointLabels(NamedTuple):
         return self
 
     def like(self, classes: Iterable[Label]) -> PointLabels:
-        """The same, as words where the classes are words: this file may name only those that look like numbers."""
+        """The same labels, as words if the classes are words: this file may have only those that look like numbers."""
         if any(isinstance(one, str) for one in classes):
             return self._replace(by_point={point: str(label) for point, label in self.by_point.items()})
         return self
@@ -77,7 +77,7 @@ def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:
 
 
 def from_entries(entries: Sequence[Any], unlabelled: str, source: str) -> PointLabels:
-    """Labels from an entry a point."""
+    """Labels from one entry per point."""
     mark = float(unlabelled) if files.is_number(unlabelled) else None
     known = {point: entry for point, entry in enumerate(entries) if not _is_unlabelled(entry, unlabelled, mark)}
     return PointLabels(dict(zip(known, _same_kind(list(known.values()), source), strict=True)), len(entries))
@@ -92,7 +92,7 @@ def _split(source: str) -> tuple[Path, str | None]:
 
 
 def _entries(path: Path, suffix: str, column: str | None) -> list[Any]:
-    """An entry a point."""
+    """Read one entry per point."""
     if suffix in (".svmlight", ".libsvm"):
         return list(files.load_svmlight(path)[1].tolist())
     if suffix == ".npy":
@@ -104,7 +104,7 @@ def _entries(path: Path, suffix: str, column: str | None) -> list[Any]:
             raise WrongInput(f"{path}: must have one dimension, the points. Got {array.ndim} instead.")
         return list(array.reshape(-1).tolist())
     if column is None:
-        raise WrongInput(f"{path}: which column holds the labels? Say {path}:COLUMN")
+        raise WrongInput(f"{path}: which column contains the labels? Use {path}:COLUMN")
     if suffix == ".npz":
         return list(files.one_of(files.load_arrays(path), column, path).tolist())
     if suffix == ".parquet":
@@ -119,7 +119,7 @@ def _entries(path: Path, suffix: str, column: str | None) -> list[Any]:
     for number, row in enumerate(rows):
         if place >= len(row):
             raise WrongInput(f"{path}: row {number + 1} must have {len(rows[0])} columns. Got {len(row)} instead.")
-    # By its name, the column has one; by its number, a first row of which nothing is a number has names.
+    # A column given by name needs a header; by number, a first row without any number is a header.
     has_header = not files.is_number(column) or not any(map(files.is_number, rows[0]))
     return [row[place] for row in rows[has_header:]]
 
@@ -196,7 +196,7 @@ def _number(text: str) -> float | None:
 
 
 def _same_kind(entries: list[Any], source: str) -> list[Label]:
-    """Whole numbers if all of them are, else words."""
+    """Integers if all entries are, else words."""
     if all(_is_whole(entry) for entry in entries):
         return [_whole(entry) if isinstance(entry, str) else int(entry) for entry in entries]
     for entry in entries:
@@ -206,13 +206,13 @@ def _same_kind(entries: list[Any], source: str) -> list[Label]:
 
 
 def _whole(text: str) -> int:
-    # Not by way of float, which has no room for long numbers.
+    # Not via float, which cannot represent long numbers.
     return int(text.partition(".")[0])
 
 
 def _is_whole(entry: Any) -> bool:
     if isinstance(entry, str):
-        # Not 007: that is a word, whose zeros count.
+        # 007 is a word, as its zeros matter.
         return _WHOLE.fullmatch(entry) is not None
     if isinstance(entry, float):
         return bool(np.isfinite(entry)) and entry == int(entry)

@@ -1,4 +1,4 @@
-"""Links out of files, and pairs out of options.
+"""Reads links from files, and pairs from options.
 
 A .csv has the columns i, j and kind, in any order with a header, else in this one; a .json has the same in a list of
 objects ``{"i": 3, "j": 17, "kind": "must"}``, or pairs by kind, ``{"must": [[3, 17]], "cannot": []}``. Points are row
@@ -26,13 +26,13 @@ Pair = tuple[int, int]
 
 
 class Links(NamedTuple):
-    """Pairs of points by what was said of them."""
+    """Pairs of points by kind of link."""
 
     must: list[Pair]
     cannot: list[Pair]
 
     def add(self, first: Any, second: Any, kind: Any, place: str) -> None:
-        """One more; ``place`` says where it was written."""
+        """Add a link; ``place`` says where it was read."""
         found = _KIND.fullmatch(str(kind))
         if found is None:
             raise WrongInput(f"{place}: a link's kind must be must or cannot. Got {kind!r} instead.")
@@ -107,6 +107,6 @@ def read_pairs(texts: list[str] | None, option: str) -> list[Pair]:
     for text in texts or ():
         found = numbers(text, int, option)
         if len(found) != 2:
-            raise WrongInput(f"{option} must be two points with a comma between them. Got {text!r} instead.")
+            raise WrongInput(f"{option} must be two points separated by a comma. Got {text!r} instead.")
         pairs.append((found[0], found[1]))
     return pairs

@@ -1,4 +1,4 @@
-"""Commands that look at what the service keeps, and remove it."""
+"""Commands that list, show and delete what the service stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from homophily_client import Client
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's short or full name.")]
-Limit = Annotated[int, typer.Option(metavar="N", min=1, help="The most to list, newest first.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, help="The largest number to list, newest first.")]
 
 
 @command
@@ -86,7 +86,7 @@ def watch(*, name: JobArgument, service: Service, as_json: AsJson = False) -> No
                 Follower().follow(found)
                 print_outcome(found, as_json=False)
         except KeyboardInterrupt:
-            print_status(f"Left. The job goes on; homophily cancel {short(found.name)} stops it.")
+            print_status(f"Left. The job continues; homophily cancel {short(found.name)} stops it.")
             raise typer.Exit(INTERRUPTED) from None
         if found.info.error is not None or found.info.state == "cancelled":
             found.result()
@@ -209,7 +209,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete datasets, models, embeddings, or records of ended jobs."""
-    # All names are looked at before anything is gone.
+    # Check all names before anything is deleted.
     wanted = [(name, *_kind_and_name(name)) for name in names]
     with service.client() as client:
         for name, kind, short in wanted:

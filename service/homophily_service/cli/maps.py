@@ -1,4 +1,4 @@
-"""What commands that draw need."""
+"""Checks that commands for pictures share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from homophily_service.cli.failures import WrongInput
 
 
 def check_matplotlib(path: Path) -> None:
-    """Refuse to write pictures where there is nothing to draw them with."""
+    """Refuse to write pictures if matplotlib is not installed."""
     from homophily_service.plots.canvas import need_matplotlib
 
     try:

@@ -1,4 +1,4 @@
-"""Options that several commands share, as groups: a command takes a group as one parameter."""
+"""Options that several commands share, in groups: a command takes a group as one parameter."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 _SERVICE, _GRAPH, _SOLVER, _JOB = "Service", "Graph", "Solver", "Job"
 _SEARCH = "Search"
 _METAVARS = {int: "N", float: "NUMBER"}
-#: The client's options, whose command-line options follow from the table of parameters.
+#: Groups of the client's options, whose command-line options are made from the table of parameters.
 _TABLES = {GraphOptions: GRAPH, SolverOptions: SOLVER, MapOptions: MAP}
 
 Target = Annotated[
-    str, typer.Option(envvar="HOMOPHILY_TARGET", metavar="HOST:PORT", help="The service.", rich_help_panel=_SERVICE)
+    str,
+    typer.Option(
+        envvar="HOMOPHILY_TARGET", metavar="HOST:PORT", help="Address of the service.", rich_help_panel=_SERVICE
+    ),
 ]
 Tls = Annotated[
     bool,
-    typer.Option("--tls/--no-tls", envvar="HOMOPHILY_TLS", help="Speak TLS.", rich_help_panel=_SERVICE),
+    typer.Option("--tls/--no-tls", envvar="HOMOPHILY_TLS", help="Use TLS.", rich_help_panel=_SERVICE),
 ]
 
 
@@ -42,19 +45,24 @@ def _pem(variable: str, sentence: str) -> Any:
     )
 
 
-Ca = Annotated[Path | None, _pem("HOMOPHILY_CA", "PEM file of CAs to trust; means --tls.")]
+Ca = Annotated[Path | None, _pem("HOMOPHILY_CA", "PEM file of CAs to trust; implies --tls.")]
 Certificate = Annotated[Path | None, _pem("HOMOPHILY_CERTIFICATE", "PEM file to show the service (mutual TLS).")]
 Key = Annotated[Path | None, _pem("HOMOPHILY_KEY", "PEM file of the certificate's key.")]
 
 
 @dataclass(frozen=True)
 class Service:
-    """Where the service is, and who we are there."""
+    """The service's address, and the caller's credentials."""
 
     target: Target = DEFAULT_TARGET
     token: Annotated[
         str | None,
-        typer.Option(envvar="HOMOPHILY_TOKEN", metavar="TOKEN", help="If it wants one.", rich_help_panel=_SERVICE),
+        typer.Option(
+            envvar="HOMOPHILY_TOKEN",
+            metavar="TOKEN",
+            help="Bearer token, if the service requires one.",
+            rich_help_panel=_SERVICE,
+        ),
     ] = None
     project: Annotated[
         str,
@@ -84,31 +92,34 @@ class Service:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """A search for the hyper-parameters that are not given."""
+    """Options of the search for the hyper-parameters that are not given."""
 
     search: Annotated[
-        bool, typer.Option("--search", help="Look for the parameters that are not given.", rich_help_panel=_SEARCH)
+        bool, typer.Option("--search", help="Search for the parameters that are not given.", rich_help_panel=_SEARCH)
     ] = False
     trials: Annotated[
-        int | None, typer.Option(help="Settings to try at most; 60, IRR 36.", metavar="N", rich_help_panel=_SEARCH)
+        int | None,
+        typer.Option(help="Largest number of trials; default 60, for IRR 36.", metavar="N", rich_help_panel=_SEARCH),
     ] = None
     search_seconds: Annotated[
         float | None, typer.Option(help="Start no more trials after this time.", metavar="S", rich_help_panel=_SEARCH)
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Of the search.", metavar="N", rich_help_panel=_SEARCH)] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of the search.", metavar="N", rich_help_panel=_SEARCH)] = None
     spread: Annotated[
         bool, typer.Option("--spread", help="Spread the trials over all workers.", rich_help_panel=_SEARCH)
     ] = False
     warm_start: Annotated[
         bool,
         typer.Option(
-            "--warm-start", help="Start ERR trials from each other: faster, less exact.", rich_help_panel=_SEARCH
+            "--warm-start",
+            help="Start ERR trials from each other's solutions: faster, less exact.",
+            rich_help_panel=_SEARCH,
         ),
     ] = False
     vary: Annotated[
         str | None,
         typer.Option(
-            help=f"What to search, with commas: {', '.join(SEARCHED)}. Without it all but repulsion and power.",
+            help=f"Parameters to search, with commas: {', '.join(SEARCHED)}. Default: all but repulsion and power.",
             metavar="NAMES",
             rich_help_panel=_SEARCH,
         ),
@@ -127,7 +138,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class RegistrationOptions:
-    """Where the model is to be registered."""
+    """Options to register the model."""
 
     register: Annotated[
         str | None,
@@ -141,7 +152,7 @@ class RegistrationOptions:
     def arguments(self) -> dict[str, Any]:
         """What ``Client.fit`` takes."""
         if self.alias and self.register is None:
-            raise WrongInput("--alias is for the version of a --register, which is not asked for.")
+            raise WrongInput("--alias names the version that --register creates: give --register too.")
         return {"register": self.register, "aliases": self.alias or ()}
 
 
@@ -154,10 +165,12 @@ class JobOptions:
     )
     wait: Annotated[
         float | None,
-        typer.Option(help="Wait at most this long; the job goes on.", min=0.0, metavar="SECONDS", rich_help_panel=_JOB),
+        typer.Option(
+            help="Wait at most this long; the job continues.", min=0.0, metavar="SECONDS", rich_help_panel=_JOB
+        ),
     ] = None
     priority: Annotated[
-        int, typer.Option(help="-100 to 100; higher ones start first.", metavar="N", rich_help_panel=_JOB)
+        int, typer.Option(help="-100 to 100; jobs of higher priority start first.", metavar="N", rich_help_panel=_JOB)
     ] = 0
     time_limit: Annotated[
         float | None, typer.Option(help="How long an attempt may take.", metavar="SECONDS", rich_help_panel=_JOB)
@@ -169,9 +182,9 @@ class JobOptions:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A function as typer takes it: groups of options spread out, Ctrl-C as a sentence.
+    """Make a function a command of typer: expand groups of options, and report Ctrl-C in a sentence.
 
-    A parameter that is a dataclass stands for its fields. The client's options have theirs from the table of
+    A parameter that is a dataclass is replaced by its fields. Those of the client's options come from the table of
     parameters.
     """
     hints = get_type_hints(function, include_extras=True)
@@ -197,7 +210,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             print_status("Interrupted.")
             raise typer.Exit(INTERRUPTED) from None
 
-    # typer reads these; what functools has copied are the function's own.
+    # typer reads these; functools has copied those of the function.
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
@@ -228,7 +241,7 @@ def _spread(group: Any) -> list[tuple[str, Any, Any]]:
 
 
 def _parsed(group: Group, row: Parameter, value: Any) -> Any:
-    """The value of an option that was given as a word."""
+    """Parse the value of an option, given as a word."""
     option = f"--{row.name.replace('_', '-')}"
     if value is None or row.type in _METAVARS:
         return value
@@ -241,7 +254,7 @@ def _parsed(group: Group, row: Parameter, value: Any) -> Any:
 
 
 def _words(group: Group, row: Parameter) -> dict[str, Any]:
-    # Only where such an option is given: the protos take a while to load.
+    # Imported only if such an option is given: the protos take a while to load.
     from homophily_client._pb import embedding_pb2, model_pb2
     from homophily_service.contract.values import choices
 
@@ -250,9 +263,9 @@ def _words(group: Group, row: Parameter) -> dict[str, Any]:
 
 
 def numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]:
-    """Numbers with commas between them."""
+    """Parse numbers separated by commas."""
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
         expected = "integers" if kind is int else "numbers"
-        raise WrongInput(f"{option} must be {expected} with commas between them. Got {text!r} instead.") from None
+        raise WrongInput(f"{option} must be {expected} separated by commas. Got {text!r} instead.") from None

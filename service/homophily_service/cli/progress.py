@@ -22,10 +22,10 @@ from homophily_service.cli.show import clock, short
 
 
 class Pace:
-    """How long a job waits or runs, and how much longer it will.
+    """How long a job has been waiting or running, and how much longer it will take.
 
-    The time left follows from the speed of the current phase, as phases differ too much; a phase that does not report
-    how far it is has no estimate.
+    The time left is estimated from the current phase only, as phases differ too much; a phase without progress reports
+    has no estimate.
     """
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class Pace:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the job has been waiting or running."""
+        """Seconds for which the job has been waiting or running."""
         return 0.0 if self.began is None else max(0.0, (datetime.now(UTC) - self.began).total_seconds())
 
     @property
     def left(self) -> float | None:
-        """Seconds until it ends, roughly, at most; None where nothing tells."""
+        """A rough upper bound of the seconds until it ends; None if there is no estimate."""
         if self._left is None:
             return None
         when, seconds = self._left
@@ -126,7 +126,7 @@ class Follower:
 
 
 def follow_own(job: JobHandle[Any], *, quiet: bool = False, title: str = "", interrupted: bool = False) -> Job:
-    """Follow a job that this command has started. Ctrl-C cancels it; a second one leaves at once."""
+    """Follow a job that this command started. Ctrl-C cancels it; a second one leaves at once."""
     try:
         with _Cancelling(job) as cancelling:
             if interrupted:
@@ -145,13 +145,13 @@ def follow_own(job: JobHandle[Any], *, quiet: bool = False, title: str = "", int
 
 
 class _Cancelling:
-    """While this lasts, Ctrl-C has the job cancelled, and only the next one is a KeyboardInterrupt.
+    """Within this context, the first Ctrl-C cancels the job, and only the next one raises KeyboardInterrupt.
 
-    Watching goes on meanwhile: an exception that comes in the middle of gRPC's code may be lost there.
+    Watching continues meanwhile: an exception raised in the middle of gRPC's code may get lost there.
     """
 
     def __init__(self, job: JobHandle[Any]) -> None:
-        # Its own handle, so that what it hears does not replace what the watch has heard since.
+        # A handle of its own: its answer must not replace newer information from the watch.
         self.job = copy.copy(job)
         self.has_begun = False
         self._thread = threading.Thread(target=self._cancel, daemon=True)
@@ -163,11 +163,11 @@ class _Cancelling:
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)
         if self.has_begun:
-            # The job may have ended while it was asked to; what the thread says comes first.
+            # The job may have ended meanwhile; let the thread print its message first.
             self._thread.join(1.0)
 
     def begin(self) -> None:
-        """Ask the service."""
+        """Ask the service to cancel the job."""
         self.has_begun = True
         self._thread.start()
 

@@ -42,7 +42,7 @@ def report(
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Write pictures of a model or an embedding, and a page with them and all that is known of it."""
+    """Write pictures of a model or an embedding, and a page with them and all facts about it."""
     from homophily_client import Embedding
     from homophily_service.cli.maps import check_matplotlib
     from homophily_service.cli.show import short
@@ -67,7 +67,7 @@ def report(
 
 
 def _find(client: Client, name: str) -> Model | Embedding:
-    """What has this name; a short one may be either's, and is a model's first."""
+    """The model or embedding of this name; for a short name, models are tried first."""
     from homophily_client import NotFound
 
     *collection, last = name.split("/")
@@ -94,9 +94,9 @@ def _pictures_of_model(client: Client, model: Model) -> dict[str, bytes]:
 
 
 def _map_of(client: Client, model: Model) -> tuple[Any, str]:
-    """Where the model's points are drawn: on the newest map of its graph, or by the graph's first vectors.
+    """Coordinates to draw the model's points at: the newest map on its graph, or the graph's eigenvectors.
 
-    The service computes these in a job, of which nothing is kept.
+    The service computes these in a job, whose embedding is then deleted.
     """
     from homophily_client import ClientError
 
@@ -114,7 +114,7 @@ def _map_of(client: Client, model: Model) -> tuple[Any, str]:
         client.delete_embedding(mapped)
         job.delete()
     except (ClientError, TimeoutError) as error:
-        print_status(f"There is no map of it: {error}")
+        print_status(f"No map can be drawn: {error}")
         return None, ""
     return coordinates, "two spectral vectors"
 
@@ -136,7 +136,7 @@ def _pictures_of_map(client: Client, embedding: Embedding) -> dict[str, bytes]:
 
 
 def _tracking_url(client: Client, found: Model | Embedding) -> str:
-    """Where the run of its job is, as long as there is a record of the job."""
+    """The address of its job's run, if the job is still on record."""
     from homophily_client import NotFound
 
     try:
@@ -161,7 +161,7 @@ def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: st
     if found.device:
         facts["computed on"] = found.device
     if found.peak_memory_bytes:
-        facts["most memory"] = size(found.peak_memory_bytes)
+        facts["peak memory"] = size(found.peak_memory_bytes)
     if found.software:
         facts["software"] = ", ".join(f"{package} {version}" for package, version in sorted(found.software.items()))
     kind = "Embedding" if isinstance(found, Embedding) else "Model"
@@ -186,11 +186,11 @@ def _trials(model: Model) -> list[Table]:
     if not judged:
         return []
     best = model.search.best
-    # By stage too: what the first one finds is where the second one begins.
+    # Later stages first: the second stage starts from what the first found.
     judged.sort(key=lambda one: (one.number != best, -one.stage, one.error_rate, one.score or 0.0, one.number))
     listed = judged[:_BEST_TRIALS]
     given = [{**trial.graph, **trial.solver} for trial in listed]
-    # Those that differ; the others are among the facts.
+    # Only parameters that differ; the others are among the facts.
     columns = [name for name in dict.fromkeys(name for one in given for name in one) if _differs(name, given)]
     rows = [
         [trial.number, percent(trial.error_rate), trial.score, *(values.get(name) for name in columns), trial.seconds]

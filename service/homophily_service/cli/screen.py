@@ -15,39 +15,39 @@ from rich.text import Text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", rich_help_panel="Output")]
 
-# No markup: what is printed are users' names and the service's sentences, in which [brackets] are brackets.
+# No markup: names of users and messages of the service may contain [brackets].
 out = Console(highlight=False, markup=False, emoji=False)
-# Progress and errors: what is printed as the result can be piped on.
+# Progress and errors go to standard error, so that the result can be piped.
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
-# Lines that are piped on are not wrapped.
+# Piped lines are not wrapped.
 _PIPED_WIDTH = 10_000
 
 
 def print_status(sentence: str, style: str = "") -> None:
-    """A sentence for people, beside the result."""
+    """Print a sentence for people, not part of the result."""
     _print(err, Text(sentence, style))
 
 
 def print_result(sentence: str, style: str = "") -> None:
-    """A sentence that is the result, or part of it."""
+    """Print a sentence that is the result, or a part of it."""
     _print(out, Text(sentence, style))
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print a JSON document."""
     json.dump(value, sys.stdout, ensure_ascii=False, indent=2, default=str)
     sys.stdout.write("\n")
 
 
 def print_json_line(value: Any) -> None:
-    """One JSON document on one line, there at once."""
+    """Print a JSON document on one line, and flush."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
     sys.stdout.flush()
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; numbers to the right."""
+    """Print a table, with numbers aligned to the right."""
     table = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     # Narrow, as names are long and terminals have 80 columns.
     table.show_edge, table.pad_edge, table.padding = False, False, (0, 1, 0, 0)
@@ -55,7 +55,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
     for place, column in enumerate(columns):
         values = [row[place] for row in listed if row[place] is not None]
         numbers = bool(values) and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
-        # The first is a name, which is to be copied.
+        # The first column is a name, which people copy.
         table.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=place == 0)
     for row in listed:
         table.add_row(*(shown(value) for value in row))
@@ -63,7 +63,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
-    """Names and values below each other."""
+    """Print names and values below each other."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")

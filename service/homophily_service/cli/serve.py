@@ -30,14 +30,14 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings.", dir_okay=False, exists=True)
 ]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of everything that is kept.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder for all stored data.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; see `homophily config`.")
 ]
 
 
 def settings_from(config: Path | None, assignments: list[str] | None, **flags: Any) -> Settings:
-    """Settings from flags, the environment and a file; ends the program with a sentence if one is wrong."""
+    """Settings from flags, the environment and a file; ends the program with an error message if one is wrong."""
     from pydantic import ValidationError
 
     from homophily_service.runtime.settings import Settings, load_settings
@@ -45,7 +45,7 @@ def settings_from(config: Path | None, assignments: list[str] | None, **flags: A
     for assignment in assignments or ():
         name, separator, value = assignment.partition("=")
         if not separator or name not in Settings.model_fields:
-            raise typer.BadParameter(f"{assignment!r}: must be NAME=VALUE with a name out of `homophily config`")
+            raise typer.BadParameter(f"{assignment!r}: must be NAME=VALUE, with a name that `homophily config` lists")
         flags[name] = value
     try:
         return load_settings(config, **flags)
@@ -66,7 +66,7 @@ def serve(
     assignments: Set = None,
 ) -> None:
     """Run the API and its workers until Ctrl-C or SIGTERM."""
-    # Only here: a client's commands need not load the server.
+    # Imported late: a client's commands need not load the server.
     from homophily_service.api import server
     from homophily_service.runtime.logs import start_logging
 
@@ -124,7 +124,7 @@ def tracker(
 
     settings = settings_from(config, assignments, data_dir=data_dir, log_level=log_level)
     start_logging(settings.log_level)
-    # Before NumPy is loaded.
+    # This must happen before NumPy is loaded.
     os.environ.update(thread_variables(1))
     from homophily_service.tracking.tracker import run_tracker
 
@@ -137,7 +137,7 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.")] = 5000,
     assignments: Set = None,
 ) -> None:
-    """Open MLflow's pages on the runs that are kept here, until Ctrl-C or SIGTERM."""
+    """Serve MLflow's pages about the runs in the data directory, until Ctrl-C or SIGTERM."""
     from homophily_service.tracking.place import Place, pages_command
 
     settings = settings_from(config, assignments, data_dir=data_dir)
@@ -151,7 +151,7 @@ def ui(
             port = probe.getsockname()[1]
     command, environment = pages_command(settings, port)
     print_result(f"MLflow's pages are on http://127.0.0.1:{port} in a few seconds; Ctrl-C stops.")
-    # In our place, so that signals are its own.
+    # Replace this process, so that MLflow gets the signals.
     os.execve(command[0], command, environment)
 
 
@@ -173,7 +173,7 @@ def show_config(
         if values[name] is None:
             value = f"# {name} ="
         elif isinstance(getattr(settings, name), SecretStr):
-            # The stars that stand for it would be taken for its value.
+            # Stars in its place would be read as its value.
             value = f"# {name} =  # given, but not shown: it is secret"
         else:
             value = f"{name} = {_toml(values[name])}"
@@ -182,7 +182,7 @@ def show_config(
 
 
 def _toml(value: Any) -> str:
-    """A value in TOML; JSON's strings and numbers are the same there, but for characters escaped in two halves."""
+    """A value in TOML; strings and numbers are as in JSON, except for characters escaped as surrogate pairs."""
     if not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one is not None) + "}"
@@ -201,11 +201,11 @@ def health(
     ] = None,
     silence: Annotated[float, typer.Option(metavar="SECONDS", help="How long a worker may be silent.")] = 60.0,
     alive: Annotated[
-        bool, typer.Option("--alive", help="Of a worker: whether it goes its rounds, even if it cannot compute.")
+        bool, typer.Option("--alive", help="For a worker: whether it is alive, even if it cannot compute.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask whether the service is ready; the exit code tells."""
+    """Ask whether the service is ready; the exit code is 0 if it is."""
     if worker_at is not None:
         from homophily_service.cli.store import worker_state
 
@@ -224,7 +224,7 @@ def health(
 
 
 def ask_health(target: str, timeout: float, credentials: grpc.ChannelCredentials | None = None) -> str | None:
-    """What the standard health service says; None if there is no answer."""
+    """The answer of the standard health service; None if there is none."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -238,25 +238,23 @@ def ask_health(target: str, timeout: float, credentials: grpc.ChannelCredentials
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-token = typer.Typer(
-    help="Make, list and revoke the tokens that open a service with auth = tokens.", no_args_is_help=True
-)
+token = typer.Typer(help="Create, list and revoke tokens for a service with auth = tokens.", no_args_is_help=True)
 
 
 @token.command("create")
 def create_token(
-    project: Annotated[str, typer.Option(help="The project it opens; * for all.")] = "default",
+    project: Annotated[str, typer.Option(help="The project it gives access to; * for all.")] = "default",
     description: Annotated[str, typer.Option(help="A text for people.")] = "",
     expires: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="For how long it is good: 90m, 12h, 30d or 52w; for good if not given."),
+        typer.Option(metavar="TIME", help="How long it is valid: 90m, 12h, 30d or 52w; for ever if not given."),
     ] = None,
     config: ConfigFile = None,
     data_dir: DataDir = None,
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token. It is shown once: only its hash is kept."""
+    """Create a token. It is shown once: only its hash is stored."""
     from homophily_service.contract.errors import InvalidRequest
 
     seconds = None if expires is None else _length(expires)
@@ -275,7 +273,7 @@ def create_token(
 
 
 def _length(text: str) -> float:
-    """The seconds in a length of time such as 30d."""
+    """The seconds in a duration such as 30d."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not number.isascii() or not number.isdigit():
         raise typer.BadParameter(f"--expires must be an integer followed by m, h, d or w. Got {text!r} instead.")
@@ -301,7 +299,7 @@ def list_tokens(
 
 
 def _day(time: float | None) -> str:
-    """When something is, for people."""
+    """A time for people."""
     return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -313,7 +311,7 @@ def revoke_token(
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token worthless; servers notice within seconds."""
+    """Revoke a token; servers notice within seconds."""
     from homophily_service.contract.errors import NotFound
 
     settings = settings_from(config, assignments, data_dir=data_dir)
@@ -332,7 +330,7 @@ def revoke_token(
 
 @contextmanager
 def _tokens(settings: Settings) -> Iterator[Tokens]:
-    """The tokens of a database that was migrated before."""
+    """The tokens in a database, which must have been migrated."""
     from homophily_service.storage.database import Database
     from homophily_service.storage.tokens import Tokens
 
@@ -345,7 +343,7 @@ def _tokens(settings: Settings) -> Iterator[Tokens]:
 
 
 def _note(settings: Settings, action: str, token: str, **more: str) -> None:
-    """A line in the audit file, if there is one, with the system's name of who ran the command."""
+    """Write a line to the audit file, if there is one, with the system user who ran the command."""
     if settings.audit_file is None or settings.audit == "off":
         return
     import getpass

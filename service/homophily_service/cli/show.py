@@ -1,4 +1,4 @@
-"""What the service answers, for people and for scripts."""
+"""Formats the service's answers for people and for scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PHASES = ("load", "search", "graph", "solve", "calibrate", "cluster", "save")
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON types."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
@@ -44,7 +44,7 @@ def plain(value: Any) -> Any:
 
 
 def short(name: str | None) -> str:
-    """The id at the end of a name, which is enough for commands in the same project."""
+    """The id at the end of a name, which commands in the same project accept."""
     return "" if name is None else name.rpartition("/")[2]
 
 
@@ -58,7 +58,7 @@ def ago(moment: datetime) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A length of time: 0:07, 1:02:03."""
+    """A duration: 0:07, 1:02:03."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -73,7 +73,7 @@ def took(job: Job) -> float | None:
 
 
 def stage(job: Job) -> str:
-    """Where a job is, in a few words."""
+    """The state of a job, in a few words."""
     if job.state == JobState.QUEUED and job.queue_position:
         return f"queued, {job.queue_position} before it"
     if job.state == JobState.FAILED and job.error is not None and job.error.reason:
@@ -87,7 +87,7 @@ def stage(job: Job) -> str:
 
 
 def print_dataset(dataset: Dataset) -> None:
-    """A dataset's facts."""
+    """Print a dataset's facts."""
     kind = f"sparse (CSR), {dataset.dtype}" if dataset.is_sparse else f"dense, {dataset.dtype}"
     print_facts(
         {
@@ -101,14 +101,14 @@ def print_dataset(dataset: Dataset) -> None:
 
 
 def print_model(model: Model, changed_points: int | None = None) -> None:
-    """A model's facts; what was worth telling, beside them."""
+    """Print a model's facts, and its warnings on standard error."""
     print_facts(model_facts(model, changed_points))
     for warning in model.warnings:
         print_status(f"Warning: {warning}", "yellow")
 
 
 def model_facts(model: Model, changed_points: int | None = None) -> dict[str, Any]:
-    """What a model is, by the words that people know it by."""
+    """Facts about a model, by name."""
     classes = ", ".join(map(str, model.classes[:_SHOWN_CLASSES]))
     more = ", …" if len(model.classes) > _SHOWN_CLASSES else ""
     facts: dict[str, Any] = {"model": short(model.name), "dataset": short(model.dataset)}
@@ -138,7 +138,7 @@ def model_facts(model: Model, changed_points: int | None = None) -> dict[str, An
 
 
 def print_embedding(embedding: Embedding) -> None:
-    """An embedding's facts; links that are not obeyed, and what else was worth telling, beside them."""
+    """Print an embedding's facts, and violated links and warnings on standard error."""
     print_facts(embedding_facts(embedding))
     links = embedding.links
     for kind, pairs, total in (
@@ -153,7 +153,7 @@ def print_embedding(embedding: Embedding) -> None:
 
 
 def embedding_facts(embedding: Embedding) -> dict[str, Any]:
-    """What an embedding is, by the words that people know it by."""
+    """Facts about an embedding, by name."""
     facts: dict[str, Any] = {"embedding": short(embedding.name), "dataset": short(embedding.dataset)}
     if embedding.parent_embedding:
         facts["made from"] = short(embedding.parent_embedding)
@@ -183,7 +183,7 @@ def embedding_facts(embedding: Embedding) -> dict[str, Any]:
 
 
 def print_job(job: Job) -> None:
-    """A job's facts."""
+    """Print a job's facts."""
     facts: dict[str, Any] = {
         "job": short(job.name),
         "kind": job.kind,
@@ -228,7 +228,7 @@ def _graph(graph: Graph) -> str:
 
 
 def _seconds(by_phase: Mapping[str, float]) -> str:
-    # A map of protobuf has no order.
+    # Maps in protobuf have no order.
     ordered = sorted(by_phase.items(), key=lambda entry: _PHASES.index(entry[0]) if entry[0] in _PHASES else 99)
     phases = " · ".join(f"{phase} {seconds:.2f}" for phase, seconds in ordered)
     return f"{sum(by_phase.values()):.2f} ({phases})"

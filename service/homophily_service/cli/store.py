@@ -1,4 +1,4 @@
-"""Commands of those who run the service: migrate, fsck, store, and what `health` asks a worker."""
+"""Commands for operators: migrate, fsck, store, and the part of `health` that asks a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from homophily_service.runtime.settings import Settings
     from homophily_service.storage.stores import Stores
 
-# The worker's metrics of how long ago it last went its round, and of whether it can take a job.
+# The worker's metrics: seconds since it last looked for work, and whether it can take a job.
 SILENT, READY = "homophily_worker_silent_seconds", "homophily_worker_ready"
 
 
@@ -30,7 +30,7 @@ def migrate(
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the database's tables to this version. `serve` does so itself on SQLite, and on nothing else."""
+    """Migrate the database's tables to this version. `serve` does so itself, but only on SQLite."""
     from homophily_service.contract.errors import Unavailable
     from homophily_service.storage.database import Database
 
@@ -51,16 +51,16 @@ def migrate(
     if as_json:
         print_json({"migrated": True})
     else:
-        print_result("The database is of this version.")
+        print_result("The database has this version.")
 
 
 @contextmanager
 def _opened(settings: Settings) -> Iterator[Stores]:
-    """The stores of a service whose database was migrated before."""
+    """The stores of a service, whose database must have been migrated."""
     from homophily_service.storage.database import Database
     from homophily_service.storage.stores import Stores
 
-    # Before the store is opened, which would make its folder.
+    # Check before the store is opened, which would create its folder.
     database = Database(settings.database)
     try:
         database.check_is_new_enough()
@@ -89,7 +89,7 @@ def fsck(
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Account for everything in the store of arrays. The exit code is 1 if something is missing or damaged."""
+    """Check everything in the store of arrays. The exit code is 1 if something is missing or damaged."""
     from homophily_service.storage import fsck as checks
     from homophily_service.storage.retention import restore_referenced as restore_all
 
@@ -140,11 +140,11 @@ def adopt_store(
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tie this database and this store of arrays together, so that what the database does not know is swept again.
+    """Bind this database and this store of arrays together, so that objects unknown to the database are swept again.
 
     Needed after a database was restored from a backup, or moved to another store. Stop all programs that use the store
-    with another database first. What the database does not know goes to quarantine once it is old, and is removed
-    keep_quarantine_days later.
+    with another database first. Objects that the database does not know go to quarantine when they are old, and are
+    removed keep_quarantine_days later.
     """
     from homophily_service.storage import fsck as checks
 
@@ -159,7 +159,7 @@ def adopt_store(
                 f"{counts[checks.MISSING]} are missing, {counts[checks.DAMAGED]} damaged. "
                 f"{counts[checks.ORPHANED]} others will be swept, {counts[checks.FOREIGN]} foreign folders stay."
             )
-            typer.confirm("Tie them together?", abort=True, err=True)
+            typer.confirm("Bind them together?", abort=True, err=True)
         identifier = stores.identity.adopt()
     if as_json:
         print_json({"id": identifier})
@@ -168,12 +168,12 @@ def adopt_store(
 
 
 def worker_state(endpoint: str, timeout: float, silence: float, *, only_alive: bool) -> str | None:
-    """Whether a worker goes its rounds and can compute, by its Prometheus endpoint HOST:PORT; None if none answers."""
+    """Whether a worker is alive and can compute, by its Prometheus endpoint HOST:PORT; None if there is no answer."""
     from urllib.error import URLError
     from urllib.request import ProxyHandler, build_opener
 
     try:
-        # Not through a proxy: the worker is on this machine.
+        # Without a proxy: the worker is on this machine.
         with build_opener(ProxyHandler({})).open(f"http://{endpoint}/metrics", timeout=timeout) as answer:
             lines = answer.read().decode().splitlines()
     except (URLError, OSError, ValueError):

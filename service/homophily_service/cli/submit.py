@@ -1,4 +1,4 @@
-"""Commands that have the service work: upload, fit, transduce, import."""
+"""Commands that submit work: upload, fit, transduce, import."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LabelColumn = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME|NUMBER", help="Column of the file that holds labels, no feature; in .npz the array's name."
+        metavar="NAME|NUMBER", help="Column of the file that contains labels, not a feature; in .npz the array's name."
     ),
 ]
 LabelsFile = Annotated[
@@ -39,26 +39,31 @@ LabelsFile = Annotated[
         "--labels",
         "--labels-from",
         metavar="FILE[:COLUMN]",
-        help="Labels: .csv with the columns point,label; or one entry a point in a column of .csv or .parquet, in "
+        help="Labels: .csv with the columns point,label; or one entry per point in a column of .csv or .parquet, in "
         ".npy, .npz:NAME or .svmlight; or .json {point: label}.",
     ),
 ]
 Unlabelled = Annotated[
     str,
-    typer.Option(metavar="ENTRY", help="What means unlabelled in one entry a point, beside nothing, ? and NaN."),
+    typer.Option(
+        metavar="ENTRY",
+        help="The entry that means unlabelled, if there is one entry per point; besides empty, ? and NaN.",
+    ),
 ]
 Validation = Annotated[
     str | None,
-    typer.Option(metavar="FILE[:COLUMN]", help="Labels that are not used, only compared with: the error rate."),
+    typer.Option(
+        metavar="FILE[:COLUMN]", help="Labels that are not used, only compared with the answers: the error rate."
+    ),
 ]
 Test = Annotated[
     str | None,
-    typer.Option(metavar="FILE[:COLUMN]", help="Labels that are compared with when everything is decided."),
+    typer.Option(metavar="FILE[:COLUMN]", help="Labels to compare the final model with."),
 ]
 Calibrate = Annotated[
-    bool, typer.Option("--calibrate", help="So that probabilities can be asked for; takes five more fits.")
+    bool, typer.Option("--calibrate", help="Calibrate, which probabilities need; takes about five more fits.")
 ]
-ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; the job's.")]
+ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; default the job's.")]
 DATA_HELP = "A dataset on the service, or a file (.npy, .npz, .csv, .parquet, .svmlight), which is uploaded first."
 
 
@@ -66,7 +71,7 @@ DATA_HELP = "A dataset on the service, or a file (.npy, .npz, .csv, .parquet, .s
 def upload(
     *,
     file: Annotated[Path, typer.Argument(help="Points: .npy, .npz (dense or CSR), .csv, .parquet or .svmlight.")],
-    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the dataset; the file's.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the dataset; default the file's.")] = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="A text for people.")] = "",
     label_column: LabelColumn = None,
     service: Service,
@@ -108,7 +113,7 @@ def fit(
 ) -> None:
     """Label every point of a dataset from a few labels.
 
-    Shows how far it is, and what came out. Ctrl-C cancels the job; a second one leaves at once.
+    Shows the progress and the result. Ctrl-C cancels the job; a second one leaves at once.
     """
     from homophily_service.cli.labels import read_labels
 
@@ -213,7 +218,7 @@ def import_model(
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Make a model out of one in MLflow's registry, to be served here."""
+    """Import a model from MLflow's registry, to be served here."""
     with service.client() as client:
 
         def start(request_id: str) -> JobHandle[Any]:
@@ -223,14 +228,14 @@ def import_model(
 
 
 def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_json: bool) -> JobHandle[Any]:
-    """Start a job, follow it as the options say, and print what came out; returns it."""
+    """Start a job, follow it as the options say, and print the outcome; returns the job."""
     from homophily_service.cli.progress import follow_own
 
     request_id, interrupted = uuid.uuid4().hex, False
     try:
         job = start(request_id)
     except KeyboardInterrupt:
-        # The service may have taken it already; the same request again is the same job, which can be cancelled.
+        # The service may have queued it already; the same request returns the same job, which can be cancelled.
         job, interrupted = start(request_id), True
     if interrupted or (not options.detach and options.wait is None):
         follow_own(job, quiet=as_json, interrupted=interrupted)
@@ -241,7 +246,7 @@ def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_j
 
 
 def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
-    """How a job ended, or that it has not."""
+    """Print the outcome of a job, or its state."""
     from homophily_service.cli.show import plain, print_embedding, print_model, short
 
     if as_json:
@@ -252,7 +257,7 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
         print_embedding(job.info.embedding)
     elif not job.state.is_final:
         print_result(short(job.name))
-        print_status(f"It is {job.state}; homophily watch {short(job.name)} shows how far it is.")
+        print_status(f"It is {job.state}; homophily watch {short(job.name)} shows its progress.")
     if job.info.tracking_url and not as_json:
         print_status(f"Its run is {job.info.tracking_url}")
     if job.info.error is not None:
@@ -265,7 +270,7 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
 
 
 def send(client: Client, points: Any, name: str | None, description: str, title: str) -> Dataset:
-    """Upload points, with a bar."""
+    """Upload points, with a progress bar."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     if not err.is_terminal:
@@ -288,7 +293,7 @@ def send(client: Client, points: Any, name: str | None, description: str, title:
 
 
 def find_dataset(client: Client, data: str, label_column: str | None) -> tuple[Dataset, list[Any] | None]:
-    """A dataset by its name, or out of a file; with it the entries of its label column."""
+    """A dataset, by its name or uploaded from a file, and the entries of the file's label column."""
     from homophily_client import NotFound
     from homophily_service.cli.files import fingerprint, is_file, read_points
 
@@ -298,7 +303,7 @@ def find_dataset(client: Client, data: str, label_column: str | None) -> tuple[D
         return client.get_dataset(data), None
     path = Path(data)
     table = read_points(path, label_column)
-    # Named by what it holds, so that the next fit on the same file finds it there.
+    # Named by its content, so that the next fit on the same file finds it.
     name = f"{_slug(path.stem)[:40]}-{fingerprint(path, label_column)}"
     try:
         dataset = client.get_dataset(name)
@@ -321,7 +326,7 @@ def _wait(job: JobHandle[Any], seconds: float) -> None:
     from homophily_service.cli.progress import follow_own
 
     try:
-        # How it ended is printed later.
+        # The outcome is printed later.
         with suppress(TimeoutError, JobFailed, JobCancelled):
             job.result(seconds)
     except KeyboardInterrupt:
@@ -329,5 +334,5 @@ def _wait(job: JobHandle[Any], seconds: float) -> None:
 
 
 def _slug(text: str) -> str:
-    """An id out of a file's name."""
+    """Make an id from a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower(), flags=re.ASCII).strip("-")[:63] or "points"

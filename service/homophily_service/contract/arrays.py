@@ -26,9 +26,9 @@ from homophily_service.contract.tables import (
 FLOATS = (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT64)
 INTEGERS = (pb.DATA_TYPE_INT32, pb.DATA_TYPE_INT64)
 
-# No length is as large; some beside a 0 would overflow what NumPy counts with.
+# No axis is this long. Next to an axis of length 0, a longer one would overflow NumPy's element count.
 LONGEST = 1 << 48
-# Elements that are looked at together, as arrays of a dataset may be larger than the memory.
+# Elements checked at a time: a dataset's arrays may be larger than memory.
 BLOCK = 1 << 20
 
 Points = NDArray[Any] | csr_array | Rows
@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One array of some points, as it lies in the bytes of an upload and in the store."""
+    """One array of a set of points, as it is laid out in an upload and in the store."""
 
     name: str
     dtype: np.dtype[Any]
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Its length."""
+        """Its size."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -74,7 +74,7 @@ def parts_of(shape: pb.PointsShape, limits: Limits, field: str) -> list[Part]:
     """The arrays that points of this shape consist of, in their order."""
     layout = shape.WhichOneof("layout")
     if layout is None:
-        raise InvalidRequest(field, "must say dense or csr")
+        raise InvalidRequest(field, "must set dense or csr")
     field = f"{field}.{layout}"
     rows_columns = shape.dense if layout == "dense" else shape.csr
     _check_type(rows_columns.data_type, f"{field}.data_type", FLOATS)
@@ -152,22 +152,22 @@ def check_csr(values: NDArray[Any], columns: NDArray[Any], starts: NDArray[Any],
     """Refuse arrays that do not fit together."""
     check_finite(values, f"{field}.values")
     if len(columns) != len(values):
-        raise InvalidRequest(f"{field}.column_indices", f"must be as many as values, {len(values)}; got {len(columns)}")
+        raise InvalidRequest(f"{field}.column_indices", f"must be one per value, {len(values)}; got {len(columns)}")
     if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(values) or np.any(starts[1:] < starts[:-1]):
-        raise InvalidRequest(f"{field}.row_starts", f"must rise from 0 to the number of values, {len(values)}")
+        raise InvalidRequest(f"{field}.row_starts", f"must increase from 0 to the number of values, {len(values)}")
     if len(columns) and not (columns.min() >= 0 and columns.max() < n_columns):
         raise InvalidRequest(f"{field}.column_indices", f"must be between 0 and {n_columns - 1}")
     for begin in range(0, len(columns), BLOCK):
         some = columns[begin : begin + BLOCK + 1]
-        # Where columns do not rise, a row must start.
+        # Where column indices do not increase, a new row must start.
         falls = begin + 1 + np.flatnonzero(some[1:] <= some[:-1])
         if np.any(starts[np.searchsorted(starts, falls)] != falls):
-            raise InvalidRequest(f"{field}.column_indices", "must rise within a row")
+            raise InvalidRequest(f"{field}.column_indices", "must increase within a row")
 
 
 def check_finite(values: NDArray[Any], field: str, offset: int = 0) -> None:
     """Refuse NaN and infinity, naming the first; ``offset`` elements came before these."""
-    # A sum is finite only if every term is; it may overflow by itself, so that a look is still needed then.
+    # The sum is finite only if every term is. It may also overflow, so look at each element if it is not.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.add.reduce(values, axis=None)):
             return
@@ -208,7 +208,7 @@ def string_parts(place: int) -> tuple[str, str]:
 
 
 def shape_of(points: Points) -> pb.PointsShape:
-    """What points look like."""
+    """The layout, size and type of points."""
     rows, columns = points.shape
     if isinstance(points, Rows):
         dense = pb.DenseShape(rows=rows, columns=columns, data_type=DATA_TYPES[points.numbers.dtype])

@@ -15,9 +15,9 @@ from homophily_service.contract.values import check_between, check_positive
 
 MOST_COMPONENTS = 100
 MOST_TRIALS = 1000
-# With its project before it, it has at most the 256 characters that MLflow takes.
+# With the project's name in front, it fits MLflow's limit of 256 characters.
 REGISTERED_NAME = re.compile(r"[^/:@\x00-\x1f\x7f]{1,180}")
-# MLflow keeps the newest version's name and those of all versions for itself, in either case.
+# MLflow reserves "latest" and the names of versions, such as v1, in upper and lower case.
 ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[a-z0-9_-]{1,100}", re.IGNORECASE | re.ASCII)
 
 # A version or an alias of a registered model, or an artifact of a run.
@@ -41,7 +41,7 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
         if name not in SEARCHED or name in message.vary[:place]:
             wrong = f"must be one of {', '.join(SEARCHED)}, each once; got {name!r}"
         elif name in given:
-            wrong = f"{name} is given, and so not searched"
+            wrong = f"{name} is given, so it cannot be searched"
         elif name in ERR_ONLY and request.solver.method == pb.METHOD_IRR:
             wrong = f"{name} is a parameter of ERR, but the method is IRR"
         elif name == "power" and request.solver.HasField("relationship_neighbors"):
@@ -49,7 +49,7 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
         elif name == "sigma_x" and request.graph.weights == pb.EDGE_WEIGHTS_FIXED:
             wrong = "sigma_x must be given with fixed weights"
         elif name in ("space", "n_directions") and (is_sparse or request.graph.metric == pb.METRIC_COSINE):
-            wrong = f"{name} is searched neither for sparse points nor for the cosine metric"
+            wrong = f"{name} cannot be searched for sparse points or with the cosine metric"
         elif (
             name == "n_directions"
             and "space" not in message.vary
@@ -60,16 +60,16 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
             raise InvalidRequest(f"{field}.vary[{place}]", wrong)
 
 
-def apart(field: str, points: Sequence[int], labelled: Sequence[int]) -> None:
-    """Refuse points to judge by whose labels are learned from."""
+def check_disjoint(field: str, points: Sequence[int], labelled: Sequence[int]) -> None:
+    """Refuse validation or test points that are also in the labels to learn from."""
     both = np.flatnonzero(np.isin(points, labelled))
     if both.size:
         place = int(both[0])
-        raise InvalidRequest(f"{field}.points[{place}]", f"point {points[place]} is among the labels")
+        raise InvalidRequest(f"{field}.points[{place}]", f"point {points[place]} is also in labels")
 
 
 def check_registration(message: pb.Registration, field: str) -> None:
-    """Refuse names that a model registry does not take."""
+    """Refuse names that the model registry does not accept."""
     if not REGISTERED_NAME.fullmatch(message.name):
         raise InvalidRequest(f"{field}.name", "must be 1 to 180 characters, without / : @ and control characters")
     for place, alias in enumerate(message.aliases):
@@ -80,7 +80,7 @@ def check_registration(message: pb.Registration, field: str) -> None:
 
 
 def map_shape(request: job_pb2.EmbedRequest, n_points: int, max_clusters: int) -> tuple[int, int | None]:
-    """The dimensions of the map, and the number of clusters: 0 to have it suggested, None for none."""
+    """The numbers of dimensions and of clusters: 0 clusters lets the graph suggest a number, None means no clusters."""
     n_components, n_clusters = 2, None
     if request.HasField("n_components"):
         n_components = request.n_components

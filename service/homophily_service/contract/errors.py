@@ -2,19 +2,19 @@
 
 ServiceError
 ├── InvalidRequest      INVALID_ARGUMENT     a field is wrong; names it
-├── Unauthenticated     UNAUTHENTICATED      no token, or one that is not known
+├── Unauthenticated     UNAUTHENTICATED      no token, or an unknown one
 ├── PermissionDenied    PERMISSION_DENIED    the token is for other projects
 ├── NotFound            NOT_FOUND
 ├── AlreadyExists       ALREADY_EXISTS       an id or a request_id is taken
-├── FailedPrecondition  FAILED_PRECONDITION  right in another state of things
+├── FailedPrecondition  FAILED_PRECONDITION  valid, but not in the current state
 ├── LimitExceeded       RESOURCE_EXHAUSTED   a limit, stated in the message
-├── Unavailable         UNAVAILABLE          passes; try again
+├── Unavailable         UNAVAILABLE          temporary; try again
 ├── TimeLimit           DEADLINE_EXCEEDED
-├── DataLoss            DATA_LOSS            stored bytes are not those that were written
-└── InternalError       INTERNAL             our mistake
+├── DataLoss            DATA_LOSS            stored bytes differ from those that were written
+└── InternalError       INTERNAL             a bug in the service
 
 Everything raises these; :mod:`homophily_service.api.interceptors` turns them into RPC errors and
-:mod:`homophily_service.worker` into a job's error. Nobody else maps exceptions to codes.
+:mod:`homophily_service.worker` into a job's error. No other module maps exceptions to codes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class InvalidRequest(ServiceError):
 
 
 class Unauthenticated(ServiceError):
-    """No token, or one that is not known."""
+    """No token, or an unknown one."""
 
     code = StatusCode.UNAUTHENTICATED
     reason = "NO_VALID_TOKEN"
@@ -78,7 +78,7 @@ class PermissionDenied(ServiceError):
 
 
 class NotFound(ServiceError):
-    """There is nothing of this name."""
+    """There is no resource of this name."""
 
     code = StatusCode.NOT_FOUND
     reason = "NOT_FOUND"
@@ -92,46 +92,46 @@ class AlreadyExists(ServiceError):
 
 
 class FailedPrecondition(ServiceError):
-    """The request would be right in another state of things."""
+    """The request is valid, but not in the current state."""
 
     code = StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
 
 
 class LimitExceeded(ServiceError):
-    """A limit, stated in the message."""
+    """A limit was exceeded; the message states it."""
 
     code = StatusCode.RESOURCE_EXHAUSTED
     reason = "LIMIT_EXCEEDED"
 
 
 class Unavailable(ServiceError):
-    """It passes: try again."""
+    """A temporary failure: try again."""
 
     code = StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
 
 
 class TimeLimit(ServiceError):
-    """The time is up."""
+    """The time limit was reached."""
 
     code = StatusCode.DEADLINE_EXCEEDED
     reason = "TIME_LIMIT"
 
 
 class DataLoss(ServiceError):
-    """Stored bytes are not those that were written; names the file."""
+    """Stored bytes differ from those that were written; names the file."""
 
     code = StatusCode.DATA_LOSS
     reason = "DATA_LOSS"
 
 
 class InternalError(ServiceError):
-    """Our mistake."""
+    """A bug in the service."""
 
 
 def error_of_code(code: int, message: str, reason: str, violations: list[tuple[str, str]]) -> ServiceError:
-    """The error that another process of the service has sent as a message."""
+    """The error that another process of the service sent as a message."""
     kind = next((kind for kind in ServiceError.__subclasses__() if kind.code.value[0] == code), InternalError)
     error = kind.__new__(kind)
     ServiceError.__init__(

@@ -1,4 +1,4 @@
-"""Messages on a stream between the API and a predictor process: each after its length, in 4 bytes."""
+"""Messages on a stream between the API and a predictor process: a length in 4 bytes, then the message."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _LENGTH = struct.Struct("<I")
 
 
 def frame(message: Message) -> bytes:
-    """A message after its length."""
+    """A message, preceded by its length."""
     body = message.SerializeToString()
     return _LENGTH.pack(len(body)) + body
 
 
 def take_frames(buffer: bytearray) -> list[bytes]:
-    """The complete messages at the start of a buffer, which loses them."""
+    """Remove the complete messages at the start of a buffer, and return them."""
     frames = []
     place = 0
     while len(buffer) - place >= _LENGTH.size:

@@ -1,4 +1,4 @@
-"""A job's error as its message."""
+"""Errors of jobs as messages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from homophily_client._pb import job_pb2
 from homophily_service.contract.errors import FieldViolation, InvalidRequest, ServiceError
 from homophily_service.contract.values import field_of
 
-# What a person can read, and a database row can hold.
+# Long enough for people, short enough for a row of the database.
 LONGEST_MESSAGE = 2000
 
 
 def lost_too_often() -> bytes:
-    """The serialised error of a job whose workers do not survive it."""
+    """The serialised error of a job whose workers died too often."""
     error = ServiceError("the process that computed it was lost too often", reason="TOO_MANY_ATTEMPTS")
     return job_error(error).SerializeToString()
 
@@ -29,9 +29,9 @@ def job_error(error: ServiceError) -> job_pb2.JobError:
 
 
 def refusal(error: ValueError) -> ServiceError:
-    """The core's refusal as the request's: what only the job could find out."""
+    """Turn the core's error about a parameter into one about the request's field. Only the job could find it."""
     sentence, parameter = str(error), getattr(error, "parameter", None)
-    # What scikit-learn refuses itself, without a name, are the points.
+    # Errors of scikit-learn itself name no parameter; they are about the points.
     field = field_of(parameter) if parameter else "points"
     refused = InvalidRequest(field, sentence)
     refused.violations = (FieldViolation(field, sentence),)

@@ -24,7 +24,7 @@ Made = model_pb2.Model | embedding_pb2.Embedding
 class Kind:
     """A kind of job."""
 
-    #: As it is stored, logged, counted and shown.
+    #: The name that is stored, logged, counted and shown.
     name: str
     number: job_pb2.JobKind.ValueType
     request: type[Message]
@@ -51,7 +51,7 @@ class Kind:
         return f"{self.made_field}_id"
 
     def made(self, outcome: bytes) -> Made | None:
-        """What a job has made, out of its serialised result."""
+        """What a job made, read from its serialised result."""
         return getattr(self.result.FromString(outcome), self.made_field) if self.made_field else None
 
     def made_name(self, project: str, job_id: str, request: Any) -> ResourceName:
@@ -61,7 +61,7 @@ class Kind:
 
 
 def load(entry_point: str) -> Callable[..., Any]:
-    """The function of a ``module:function``."""
+    """Import the function given as ``module:function``."""
     module, _, name = entry_point.partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function

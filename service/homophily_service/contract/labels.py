@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from homophily_client._pb import model_pb2 as pb
 from homophily_service.contract.errors import InvalidRequest, LimitExceeded
 
-# Python's own strings. In an array of one width, a long class would make thousands of short ones as long; and NumPy's
-# sort of its StringDType crashes the process for some orders.
+# Python strings: in NumPy's strings of fixed width, one long class makes thousands of short ones as long, and sorting
+# a StringDType array crashes the process for some orders.
 TEXT = np.dtype(object)
 
 
@@ -24,12 +24,12 @@ class PointLabels(NamedTuple):
 
 
 def read_labels(message: pb.Labels, n_points: int | None, field: str, *, max_classes: int) -> PointLabels:
-    """Labels out of a request; ``n_points`` is None where only the job knows it."""
+    """Read the labels of a request; ``n_points`` is None where only the job knows it."""
     points = np.array(message.points, dtype=np.int64)
     kind = message.classes.WhichOneof("kind")
     if kind is None:
         if len(points):
-            raise InvalidRequest(f"{field}.classes", "must hold strings or integers")
+            raise InvalidRequest(f"{field}.classes", "must contain strings or integers")
         return PointLabels(points, np.array([], dtype=np.int64), np.array([]))
     classes: NDArray[Any]
     if kind == "strings":
@@ -71,7 +71,7 @@ def _weights(message: pb.Labels, count: int, field: str) -> NDArray[np.float64]:
 
 
 def check_two_classes(classes: NDArray[Any], field: str) -> None:
-    """Refuse labels out of which nothing can be learned."""
+    """Refuse labels of fewer than two classes."""
     found = np.unique(classes)
     if len(found) < 2:
         raise InvalidRequest(field, f"must be of at least two classes; got {len(found)}")
@@ -83,7 +83,7 @@ def values_of(message: pb.ClassValues) -> list[Any]:
 
 
 def classes_of(message: pb.ClassValues) -> NDArray[Any]:
-    """The same as an array."""
+    """The classes that a message holds, as an array."""
     return np.array(values_of(message), dtype=np.int64 if message.WhichOneof("kind") == "integers" else TEXT)
 
 

@@ -1,6 +1,6 @@
-"""Links and the labels that stand for links: from messages to arrays, every field checked by its name.
+"""Links, given directly or as labels: read from messages into arrays, with every field checked.
 
-The API checks with it and never computes, so the core itself is not imported here.
+The API uses this module and never computes, so the core is not imported here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from homophily_service.contract.errors import InvalidRequest
 
 Pairs = NDArray[np.int64]
 
-# The most points of a chain that an error shows.
+# Points of a chain that an error message shows at most.
 SHOWN_POINTS = 12
 
 
@@ -31,12 +31,12 @@ class Links(NamedTuple):
 
 
 def join(*several: Links) -> Links:
-    """All of them, one after the other."""
+    """Concatenate links."""
     return Links(np.vstack([links.must for links in several]), np.vstack([links.cannot for links in several]))
 
 
 def read_links(message: pb.Links, n_points: int, field: str, *, max_links: int) -> Links:
-    """Links out of a request, in its order."""
+    """Read the links of a request, in their order."""
     found = len(message.must) + len(message.cannot)
     if found > max_links:
         raise InvalidRequest(field, f"must be at most {max_links} links; got {found}")
@@ -64,18 +64,18 @@ def _read(links: Sequence[pb.Link], n_points: int, field: str) -> Pairs:
 
 
 def to_message(links: Links, most: int) -> pb.Links:
-    """The first links of each kind."""
+    """The first ``most`` links of each kind, as a message."""
     must, cannot = ([pb.Link(first=first, second=second) for first, second in pairs[:most].tolist()] for pairs in links)
     return pb.Links(must=must, cannot=cannot)
 
 
 def each_once(pairs: Pairs) -> Pairs:
-    """The smaller point first, each pair once, sorted."""
+    """Sort the pairs, each with the smaller point first, and drop duplicates."""
     return np.unique(np.sort(pairs, axis=1), axis=0)
 
 
 def without(links: Links, withdrawn: Links, field: str) -> Links:
-    """The links but those withdrawn, which must be among them."""
+    """The links except the withdrawn ones; InvalidRequest if one of those is not among them."""
     left = []
     for kind, pairs, gone in zip(("must", "cannot"), links, withdrawn, strict=True):
         known, places = np.unique(np.sort(np.vstack([pairs, gone]), axis=1), axis=0, return_inverse=True)
@@ -107,25 +107,25 @@ def links_of_labels(points: NDArray[np.int64], classes: NDArray[Any]) -> Links:
 
 
 def check_closure(given: Links, others: Links, closure: int) -> None:
-    """Refuse links that contradict each other, where it is asked what follows from them."""
+    """Refuse links that contradict each other, if a closure is asked for."""
     if closure not in (pb.LINK_CLOSURE_TRANSITIVE, pb.LINK_CLOSURE_TWO_CLASS):
         return
     found = find_contradiction(join(given, others), two_classes=closure == pb.LINK_CLOSURE_TWO_CLASS)
     if found is not None:
         is_given = found.cannot is not None and found.cannot < len(given.cannot)
         field = f"links.cannot[{found.cannot}]" if is_given else "links"
-        raise InvalidRequest(field, f"contradicts the others: {found.sentence}")
+        raise InvalidRequest(field, f"contradicts other links: {found.sentence}")
 
 
 class Contradiction(NamedTuple):
-    """Links that cannot all be obeyed: an example in words, and a cannot-link of it by its place, if it is one."""
+    """Links that cannot all be obeyed: an example in words, and the position of its cannot-link, if it has one."""
 
     sentence: str
     cannot: int | None
 
 
 def find_contradiction(links: Links, *, two_classes: bool) -> Contradiction | None:
-    """The first contradiction among links; ``two_classes`` also concludes that apart from the same is together."""
+    """The first contradiction among links; with ``two_classes``, points apart from the same point belong together."""
     points, places = np.unique(np.vstack(links), return_inverse=True)
     together, apart = np.split(places.reshape(-1, 2), [len(links.must)])
     size = len(points)
@@ -142,7 +142,7 @@ def find_contradiction(links: Links, *, two_classes: bool) -> Contradiction | No
             f"{points[start]} and {points[end]} belong apart, but together by the chain of must-links {shown_chain}",
             int(broken[0]),
         )
-    # Each point is there twice, once a side; must-links keep the side, cannot-links change it.
+    # Each point is in the graph once per class; must-links stay within a class, cannot-links change it.
     sides = np.array([0, size])
     graph = _graph(np.vstack([together, together + size, apart + sides, apart + sides[::-1]]), 2 * size)
     _, component = connected_components(graph, directed=False)

@@ -1,4 +1,4 @@
-"""Resource names in requests: what the names module refuses is an InvalidRequest here."""
+"""Resource names in requests: an invalid name is an InvalidRequest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parse_project(name: str, field: str) -> names.ProjectName:
 
 
 def check_id(value: str, field: str) -> str:
-    """Return an id in a field of a request."""
+    """Check the id in a field of a request, and return it."""
     with _refusing():
         return names.check_id(value, field)
 

@@ -1,8 +1,8 @@
-"""The one table of parameters: name, type, range, method, whether it is searched, and a sentence for people.
+"""The table of all parameters: name, type, range, method, whether it is searched, and a help text.
 
 Client options, CLI options, the API's checks, the worker's conversion, search names, imports and tracking names all
 follow from it. To add a parameter: a field in the proto, a row here, and the core's own parameter; then `make proto`.
-Light to import, as every command of the CLI does; :mod:`homophily_service.contract.values` reads the values.
+It must stay light, as every CLI command imports it; :mod:`homophily_service.contract.values` reads the values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# Beyond it one term of the energy is no more than the rounding of another, and the systems to solve are singular.
+# Beyond this, one term of the energy is below the rounding error of another, and the linear systems are singular.
 LARGEST = 1e12
 SMALLEST = 1 / LARGEST
 MOST_STEPS = 100_000
@@ -36,9 +36,9 @@ class Parameter:
     high: float = math.inf
     #: The proto's field, where its name differs.
     field: str = ""
-    #: Has a meaning for ERR only.
+    #: Whether only ERR has it.
     err_only: bool = False
-    #: Searched by default, only when asked for, or never.
+    #: Whether it is searched by default, only when asked for, or never.
     searched: Literal["", "default", "asked"] = ""
     #: The value when none is given, for parameters that the service fills in itself.
     default: Any = None
@@ -55,7 +55,7 @@ class Group:
 
     #: The name of the message.
     message: str
-    #: Of the client's options class.
+    #: The name of the client's options class.
     title: str
     help: str
     rows: tuple[Parameter, ...]
@@ -116,9 +116,13 @@ SOLVER = Group(
             searched="default",
         ),
         Parameter(
-            "repulsion", "ERR: how much of the push apart counts; 0.65.", high=LARGEST, err_only=True, searched="asked"
+            "repulsion",
+            "ERR: factor of the force that drives points apart; 0.65.",
+            high=LARGEST,
+            err_only=True,
+            searched="asked",
         ),
-        Parameter("max_iter", "ERR: the most steps.", int, 0, MOST_STEPS, err_only=True),
+        Parameter("max_iter", "ERR: the largest number of steps.", int, 0, MOST_STEPS, err_only=True),
         Parameter("tol", "Where the solver stops.", field="tolerance"),
         Parameter("normalized", "Use the normalised Laplacian; true.", bool),
         Parameter(
@@ -143,19 +147,19 @@ MAP = Group(
         Parameter("lambda3", "Weight of a link.", high=LARGEST),
         Parameter("sigma_f", "Width of the relationship function.", low=SMALLEST, high=LARGEST),
         Parameter("continuation", "Start with a width this many times larger; 5.", low=1, high=1e6),
-        Parameter("repulsion", "How much of the push apart counts.", high=LARGEST),
+        Parameter("repulsion", "Factor of the force that drives points apart.", high=LARGEST),
         Parameter("closure", "Infer more links from the given ones: true, false or two-class; true.", str),
         Parameter("link_edges", "Weight of a link as an edge of the spectral map's graph.", high=LARGEST),
         Parameter("link_loss", "Cost of a must-link: log or squared; log.", str),
         Parameter("relationship", "The relationship function: gaussian or cauchy; gaussian.", str),
         Parameter("lambda2_per_link", "Divide lambda2 by the number of links; false.", bool),
-        Parameter("max_iter", "The most steps.", int, 0, MOST_STEPS),
+        Parameter("max_iter", "The largest number of steps.", int, 0, MOST_STEPS),
         Parameter("tol", "Where the solver stops.", field="tolerance"),
         Parameter("normalized", "Use the normalised Laplacian; true.", bool),
     ),
 )
 GROUPS = {"graph": GRAPH, "solver": SOLVER, "map": MAP}
 ERR_ONLY = tuple(row.name for row in SOLVER if row.err_only)
-#: What a search may vary, in the order in which it is documented; those of GRAPH first.
+#: Parameters that a search may vary, in the documented order; those of GRAPH first.
 SEARCHED = tuple(row.name for row in (*GRAPH, *SOLVER) if row.searched)
 SEARCHED_IN_GRAPHS = tuple(row.name for row in GRAPH if row.searched)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 QUEUED, RUNNING = "queued", "running"
-#: For jobs of its own, such as the trials of a search.
+#: The job waits for jobs that it queued itself, such as the trials of a search.
 WAITING = "waiting"
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
-#: Jobs in these have ended.
+#: The states of jobs that have ended.
 FINAL = (SUCCEEDED, FAILED, CANCELLED)

@@ -1,4 +1,4 @@
-"""A job as the supervisor hands it to its child, and how both write messages: those of ``internal.proto``."""
+"""A job as the supervisor hands it to its child process, encoded as a message of ``internal.proto``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Task(NamedTuple):
     # The call that asked for it, for logs.
     origin: str = ""
     trace: str = ""
-    # Of the dataset, model or embedding that the job was submitted for; empty for jobs of older versions.
+    # Digest of the dataset, model or embedding that the job was submitted for; empty for jobs of older versions.
     source_digest: str = ""
 
     @property
     def result_path(self) -> str:
-        """Where the holder of the token writes what the job makes; recorded only if it ends the job."""
+        """Where the holder of the token writes what the job makes; recorded only if it finishes the job."""
         makes = KINDS[self.kind].makes or ModelName
         return f"{makes.collection}/{self.name.project}/{self.name.id}/{self.token}"
 
@@ -71,11 +71,11 @@ def encode_trial(trial: pb.TrialRequest) -> bytes:
 
 
 def decode_trial(body: bytes) -> pb.TrialRequest:
-    """The request of a trial, in the form that this, the next or an earlier release has queued."""
+    """The request of a trial, in the form of this, the next or an earlier release."""
     if not body.startswith(b"{"):
         return pb.TrialRequest.FromString(body)
     line, _, fit = body.partition(b"\n")
     head = json.loads(line)
-    # At first the group stood alone.
+    # The first release wrote the group alone.
     group, until = (head["group"], head["until"]) if "group" in head else (head, math.inf)
     return pb.TrialRequest(group=json.dumps(group), until=until, fit=job_pb2.FitRequest.FromString(fit))

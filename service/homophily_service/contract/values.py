@@ -29,7 +29,7 @@ from homophily_service.contract.parameters import (
 
 
 def choices(row: Parameter, message: Message | type[Message]) -> dict[Any, int]:
-    """The words of a parameter that is an enum, with their numbers."""
+    """The words of an enum parameter, with their numbers."""
     return words(message.DESCRIPTOR.fields_by_name[row.field_name].enum_type)
 
 
@@ -55,7 +55,7 @@ def _value(row: Parameter, message: Message, place: str) -> Any:
     if row.type is str:
         found = [word for word, number in choices(row, message).items() if number == value]
         if not found:
-            raise InvalidRequest(where, f"{value} is not known")
+            raise InvalidRequest(where, f"must be a known value; got {value}")
         return found[0]
     if row.type is Shares:
         return _shares(value, where)
@@ -109,7 +109,7 @@ def solver_parameters(
         for name in ERR_ONLY:
             if name in parameters:
                 raise InvalidRequest(f"{field}.{name}", "is a parameter of ERR, but the method is IRR")
-        # Not refused: it says nothing where there are no relationships.
+        # Ignored rather than refused: IRR has no relationships.
         parameters.pop("multiclass", None)
         if parameters.get("tol") == 0:
             raise InvalidRequest(f"{field}.tolerance", "must be positive and finite; got 0.0")
@@ -123,12 +123,12 @@ def solver_parameters(
 
 
 def embedding_parameters(message: embedding_pb2.EmbeddingParameters, field: str) -> dict[str, Any]:
-    """Parameters of a map, but for those of its graph and its shape."""
+    """Parameters of a map, except those of its graph and its shape."""
     return given(MAP, message, field)
 
 
 def set_parameters(found: dict[str, Any], graph: pb.GraphParameters, solver: pb.SolverParameters) -> None:
-    """Set in messages what a search has found or tried."""
+    """Write the parameters that a search found or tried into messages."""
     for name in SEARCHED:
         if found.get(name) is not None:
             if name in SEARCHED_IN_GRAPHS:
@@ -138,7 +138,7 @@ def set_parameters(found: dict[str, Any], graph: pb.GraphParameters, solver: pb.
 
 
 def field_of(parameter: str) -> str:
-    """Where a parameter of the core is in a request, for its errors; "solver" if it is not there."""
+    """The request's field for a parameter of the core, for error messages; "solver" if there is none."""
     for group, place in ((GRAPH, "graph"), (SOLVER, "solver"), (MAP, "solver")):
         if parameter in group.names():
             return f"{place}.{group[parameter].field_name}"

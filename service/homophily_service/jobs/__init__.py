@@ -1,1 +1,1 @@
-"""What jobs do: checks before they are queued, without the core, and what the computing process runs."""
+"""Jobs: the checks before they are queued, without the core, and the code that the computing process runs."""

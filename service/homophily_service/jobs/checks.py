@@ -1,4 +1,4 @@
-"""Checks of requests before they are queued: everything that can be said without computing. The core is not loaded."""
+"""Checks of requests before they are queued: all that need no computing. The core is not loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2
 from homophily_client._pb import job_pb2 as pb
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ProjectName, ResourceName
 from homophily_service.contract.arrays import Points, from_points, parts_from_points, shape_of
-from homophily_service.contract.checks import IMPORT_URI, apart, check_registration, check_search, map_shape
+from homophily_service.contract.checks import IMPORT_URI, check_disjoint, check_registration, check_search, map_shape
 from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest
 from homophily_service.contract.labels import check_two_classes, read_labels, values_of
 from homophily_service.contract.links import check_closure, links_of_labels, read_links
@@ -28,14 +28,14 @@ from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import limits_of, publish_dataset
 
 NO_TRACKING = "NO_TRACKING"
-#: What a model may be imported by.
+#: The URIs by which a model may be imported.
 URI_FORMS = "models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}"
 
 Name = TypeVar("Name", bound=ResourceName)
 
 
 class AllowedName(Protocol):
-    """Reads a name, and refuses one that the caller may not use."""
+    """Parses a name, and refuses one that the caller may not use."""
 
     def __call__(self, kind: type[Name], name: str, field: str) -> Name:
         """Return the name."""
@@ -52,7 +52,7 @@ def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
     checks.compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
     if request.HasField("search"):
         check_search(request, "search", is_sparse=is_sparse)
-        apart("validation", request.validation.points, request.labels.points)
+        check_disjoint("validation", request.validation.points, request.labels.points)
     graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
     n_classes = len(np.unique(labels.classes))
     method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)
@@ -71,7 +71,7 @@ def check_transduce(checks: Checks, project: str, request: pb.TransduceRequest) 
     kind = str(model.classes.WhichOneof("kind"))
     checks.compared(request, model.point_count, kind)
     if labels.points.size and request.labels.classes.WhichOneof("kind") != kind:
-        raise InvalidRequest("labels.classes", f"must be {kind}, as the model's")
+        raise InvalidRequest("labels.classes", f"must be {kind}, like the model's")
     withdrawn = np.array(request.withdrawn, dtype=np.int64)
     wrong = np.flatnonzero((withdrawn < 0) | (withdrawn >= model.point_count))
     if wrong.size:
@@ -121,7 +121,9 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
 def check_import(checks: Checks, project: str, request: pb.ImportModelRequest) -> None:
     """Refuse what is wrong."""
     if not checks.settings.tracking:
-        raise FailedPrecondition("this service keeps no tracking runs, so it has no registry", reason=NO_TRACKING)
+        raise FailedPrecondition(
+            "this service has no tracking server, so it has no registry of models", reason=NO_TRACKING
+        )
     if not IMPORT_URI.fullmatch(request.uri) or ".." in request.uri:
         raise InvalidRequest("uri", f"must be {URI_FORMS}")
     checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
@@ -129,23 +131,23 @@ def check_import(checks: Checks, project: str, request: pb.ImportModelRequest) -
 
 @dataclass(frozen=True)
 class Checks:
-    """What the checks of all kinds share."""
+    """The checks that several kinds of jobs share."""
 
     stores: Stores
     settings: Settings
     allowed_name: AllowedName
 
     def compared(self, request: pb.FitRequest | pb.TransduceRequest, rows: int, kind: str) -> None:
-        """Refuse what is wrong with the labels that are not used, and with where the model goes."""
+        """Check the validation and test labels, and the registration."""
         for field in ("validation", "test"):
             message: model_pb2.Labels = getattr(request, field)
             labels = read_labels(message, rows, field, max_classes=self.settings.max_classes)
             if labels.points.size and message.classes.WhichOneof("kind") != kind:
-                raise InvalidRequest(f"{field}.classes", f"must be {kind}, as those of the labels that are fitted to")
+                raise InvalidRequest(f"{field}.classes", f"must be {kind}, like those of labels")
         if request.HasField("registration"):
             if not self.settings.tracking:
                 raise FailedPrecondition(
-                    "this service keeps no tracking runs to register models with", reason=NO_TRACKING
+                    "this service has no tracking server to register models with", reason=NO_TRACKING
                 )
             check_registration(request.registration, "registration")
 
@@ -161,25 +163,27 @@ class Checks:
         return size_of(shape), points
 
     def earlier(self, project: str, request: pb.EmbedRequest, source: str) -> model_pb2.Model | embedding_pb2.Embedding:
-        """The model or the embedding that a request goes on from."""
+        """The model or the embedding that a request continues from."""
         if source == "model":
             model = self._of_project(ModelName, request.model, "model", project)
             return model_pb2.Model.FromString(self.stores.catalog.get(model).message)
         name = self._of_project(EmbeddingName, request.embedding, "embedding", project)
         earlier = embedding_pb2.Embedding.FromString(self.stores.catalog.get(name).message)
         if request.HasField("n_components") and request.n_components != earlier.component_count:
-            raise InvalidRequest("n_components", f"must be {earlier.component_count}, as the embedding's, or not given")
+            raise InvalidRequest(
+                "n_components", f"must be {earlier.component_count}, like the embedding's, or not given"
+            )
         return earlier
 
     def cost(self, cost: Cost, options: pb.JobOptions) -> None:
-        """Refuse what no worker can compute."""
+        """Refuse a job that no worker can compute."""
         threads = fair_threads(self.settings)
         check_cost(cost, fair_memory(self.settings), time_limit(options, self.settings), threads)
 
     def _of_project(self, kind: type[Name], text: str, field: str, project: str) -> Name:
         name = self.allowed_name(kind, text, field)
         if name.project != project:
-            raise InvalidRequest(field, f"must be of {ProjectName(project)}")
+            raise InvalidRequest(field, f"must be in {ProjectName(project)}")
         return name
 
     def new_id(self, kind: type[ResourceName], project: str, new_id: str, field: str, options: pb.JobOptions) -> None:
@@ -191,13 +195,13 @@ class Checks:
             raise AlreadyExists(f"{name} exists")
 
     def is_repeated(self, project: str, options: pb.JobOptions) -> bool:
-        """Whether a job was asked for with this request_id: then it is the answer, whatever has changed since."""
+        """Whether a job was submitted with this request_id: then it is the answer, whatever has changed since."""
         return bool(options.request_id) and self.stores.queue.knows_request(project, options.request_id)
 
     def keep_inline(self, project: str, points: Points, options: pb.JobOptions) -> str:
-        """Store points that came inside a request, under the name of their bytes, once.
+        """Store points that came inside a request as a dataset named by their digest, once.
 
-        Not for a job that would be refused: a full queue must not cost a write of megabytes each time.
+        Checks first that the queue has room: a refused job must not cost a write of megabytes.
         """
         limits = self.settings.limits_of(project)
         assert limits.max_queued_jobs is not None
@@ -213,7 +217,7 @@ class Checks:
         if not self.stores.catalog.has(name):
             start = dataset_pb2.UploadStart(shape=shape, description="came inside a request")
             size = sum(array.nbytes for array in arrays.values())
-            # Two requests with the same points may come at a time.
+            # Another request may bring the same points at the same time.
             with suppress(AlreadyExists):
                 most = limits.max_project_bytes
                 publish_dataset(self.stores, name, start, digest.digest(), size, arrays=arrays, most=most)
@@ -221,16 +225,18 @@ class Checks:
 
 
 def _check_map(request: pb.EmbedRequest, n_points: int, settings: Settings) -> tuple[int, int | None]:
-    """Refuse links, labels and parameters that are wrong; the answer is that of :func:`map_shape`."""
+    """Check links, labels and parameters; returns what :func:`map_shape` does."""
     links = read_links(request.links, n_points, "links", max_links=settings.max_links)
     withdrawn = read_links(request.withdrawn, n_points, "withdrawn", max_links=settings.max_links)
-    goes_on = request.WhichOneof("points") == "embedding"
-    if any(map(len, withdrawn)) and not goes_on:
-        raise InvalidRequest("withdrawn", "must be of an earlier embedding, from which this request does not go on")
+    continues = request.WhichOneof("points") == "embedding"
+    if any(map(len, withdrawn)) and not continues:
+        raise InvalidRequest(
+            "withdrawn", "must be links of an earlier embedding, but this request does not continue one"
+        )
     labels = read_labels(request.labels, n_points, "labels", max_classes=settings.max_classes)
     embedding_parameters(request.solver, "solver")
     shape = map_shape(request, n_points, settings.max_classes)
-    if not goes_on:
+    if not continues:
         # Only the job reads the links of an earlier embedding.
         check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)
     return shape

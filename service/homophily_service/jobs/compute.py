@@ -16,7 +16,7 @@ from homophily_service.storage.stores import Stores
 def compute(
     task: Task, stores: Stores, settings: Settings, threads: int, report: Report, backend: BackendName = "numpy"
 ) -> bytes | Waiting:
-    """The job's result, serialised, or what it has to wait for; a ServiceError if it cannot be had."""
+    """The job's serialised result, or the jobs that it has to wait for; a ServiceError if it fails."""
     forget_peak_memory()
     work = Work(task, stores, settings, threads, Stage(report), backend)
     try:
@@ -27,9 +27,9 @@ def compute(
     except ValueError as error:
         raise refusal(error) from error
     except ArithmeticError as error:
-        raise InvalidRequest("solver", f"its numbers are too far apart for these points: {error}") from error
+        raise InvalidRequest("solver", f"its values differ too much in size for these points: {error}") from error
     except MemoryError as error:
-        # Of a GPU's memory the error says what to do.
+        # The error about a GPU's memory says what to do.
         details = f": {error}" if str(error) else ""
         raise LimitExceeded(
             f"the job needs more memory than this worker has{details}", reason="OUT_OF_MEMORY"

@@ -1,4 +1,4 @@
-"""The job that maps points: links and labels, new ones and those of an earlier embedding, to a map and its clusters."""
+"""The job that makes a map and clusters from links and labels, including those of an earlier embedding."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class _Start(NamedTuple):
     """Where a job begins."""
 
     graph: KNNGraph
-    #: The map to go on from.
+    #: The map to continue from.
     earlier: NDArray[np.float64] | None
-    #: What was said of it.
+    #: The links and labels that were given for it.
     said: Given
 
 
@@ -65,7 +65,7 @@ def embed(work: Work) -> bytes:
 
 
 def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.Embedding) -> _Start:
-    """The graph, and the map to go on from; both are described in ``embedding``."""
+    """The graph, and the map to continue from; both are described in ``embedding``."""
     nothing = Given(Links(*np.empty((2, 0, 2), np.int64)), np.empty(0, np.int64), np.empty(0, np.int64))
     row = work.source(request)
     if request.WhichOneof("points") == "dataset":
@@ -99,7 +99,7 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
 
 
 def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:
-    """What was said of the earlier map, without what is withdrawn or changed, after what is said now."""
+    """The links and labels of the request, then those of the earlier map that are not withdrawn or changed."""
     u, before, most = start.graph.n_points, start.said, work.settings.max_links
     links = read_links(request.links, u, "links", max_links=most)
     kept = without(before.links, read_links(request.withdrawn, u, "withdrawn", max_links=most), "withdrawn")
@@ -110,7 +110,7 @@ def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:
         return Given(join(links, kept), points, classes)
     old = before.label_classes[stays]
     if points.size and classes.dtype.kind != old.dtype.kind:
-        raise InvalidRequest("labels.classes", "must be strings or integers as the embedding's")
+        raise InvalidRequest("labels.classes", "must be strings or integers, like the embedding's")
     classes = np.concatenate([classes.astype(old.dtype), old])
     return Given(join(links, kept), np.concatenate([points, before.label_points[stays]]), classes)
 
@@ -123,7 +123,7 @@ def _solve(
     given: Given,
     links: Links,
 ) -> None:
-    """Map, divide, store, and describe it all in ``embedding``."""
+    """Make the map, find clusters, store both, and describe them in ``embedding``."""
     stage, graph = work.stage, start.graph
     n_components, n_clusters = map_shape(request, graph.n_points, work.settings.max_classes)
     parameters = embedding_parameters(request.solver, "solver")
@@ -169,8 +169,8 @@ def _divide(
     parameters: dict[str, Any],
     embedding: embedding_pb2.Embedding,
 ) -> NDArray[np.int32]:
-    """The cluster of each point. A map that people look at has too few dimensions to tell many clusters apart."""
-    # Without a number, it is suggested. The seed makes a second attempt answer the same.
+    """The cluster of each point. It uses a map of its own: one for people has too few dimensions for many clusters."""
+    # None lets the graph suggest a number. With the fixed seed a second attempt gives the same answer.
     clustering = ERRClustering(n_clusters or None, random_state=0)
     clustering.set_params(
         embedding__normalized=parameters.get("normalized", True),
@@ -186,7 +186,7 @@ def _divide(
 
 
 def _follow(work: Work, estimator: ERREmbedding, init: NDArray[np.float64] | None = None) -> None:
-    """Let the job's threads and device compute a map, and its progress be seen."""
+    """Set the threads and the device of an estimator, and report its progress."""
     most = estimator.max_iter * (len(estimator.widths) if init is None else 1)
 
     def follow(state: Iterate) -> None:

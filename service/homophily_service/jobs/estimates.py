@@ -1,8 +1,8 @@
-"""What a job will cost at least, by its kind and parameters: memory and time, estimated before it is queued.
+"""Estimates of a job's memory and least time, from its kind and parameters, before it is queued.
 
 The figures were fitted to fits of up to 20,000 points with 10 to 1,000 neighbours, measured by
 ``python -m benchmarks estimates``. Memory is what such a fit takes, and up to two and a half times as much where the
-graph's power is nearly full. Seconds are about half of what one core took: only jobs with no chance are refused.
+graph's power is nearly full. Seconds are about half of what one core took, so only jobs without a chance are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from homophily_service.contract.errors import LimitExceeded
 MIB = 1 << 20
 # A computing process before its first job.
 BASE_BYTES = 400 * MIB
-# Per stored element of the points: as they came, as they are searched, and in the index.
+# Per stored element of the points: as given, as searched, and in the index.
 POINT_BYTES = 28
 # Per neighbour, and per entry of the power of the Laplacian.
 NEIGHBOUR_BYTES, ENTRY_BYTES = 150, 18
@@ -98,17 +98,17 @@ def fit_cost(
 
 
 def check_cost(cost: Cost, max_bytes: int, max_seconds: float, threads: int) -> None:
-    """LimitExceeded, with the figures, if a worker has not the memory, or the time limit is too short."""
+    """LimitExceeded, with the figures, if a worker has too little memory or the time limit is too short."""
     if cost.bytes > max_bytes:
         raise LimitExceeded(
-            f"the job needs about {_amount(cost.bytes)} of memory, a worker has {_amount(max_bytes)}: take fewer "
+            f"the job needs about {_amount(cost.bytes)} of memory, a worker has {_amount(max_bytes)}: use fewer "
             "graph.n_neighbors, solver.power = 1 or fewer points",
             reason="JOB_TOO_LARGE",
         )
     seconds = cost.seconds / threads
     if seconds > max(max_seconds, CERTAIN_SECONDS):
         raise LimitExceeded(
-            f"the job needs at least {seconds:,.0f} s, its time limit is {max_seconds:,.0f} s: take fewer "
+            f"the job needs at least {seconds:,.0f} s, its time limit is {max_seconds:,.0f} s: use fewer "
             "graph.n_neighbors, solver.power = 1 or fewer points, or a longer options.time_limit",
             reason="JOB_TOO_LONG",
         )

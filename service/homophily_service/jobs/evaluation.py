@@ -1,4 +1,4 @@
-"""Answers against labels that were not used."""
+"""Comparison of answers with labels that were not used."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from homophily_service.storage.models import CLASSIFIERS, Classifier, load_model
 
 
 class Compared(NamedTuple):
-    """Labels that are only compared with: those to decide by, and those for when everything is decided."""
+    """Labels that are only compared with the answers: validation labels for choices, test labels for the result."""
 
     validation: PointLabels
     test: PointLabels
@@ -98,7 +98,7 @@ def transduce(work: Work) -> bytes:
         schema=parent.schema if parent.HasField("schema") else None,
     )
     model.graph.reused = True
-    # The old solution is a start only for the same classes.
+    # Start from the old solution only if the classes are the same.
     earlier = before.solution_ if np.array_equal(classes, known) else None
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -117,7 +117,7 @@ def _changed_labels(before: Classifier, known: Any, changed: PointLabels, withdr
     """The model's labels without those withdrawn, and with those that are new or changed."""
     old = labels_of(before)
     if changed.points.size and changed.classes.dtype.kind != known.dtype.kind:
-        raise InvalidRequest("labels.classes", "must be strings or integers as in the model")
+        raise InvalidRequest("labels.classes", "must be strings or integers, like the model's")
     unlabelled = ~np.isin(withdrawn, old.points)
     if unlabelled.any():
         place = int(np.flatnonzero(unlabelled)[0])
@@ -144,28 +144,28 @@ def _solve(
     calibrate: bool,
     earlier: Any = None,
 ) -> None:
-    """Fit, compare with labels that were not used, store, and describe it all in ``model``.
+    """Fit, compare with labels that were not used, store the model, and describe it in ``model``.
 
     ``earlier`` is the solution for other labels, from which the linear solution starts.
     """
     stage = work.stage
-    # The core sees positions: any value may be a class here, −1 too, which means unlabelled there.
+    # The core gets positions: here −1 may be a class, there it means unlabelled.
     classes, positions = np.unique(labels.classes, return_inverse=True)
     y, weights = fit_arguments(labels._replace(classes=positions), graph.n_points)
     stage.enter("solve")
     most = int(getattr(classifier, "max_iter", 0))
 
     def follow(state: Iterate | Start | int, *_: Any) -> None:
-        # What a GPU shows of its optimiser is like an Iterate, not one.
+        # The state on a GPU is only like an Iterate, so test for the other types.
         if isinstance(state, int | Start):
             stage.step(state if isinstance(state, int) else state.iteration, most)
         else:
             stage.optimised(state, most)
 
-    # Sparse ERR has no form for a GPU.
+    # Sparse ERR does not run on a GPU.
     backend: BackendName = "numpy" if getattr(classifier, "relationship_neighbors", None) else work.backend
     classifier.set_params(n_jobs=work.threads, callback=follow, backend=backend)
-    # One job of the device, which gets the graph once for both solutions.
+    # One job on the device, so that the graph is sent once for both solutions.
     with get_backend(backend).job():
         start = earlier
         if earlier is not None and isinstance(classifier, ERRClassifier):
@@ -198,10 +198,10 @@ def _solve(
 
 
 def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any, earlier: Any) -> Any:
-    """ERR's own start, reached from the earlier solution: answers depend on the labels, not on how they came about.
+    """ERR's usual start, computed from the earlier solution: answers must depend on the labels, not on their history.
 
     ERR must not start from the earlier solution itself. Its relationships are the same with two classes swapped, so it
-    would stay where corrected labels no longer want it.
+    would stay there although the labels were corrected.
     """
     if classifier.multiclass == "one-vs-rest":
         return None

@@ -1,4 +1,4 @@
-"""Between the parameters of maps in messages, which are flat, and the core's estimators, which are nested."""
+"""Converts the parameters of maps in messages, which are flat, to the core's estimators, which are nested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job is to be run, out of a request's options."""
+"""How a job is run, from a request's options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from homophily_service.storage.records import NewJob
 
 
 def new_job(name: JobName, kind: str, request: Message, options: pb.JobOptions, settings: Settings) -> NewJob:
-    """The job for a request, if its options are right."""
+    """The job for a request; checks its options."""
     if len(options.request_id) > 128 or not options.request_id.isprintable() or not options.request_id.isascii():
         raise InvalidRequest("options.request_id", "must be at most 128 printable ASCII characters")
     if not -100 <= options.priority <= 100:
@@ -43,8 +43,8 @@ def time_limit(options: pb.JobOptions, settings: Settings) -> float:
 
 
 def seconds(length: Duration, field: str) -> float:
-    """A length of time out of a request."""
-    # By hand: the library's conversions overflow for what only looks like a duration.
+    """A duration of a request, in seconds."""
+    # By hand: the library's conversions overflow for invalid durations.
     found = length.seconds + length.nanos / 1e9
     if not 0.0 <= found <= 315_576_000_000.0 or not -1e9 < length.nanos < 1e9:
         raise InvalidRequest(field, "must be a duration of at least 0")

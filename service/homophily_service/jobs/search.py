@@ -1,7 +1,7 @@
-"""Looking for hyper-parameters: in one job, or spread over the workers as jobs of their own.
+"""The search for hyper-parameters: in one job, or spread over the workers as jobs of their own.
 
-A spread search holds nothing between its steps. Each time what it waited for has ended, it gets all outcomes anew
-and asks for the next trials, so that any worker can go on with it.
+A spread search keeps no state between its steps. Each time the jobs that it waited for have ended, it reads all
+outcomes again and asks for the next trials, so that any worker can continue it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from homophily_service.storage.models import graph_digest
 
 STAGES = {"graph": 1, "relationships": 2}
 GIVEN_UP = Result(None, None, 0, 0.0, pruned=True)
-# Graphs of trials are kept in memory only, and only the last ones: trials that follow each other share them.
+# Graphs of trials are kept in memory only, and only the latest: consecutive trials share them.
 _GRAPHS_KEPT = 2
 _graphs: OrderedDict[str, KNNGraph] = OrderedDict()
 
 
 class Question(NamedTuple):
-    """What is searched for: labels to learn from, those to judge by, and where trials may differ."""
+    """A search: the labels to learn from, the labels to judge by, and the parameters that may vary."""
 
     y: Any
     weights: Any
@@ -49,7 +49,7 @@ class Question(NamedTuple):
 
 
 def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | Waiting:
-    """Search, and set what was found in the request; or what to wait for."""
+    """Search, and set the parameters found in the request; or return the jobs to wait for."""
     dataset, blob = _dataset(work, request)
     question = _question(work, request, dataset)
     asked = request.search
@@ -133,20 +133,20 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
     together = labels
     if validation.points.size:
         together = PointLabels(*(np.concatenate(columns) for columns in zip(labels, validation, strict=True)))
-    # The core sees positions: any value may be a class here.
+    # The core gets positions: here any value may be a class.
     classes, positions = np.unique(together.classes, return_inverse=True)
     y, weights = fit_arguments(together._replace(classes=positions), u)
     _, solver = solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
     method: Method = "irr" if request.solver.method == model_pb2.METHOD_IRR else "err"
     if isinstance(solver["class_prior"], np.ndarray):
-        # Groups go through JSON.
+        # Groups are sent as JSON.
         solver["class_prior"] = solver["class_prior"].tolist()
     fixed = {**graph_parameters(request.graph, is_sparse=is_sparse, field="graph"), **solver}
     if work.backend != "numpy" and "relationship_neighbors" not in solver:
         fixed["backend"] = work.backend
     given = {descriptor.name for descriptor, _ in request.graph.ListFields()}
     for name in SEARCHED_IN_GRAPHS:
-        # Only a default, which is the search's to say.
+        # A default value: the search decides it.
         if name not in given:
             del fixed[name]
     judges = validation.points if validation.points.size else None
@@ -165,7 +165,7 @@ def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict
 
 
 def _count(work: Work, trial: Trial) -> None:
-    """Tell that a trial is done."""
+    """Report that a trial is done."""
     progress = work.stage.progress
     progress.trial_count += 1
     if trial.error is not None and not trial.pruned:
@@ -207,7 +207,7 @@ def _trial_request(group: Group, until: float, request: job_pb2.FitRequest) -> T
 
 
 def _outcomes(work: Work) -> list[Outcome]:
-    """What became of the trials so far. Those that failed count as given up, unless all did."""
+    """The outcomes of the trials so far. Failed ones count as given up, unless all failed."""
     outcomes, failures = [], []
     queue = work.stores.queue
     began = queue.first_started(work.task.name)
@@ -221,7 +221,7 @@ def _outcomes(work: Work) -> list[Outcome]:
             outcome = Outcome(group, (GIVEN_UP,) * len(group.trials), 0.0)
             if row.state == FAILED:
                 failures.append(job_pb2.JobError.FromString(row.outcome))
-        # By the database's clock, so that every worker that continues decides the same.
+        # By the database's clock, so that every worker that continues the search decides the same.
         outcomes.append(outcome._replace(ended=(row.finished or began) - began))
     if failures and len(failures) == len(outcomes):
         error = failures[0]

@@ -1,4 +1,4 @@
-"""Compile and load what jobs and predictions run, so that the first of them does not wait for it."""
+"""Compiles and loads the code of jobs and predictions, so that the first of them does not wait for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier,
 
 
 def warm_up(threads: int = 1) -> None:
-    """Fit and predict on a handful of points of both kinds of floats, two classes and three."""
+    """Fit and predict a handful of points, of both float types, with two classes and with three."""
     rng = np.random.default_rng(0)
     points = rng.normal(size=(60, 4))
     with warnings.catch_warnings():
@@ -24,7 +24,7 @@ def warm_up(threads: int = 1) -> None:
 
 
 def warm_up_maps(threads: int = 1) -> None:
-    """Map a handful of points that links tie together and set apart, in a plane and in space, and divide them."""
+    """Map a handful of points with links of both kinds, in two and three dimensions, and cluster them."""
     points = np.random.default_rng(0).normal(size=(60, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""What every kind of job has: the task, the stores, how far it is, and a graph."""
+"""What every kind of job needs: the task, the stores, its progress, and a graph."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 # Roughly how much of a job is done when a phase begins.
 PHASES = {"load": 0.0, "search": 0.02, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "cluster": 0.8, "save": 0.95}
 SECONDS_BETWEEN_REPORTS = 0.2
-# A trace that has become longer loses every second step.
+# A longer trace is thinned out to every second step.
 LONGEST_TRACE = 1000
 SOFTWARE = ("homophily", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
 
@@ -46,7 +46,7 @@ Described = model_pb2.Model | embedding_pb2.Embedding
 
 
 class Stage:
-    """Tells how far a job is, and keeps the seconds of each phase."""
+    """Reports a job's progress, and keeps the seconds of each phase."""
 
     def __init__(self, report_progress: Report) -> None:
         self._report_progress = report_progress
@@ -56,7 +56,7 @@ class Stage:
         self._entered = self._reported = time.monotonic()
 
     def enter(self, phase: str, error_rate: float | None = None) -> None:
-        """Begin a phase, which ends the one before; ``error_rate`` is that on the validation labels, once known."""
+        """Begin a phase and end the one before; ``error_rate`` is that on the validation labels, once known."""
         self.leave()
         self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase], error_rate=error_rate)
         self.report()
@@ -69,14 +69,14 @@ class Stage:
         self._entered = now
 
     def step(self, iteration: int, most: int) -> None:
-        """A step of a solver; reported a few times a second."""
+        """Note a step of a solver; reported a few times a second."""
         begins, ends = PHASES[self.progress.phase], PHASES["calibrate" if self.progress.phase == "solve" else "save"]
         self.progress.iteration, self.progress.max_iterations = iteration, most
         self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
         self.now_and_then()
 
     def optimised(self, state: Iterate, most: int) -> None:
-        """A step of the optimiser, which goes into the trace as well."""
+        """Note a step of the optimiser, and add it to the trace."""
         trace, progress = self.trace, self.progress
         trace.iterations.append(state.iteration)
         trace.energies.append(state.energy)
@@ -90,18 +90,18 @@ class Stage:
         self.step(state.iteration, most)
 
     def now_and_then(self) -> None:
-        """Tell how far it is, if the last time was a while ago."""
+        """Report the progress, unless it was reported a moment ago."""
         if time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS:
             self.report()
 
     def report(self) -> None:
-        """Tell how far it is, now."""
+        """Report the progress now."""
         self._reported = time.monotonic()
         self._report_progress(self.progress)
 
 
 class Work(NamedTuple):
-    """What every kind of job gets."""
+    """The input of every kind of job."""
 
     task: Task
     stores: Stores
@@ -111,11 +111,11 @@ class Work(NamedTuple):
     backend: BackendName = "numpy"
 
     def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
-        """Labels out of the request."""
+        """Read labels of the request."""
         return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
 
     def source(self, request: job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest) -> ResourceRecord:
-        """The dataset, model or embedding that the job stands on, as it was when the job was submitted."""
+        """The dataset, model or embedding of the job, as it was when the job was submitted."""
         name = source_name(request)
         assert name is not None
         return pinned(self.stores.catalog, name, self.task.source_digest)
@@ -184,7 +184,7 @@ def _checked(stored: StoredGraph, dataset: dataset_pb2.Dataset, digest: str) -> 
 
 
 def describe_computing(described: Described, backend: BackendName) -> None:
-    """Note on what, with what and in how much memory something was computed."""
+    """Note the device, the software and the memory with which something was computed."""
     computed = get_backend(backend)
     described.device = f"cuda:{computed.device}" if isinstance(computed, CupyBackend) else "cpu"
     described.peak_memory_bytes = _peak_memory()
@@ -193,7 +193,7 @@ def describe_computing(described: Described, backend: BackendName) -> None:
 
 
 def forget_peak_memory() -> None:
-    """Measure the most memory from here on, where the kernel lets us: the process has had other jobs."""
+    """Reset the peak of this process's memory, if the kernel lets us: earlier jobs ran in it."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -206,5 +206,5 @@ def _peak_memory() -> int:
 
 
 def sentences(warned: list[warnings.WarningMessage]) -> list[str]:
-    """What the core warned of, each once."""
+    """The core's warnings, each once."""
     return list(dict.fromkeys(str(warning.message)[:1000] for warning in warned))[:20]

@@ -1,4 +1,4 @@
-"""How good the answers are: confusions, probabilities against facts, and how clear the decisions were."""
+"""How good the answers are: confusion matrices, reliability of probabilities, and clarity of decisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from homophily_service.plots.canvas import (
 
 Floats = NDArray[np.float64]
 
-# So many classes have room for numbers in the cells, for both numbers, for a row of their own.
+# The most classes with room for numbers in the cells, for two numbers each, and for a row of their own.
 _NUMBERED, _SHARED, _RIDGES = 26, 12, 12
 _LISTED_CONFUSIONS = 12
 _BLUE, _ORANGE = colours(2)
@@ -45,7 +45,7 @@ def confusion_matrix(evaluation: Evaluation, classes: Sequence[str], kind: str, 
     axis = figure.add_subplot()
     from matplotlib.colors import PowerNorm
 
-    # The root brings out the few wrong ones; they are fewer in each cell where there are many cells.
+    # The root makes small shares visible; the more cells, the smaller the shares.
     norm = PowerNorm(0.35 if is_large else 0.5, 0.0, 1.0)
     image = axis.imshow(shares, cmap="Blues", norm=norm, aspect="equal")
     letters = 14 if number <= 40 else 10
@@ -79,19 +79,19 @@ def confusion_matrix(evaluation: Evaluation, classes: Sequence[str], kind: str, 
         _list_confusions(figure, counts, names)
     unknown = evaluation.points - int(counts.sum())
     note = f" · {counted(unknown, 'label')} of other classes not shown" if unknown > 0 else ""
-    headline(figure, f"Answers against {kind} labels", f"{about}{note}")
+    headline(figure, f"Answers and {kind} labels", f"{about}{note}")
     return to_png(figure)
 
 
 def _list_confusions(figure: Any, counts: NDArray[np.int64], names: Sequence[str]) -> None:
-    """The confusions that happen most, which are hard to find in a large matrix."""
+    """The most frequent confusions, which are hard to find in a large matrix."""
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:_LISTED_CONFUSIONS]
     found = [(wrong.flat[place], *divmod(int(place), len(names))) for place in order if wrong.flat[place]]
     lines = [f"{count:,} ×  {names[true]} → {names[answer]}" for count, true, answer in found] or ["none"]
     text = "Most often confused\n(true class → answer)\n\n" + "\n".join(lines)
-    # An empty legend is what the layout makes room for.
+    # The layout makes room for a legend, so the text is the title of an empty one.
     legend = figure.legend([], [], title=text, loc="outside right center", frameon=False, title_fontsize=8)
     legend.get_title().set(color=INK, linespacing=1.5)
 
@@ -100,7 +100,7 @@ def _list_confusions(figure: Any, counts: NDArray[np.int64], names: Sequence[str
 
 
 def reliability_diagram(bins: Sequence[ReliabilityBin], kind: str, about: str) -> bytes:
-    """How often answers were right, against the probability that they were given with."""
+    """How often answers were right, by the probability that was given for them."""
     filled = sorted((one for one in bins if one.points), key=lambda one: one.confidence)
     confidence = np.array([one.confidence for one in filled])
     accuracy = np.array([one.accuracy for one in filled])
@@ -145,7 +145,7 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], kind: str, about: str) -
         fontsize=8,
         color=INK,
     )
-    headline(figure, f"Probabilities against {kind} labels", about)
+    headline(figure, f"Probabilities and {kind} labels", about)
     return to_png(figure)
 
 
@@ -173,7 +173,7 @@ def score_histogram(scores: Floats, answers: NDArray[np.integer[Any]], classes: 
 
 
 def _edges(values: Floats) -> Floats:
-    """Bins: finer for more points. What lies far out counts in the last ones."""
+    """Edges of the bins, finer for more points. Outliers count in the outermost bins."""
     number = int(np.clip(2 * np.sqrt(len(values)), 8, 60))
     low, high = float(values.min()), float(values.max())
     if len(values) > 1000:
@@ -189,7 +189,7 @@ def _two_classes(scores: Floats, answers: NDArray[Any], classes: Sequence[str], 
     figure = new_figure(7.5, 4.4)
     axis = figure.add_subplot()
     edges = _edges(scores)
-    # The decision is an edge, so that no bar has both classes because it is wide.
+    # 0 is an edge, so that no bar contains both classes.
     if edges[0] < 0 < edges[-1]:
         edges = edges - edges[np.argmin(np.abs(edges))]
         step = edges[1] - edges[0]
@@ -251,7 +251,7 @@ def _ridges(margins: Floats, answers: NDArray[Any], classes: Sequence[str], abou
 
 
 def _rows(margins: Floats, answers: NDArray[Any], classes: Sequence[str], about: str) -> bytes:
-    """One thin row a class, darker where more of its points are."""
+    """One thin row per class, darker where it has more points."""
     number = len(classes)
     size = float(np.clip(300 / number, 4.2, 8))
     figure = new_figure(7.5, float(np.clip(1.4 + 0.085 * number, 5.2, 10.5)))
@@ -264,7 +264,7 @@ def _rows(margins: Floats, answers: NDArray[Any], classes: Sequence[str], about:
     middles = [np.median(margins[answers == place]) if row.any() else np.nan for place, row in enumerate(counts)]
     axis.plot(middles, range(number), "|", color=MARK, markersize=size, label="median of the class")
     names = [f"{words(name, 12)} ({row.sum():,})" for name, row in zip(classes, counts, strict=True)]
-    # Where names would touch, some are left out.
+    # Leave out some names if they would touch.
     every = int(np.ceil(number / 120))
     axis.set_yticks(range(0, number, every), names[::every], fontsize=size)
     axis.tick_params(axis="y", length=0)

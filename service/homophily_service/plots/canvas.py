@@ -1,4 +1,4 @@
-"""What the pictures share: a figure that no other code sees, colours, words, and the bytes at the end."""
+"""What all pictures share: figures without global state, colours, texts, and PNG bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-# Told apart by people with any eyes, by their lightness too.
+# Distinguishable with colour blindness, by lightness too.
 _PALETTE = (
     "#0072b2",
     "#e69f00",
@@ -25,7 +25,7 @@ _PALETTE = (
 )
 GREY, INK, FAINT, MARK = "#9a9a9a", "#2f3b47", "#5a6673", "#e0001b"
 _DPI = 120
-# Points from the edge of a picture to its heading, and letters of a heading that every picture has room for.
+# Distance of the heading from the edge, in points, and the longest heading that fits every picture, in letters.
 _EDGE, _LONGEST_HEADING = 7, 48
 _MOST_BYTES = 180_000
 
@@ -34,7 +34,7 @@ def colours(count: int) -> list[str]:
     """One colour for each of ``count`` groups."""
     found = list(_PALETTE[:count])
     for number in range(len(found), count):
-        # The golden ratio of the circle never comes near a hue again; lightness goes up and down beside it.
+        # Steps of the golden ratio never come near an earlier hue; lightness alternates.
         hue, lightness = number * 0.618034 % 1.0, (0.36, 0.5, 0.64)[number % 3]
         red, green, blue = (round(255 * part) for part in colorsys.hls_to_rgb(hue, lightness, 0.6))
         found.append(f"#{red:02x}{green:02x}{blue:02x}")
@@ -42,7 +42,7 @@ def colours(count: int) -> list[str]:
 
 
 def need_matplotlib() -> None:
-    """Raise ImportError, with what to do, where there is no matplotlib."""
+    """Raise ImportError, which says what to do, if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -50,7 +50,7 @@ def need_matplotlib() -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches. pyplot would keep a list of all figures, and want a screen."""
+    """An empty figure, in inches. pyplot would keep a list of all figures, and need a screen."""
     need_matplotlib()
     from matplotlib.figure import Figure
 
@@ -58,7 +58,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def tidy(axis: Any, *, grid: str | None = "both") -> None:
-    """Take away what tells nothing."""
+    """Remove lines that carry no information."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(labelsize="small", color=GREY)
     if grid is not None:
@@ -67,7 +67,7 @@ def tidy(axis: Any, *, grid: str | None = "both") -> None:
 
 
 def headline(figure: Any, heading: str, below: str) -> None:
-    """What is seen, and of what it is: at the left edge, in as many lines as it takes, above all else."""
+    """Write a heading and the line below it, wrapped, at the top left."""
     width, height = figure.bbox.size
     edge = _EDGE * figure.dpi / 72
     place = {"x": edge / width, "ha": "left", "va": "top"}
@@ -90,11 +90,11 @@ def headline(figure: Any, heading: str, below: str) -> None:
 
 def to_png(figure: Any) -> bytes:
     """The picture."""
-    # Laid out here, as savefig would draw everything once more to do so.
+    # Lay out here, as savefig would draw everything twice to do so.
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")
     drawn = io.BytesIO()
-    # Without the version of matplotlib, so that the same data are the same bytes for longer.
+    # Without matplotlib's version, so that the same data gives the same bytes.
     figure.savefig(drawn, format="png", dpi=_DPI, metadata={"Software": None})
     for shades in (51, 15, 7):
         if drawn.tell() <= _MOST_BYTES:
@@ -104,7 +104,7 @@ def to_png(figure: Any) -> bytes:
 
 
 def _with_fewer_shades(drawn: io.BytesIO, shades: int) -> io.BytesIO:
-    """Scattered dots have thousands of invisible shades at their edges, which take most of the bytes."""
+    """Reduce the colours: scattered dots have thousands of invisible shades, which take most of the bytes."""
     from PIL import Image
 
     with Image.open(drawn) as full:
@@ -115,7 +115,7 @@ def _with_fewer_shades(drawn: io.BytesIO, shades: int) -> io.BytesIO:
 
 
 def words(text: str, most: int | None = None) -> str:
-    """A text that matplotlib draws as it is: no formulas, no characters that the font lacks, not too long."""
+    """A text that matplotlib draws literally: no formulas, no characters that the font lacks, not too long."""
     glyphs = _glyphs()
     text = "".join(one if ord(one) in glyphs else "□" for one in " ".join(text.split()))
     if most is not None and len(text) > most:
@@ -132,12 +132,12 @@ def _glyphs() -> frozenset[int]:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things."""
+    """A number with its noun, in the singular or plural."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def percent(share: float) -> str:
-    """A share, with as many digits as tell something.
+    """A share in per cent, with the digits that matter.
 
     >>> percent(0.5), percent(0.0123), percent(0.9999), percent(1.0)
     ('50 %', '1.23 %', '99.99 %', '100 %')

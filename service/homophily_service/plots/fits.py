@@ -1,4 +1,4 @@
-"""How a fit went: the optimiser's way, and the search for parameters."""
+"""How a fit went: the optimiser's steps, and the search for parameters."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from homophily_service.plots.canvas import (
 Floats = NDArray[np.float64]
 
 _BLUE, _ORANGE = colours(2)
-# Lines through more steps need no dots.
+# Longer curves are drawn without dots.
 _DOTTED_STEPS = 80
 _MAP = "viridis_r"
-# A surface through fewer trials would be a few triangles.
+# A surface through fewer trials would be only a few triangles.
 _LEAST_SURFACE = 6
 
 
@@ -58,7 +58,7 @@ def energy_curve(trace: Trace, about: str) -> bytes:
         color=_BLUE,
     )
     if norms.size:
-        # A gradient of 0 has no place on this axis.
+        # The logarithmic axis cannot show a gradient of 0.
         rows[1].plot(steps, np.where(norms > 0, norms, np.nan), color=_ORANGE, marker=dot, markersize=3, linewidth=1.5)
         if (norms > 0).any():
             rows[1].set_yscale("log")
@@ -136,7 +136,7 @@ def error_surface(search: Search, stage: int, about: str) -> bytes | None:
     given_up = np.array([trial.pruned for trial in judged])
     if given_up.any():
         axis.scatter(*spots[given_up].T, marker="x", s=26, c=INK, linewidths=0.8, zorder=4, label="given up")
-    # The search's choice is of its last stage, if it came to one; elsewhere, what was best here.
+    # The chosen trial is in the last stage; in other stages, mark the best one.
     chosen = [place for place, trial in enumerate(judged) if trial.number == search.best]
     best = chosen[0] if chosen else min(range(len(judged)), key=lambda one: _order(judged[one]))
     values = ", ".join(f"{one.symbol} = {value:.3g}" for one, value in zip(varied, places[best], strict=True))
@@ -189,7 +189,7 @@ def _draw_line(axis: Any, places: Floats, errors: Floats) -> None:
 
 
 def _lowest(places: Floats, errors: Floats) -> tuple[Floats, Floats]:
-    """Places, each once, and the smallest error there: other parameters vary beside these."""
+    """Distinct places, each with the smallest error there: other parameters vary too."""
     spots, inverse = np.unique(places, axis=0, return_inverse=True)
     lowest = np.full(len(spots), np.inf)
     np.minimum.at(lowest, inverse.ravel(), errors)
@@ -197,7 +197,7 @@ def _lowest(places: Floats, errors: Floats) -> tuple[Floats, Floats]:
 
 
 def _between(spots: Floats, errors: Floats) -> tuple[Floats, Floats, NDArray[Any]] | None:
-    """A grid, and the error there by straight lines between trials; None if they are few, alike or on a line."""
+    """A grid and the error on it, interpolated linearly between trials; None if these are few, equal or on a line."""
     from scipy.interpolate import LinearNDInterpolator
     from scipy.spatial import QhullError
 
@@ -209,13 +209,13 @@ def _between(spots: Floats, errors: Floats) -> tuple[Floats, Floats, NDArray[Any
     except QhullError:
         return None
     places = np.linspace(0.0, 1.0, 300)
-    # Rounding must not lead below the smallest or above the largest.
+    # Rounding errors must not leave the range of the trials.
     found = np.clip(surface(*np.meshgrid(places, places)), errors.min(), errors.max())
     return 10 ** (low[0] + spread[0] * places), 10 ** (low[1] + spread[1] * places), np.ma.masked_invalid(found)
 
 
 def _log_axis(axis: Any, values: Floats) -> None:
-    """Numbers that people read along less than two decades, powers of ten along more."""
+    """Label an axis with plain numbers over less than two decades, else with powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     span = values.max() / values.min()

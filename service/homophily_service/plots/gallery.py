@@ -1,4 +1,4 @@
-"""All pictures of a model, and all of a map, for which there are data."""
+"""All pictures of a model or of a map for which there is data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def model_pictures(
 
     Parameters
     ----------
-    model : the message, or what the client made of it.
+    model : the message, or the client's Model.
     scores, class_indices : of all points, as ReadSolution sends them; without them there is no picture of scores.
-    coordinates, mapped_by : where the points are on a map on which the answers are shown, and what made that.
+    coordinates, mapped_by : coordinates of a map on which the answers are shown, and the origin of that map.
 
     >>> sorted(model_pictures(model_pb2.Model(trace=model_pb2.Trace(iterations=[0, 1], energies=[3.0, 2.0]))))
     ['energy.png']
@@ -88,7 +88,7 @@ def embedding_pictures(
 
     Parameters
     ----------
-    embedding : the message, or what the client made of it.
+    embedding : the message, or the client's Embedding.
     coordinates, clusters : of all points, as ReadEmbedding sends them.
     labels : classes by point, which colour the points instead of the clusters.
     must_link … violated_cannot : pairs of points; none are drawn where they are not given.
@@ -120,8 +120,8 @@ def embedding_pictures(
 
 
 def _about(model: Model, kind: str | None = None) -> str:
-    """The model in a line: its name, size, and how wrong it is; by test labels where there are some."""
-    # Names may be longer than a picture is wide.
+    """The model in a line: its name, size and error rate, on the test labels if there are any."""
+    # Names may be wider than the picture.
     parts = [words(model.name.rpartition("/")[2], 32), counted(model.points, "point")]
     kind = kind or ("test" if model.test is not None else "validation")
     evaluation = model.test if kind == "test" else model.validation

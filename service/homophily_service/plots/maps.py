@@ -1,4 +1,4 @@
-"""A map for people: what is drawn of it, as a picture and as a page."""
+"""Draws a map, as a picture or as a page."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 Pairs = NDArray[np.int64]
 
 _MUST, _CANNOT, _VIOLATED = "#2f3b47", "#8895a3", MARK
-# More lines than these, of which up to half are violated links, would only hide the points.
+# More lines would hide the points; up to half of them are violated links.
 _DRAWN_LINKS = 800
 _NAMED_GROUPS = 24
-# More points than these are drawn as cells; the number of cells from side to side.
+# More points than this are drawn as cells; the number of cells along a side.
 _SINGLE_POINTS, _CELLS = 12_000, 480
 _SHADES = (0.45, 0.65, 0.85, 1.0)
 
@@ -40,9 +40,9 @@ class Drawing:
     #: The group of each point, a position in ``names``; −1 for none.
     groups: NDArray[np.int32]
     names: list[str]
-    #: By kind, "must" or "cannot", and whether the map violates them: how many there are, and the pairs that are drawn.
+    #: By kind, "must" or "cannot", and whether the map violates them: their number, and the pairs that are drawn.
     links: dict[tuple[str, bool], tuple[int, Pairs]]
-    #: What is left out, if something is.
+    #: Says what is left out, if anything.
     note: str
 
     @property
@@ -52,7 +52,7 @@ class Drawing:
 
 
 def to_draw(title: str, found: Map, labels: Mapping[int, Any] | None) -> Drawing:
-    """What is drawn of a map: coloured by labels if there are some, else by cluster."""
+    """Prepare a map to be drawn: coloured by labels if there are any, else by cluster."""
     assert found.coordinates is not None
     count, dimensions = found.coordinates.shape
     places = found.coordinates[:, :2]
@@ -61,7 +61,7 @@ def to_draw(title: str, found: Map, labels: Mapping[int, Any] | None) -> Drawing
         places = np.column_stack([places, np.zeros(count)])
     groups, names = np.full(count, -1, dtype=np.int32), []
     if labels is not None:
-        # Whole numbers by their size, words by their letters.
+        # Integers by value, words alphabetically.
         known = sorted(set(labels.values()), key=lambda one: (isinstance(one, str), one))
         positions = {label: place for place, label in enumerate(known)}
         groups[list(labels)] = [positions[label] for label in labels.values()]
@@ -146,7 +146,7 @@ def map_picture(drawing: Drawing) -> bytes:
                     zorder=2,
                 )
             )
-            # Points that came together hide the line between them.
+            # Points that are close together hide the line between them.
             rings = drawing.places[np.unique(ends)].T
             axis.scatter(*rings, s=1.3 * size + 14, c="none", edgecolors=colour, lw=0.7, alpha=strong, zorder=3)
             legend = f"{kind}-link{', violated' if violated else ''} ({number:,})"
@@ -177,9 +177,9 @@ def _draw_points(axis: Any, drawing: Drawing, size: float) -> None:
 
 
 def _draw_cells(axis: Any, drawing: Drawing) -> None:
-    """Dots on top of each other would be a stain: in each small cell one of its points, stronger where there are more.
+    """Dots on top of each other would blur: draw one point per small cell, more opaque where there are more points.
 
-    One at random, so that where groups mix, their colours do. Few shades make a small file.
+    The point is chosen at random, so that colours mix where groups do. Few shades make a small file.
     """
     low, high = drawing.places.min(axis=0), drawing.places.max(axis=0)
     step = float((high - low).max()) / _CELLS or 1.0
@@ -201,13 +201,13 @@ def _draw_cells(axis: Any, drawing: Drawing) -> None:
 
 
 def _mixed(drawing: Drawing) -> NDArray[np.intp]:
-    """In random order, so that the last group does not cover the others; points of no group below all."""
+    """The points in random order, so that the last group does not cover the others; those of no group come first."""
     order = np.random.default_rng(0).permutation(len(drawing.places))
     return order[np.argsort(drawing.groups[order] >= 0, kind="stable")]
 
 
 def _palette(drawing: Drawing) -> NDArray[np.float64]:
-    """Red, green and blue of each group; of no group in the last row."""
+    """Red, green and blue of each group; the last row is for points of no group."""
     from matplotlib.colors import to_rgb
 
     return np.array([to_rgb(one) for one in (*drawing.colours, GREY)])
@@ -233,7 +233,7 @@ def _legend_of_groups(drawing: Drawing, line: Any) -> list[Any]:
 
 
 def map_page(drawing: Drawing) -> bytes:
-    """A page that needs nothing but itself: the points are in it, and what draws them."""
+    """A self-contained page: the points are in it, and the code that draws them."""
     template = resources.files("homophily_service.plots").joinpath("map.html").read_text(encoding="utf-8")
     centre, scale = _frame(drawing.places)
     data = {

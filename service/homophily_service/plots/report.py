@@ -1,4 +1,4 @@
-"""A page about a model or a map that needs nothing but itself: facts, pictures, tables."""
+"""A self-contained page about a model or a map: facts, pictures, tables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-# What a person sees who has not seen such a picture before, by the beginning of the file's name; in the page's order.
+# What each picture shows, by the start of its file's name; in the page's order.
 _CAPTIONS = {
     "map": "Every point at its place on the map, coloured by its group. What is near belongs together.",
-    "confusion": "Each row is a class in truth, each column an answer: right answers are on the diagonal.",
+    "confusion": "Each row is a true class, each column an answer: right answers are on the diagonal.",
     "reliability": "On the dashed line, answers are right as often as their probabilities say; below it, less often.",
     "scores": "Points far from 0 were decided clearly; those near 0 are the ones to look at, or to label next.",
-    "energy": "The energy that the optimiser makes small. Where the curve is flat, it has converged.",
+    "energy": "The energy that the optimiser minimises. Where the curve is flat, it has converged.",
     "search": "Each dot is a setting that was tried; the surface is drawn between them.",
 }
 
@@ -40,7 +40,7 @@ def report_page(
 ) -> bytes:
     """The page; PNG pictures are in it, pages such as map.html are expected beside it.
 
-    A fact that is an address of the web is a link.
+    A fact that is a web address becomes a link.
     """
     template = resources.files("homophily_service.plots").joinpath("report.html").read_text(encoding="utf-8")
     order = sorted(pictures, key=_place)

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 
 def need_pyarrow() -> Any:
-    """Pyarrow with its Parquet part; raises ImportError, with what to do, where there is none."""
+    """Import pyarrow with Parquet; raises ImportError, which says what to do, if it is not installed."""
     try:
         import pyarrow.parquet
     except ImportError:
@@ -20,7 +20,7 @@ def need_pyarrow() -> Any:
 
 
 def write_table(columns: Mapping[str, Any], path: Path) -> None:
-    """Write a file: Parquet if it is called so, else CSV."""
+    """Write a Parquet file if the name ends in .parquet, else CSV."""
     if path.suffix.lower() == ".parquet":
         pyarrow = need_pyarrow()
         table = pyarrow.table({name: pyarrow.array(list(one)) for name, one in columns.items()})

@@ -1,4 +1,4 @@
-"""The API's side of the predictor processes: sends each question to the one with the least to do."""
+"""The API's side of the predictor processes: sends each call to the one with the fewest open calls."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 LOOKED = Counter("homophily_predictor_models_total", "Models that predictors had in memory, or not", ["result"])
 HITS, MISSES = LOOKED.labels("hit"), LOOKED.labels("miss")
 RESTART_SECONDS = 1.0
-# A process that is not warm by then will not be: with kernels to compile it may take a minute.
+# With kernels to compile, starting may take a minute; a process that takes longer has failed.
 START_SECONDS = 90.0
-# Numbers of calls start again from 1 after this one.
+# After this number, calls are numbered from 1 again.
 MOST_CALLS = 0xFFFFFFFF
 
 
@@ -48,7 +48,7 @@ class Predictors:
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def predict(self, path: str, graph: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
-        """Ask one of them."""
+        """Let one of the processes answer."""
         if not self._pool:
             raise FailedPrecondition("this server has no predictors", reason="NO_PREDICTORS")
         predictor = min(self._pool, key=lambda one: (not one.is_ready, len(one.asked)))
@@ -68,14 +68,14 @@ def _service_error(error: job_pb2.JobError) -> ServiceError:
 
 
 class _Predictor:
-    """One process, and who waits for its answers."""
+    """One process, and the calls that wait for its answers."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.asked: dict[int, asyncio.Future[PredictAnswer]] = {}
         self._number = 0
         self._ready = asyncio.Event()
-        self._questions: _Questions | None = None
+        self._stream: _Stream | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -89,18 +89,18 @@ class _Predictor:
                 await asyncio.wait_for(self._ready.wait(), START_SECONDS)
             except TimeoutError:
                 raise Unavailable("no predictor is ready; try again", retry_seconds=5.0) from None
-        assert self._questions is not None
+        assert self._stream is not None
         self._number = self._number % MOST_CALLS + 1
         number = call.number = self._number
         answer: asyncio.Future[PredictAnswer] = asyncio.get_running_loop().create_future()
         self.asked[number] = answer
-        questions = self._questions
+        stream = self._stream
         try:
-            questions.send(call)
+            stream.send(call)
             return await answer
         except asyncio.CancelledError:
-            # The caller is gone: its call must not keep the predictor busy.
-            questions.send(PredictCall(number=number))
+            # The caller has left: its call must not keep the predictor busy.
+            stream.send(PredictCall(number=number))
             raise
         finally:
             self.asked.pop(number, None)
@@ -116,16 +116,16 @@ class _Predictor:
             waiting.set_result(answer)
 
     async def keep(self) -> None:
-        """Run the process, again and again."""
+        """Run the process, and start it again whenever it ends."""
         await repeat("running a predictor", self._run, RESTART_SECONDS)
 
     async def _run(self) -> None:
         process, ours = processes.start("homophily_service.predictor.process", self.settings, 1)
         try:
             loop = asyncio.get_running_loop()
-            transport, self._questions = await loop.create_connection(lambda: _Questions(self.answered), sock=ours)
+            transport, self._stream = await loop.create_connection(lambda: _Stream(self.answered), sock=ours)
             try:
-                await self._questions.ended.wait()
+                await self._stream.ended.wait()
             finally:
                 transport.close()
             _log.error("a predictor ended, with code %s", process.poll())
@@ -137,8 +137,8 @@ class _Predictor:
                     answer.set_exception(Unavailable("the predictor was lost; try again", retry_seconds=1.0))
 
 
-class _Questions(asyncio.Protocol):
-    """Frames to and from the process; those of calls that come at the same time go in one packet."""
+class _Stream(asyncio.Protocol):
+    """Frames to and from the process; calls that come at the same time are sent in one packet."""
 
     def __init__(self, answered: Callable[[PredictAnswer], None]) -> None:
         self.ended = asyncio.Event()
@@ -159,17 +159,17 @@ class _Questions(asyncio.Protocol):
         self._waiting.clear()
 
     def connection_made(self, transport: Any) -> None:
-        """Know where to write."""
+        """Keep the transport to write to."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hand on answers."""
+        """Pass on the answers."""
         self._buffer += data
         for body in take_frames(self._buffer):
             self._answered(PredictAnswer.FromString(body))
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Say that it is over."""
+        """Report the end of the connection."""
         self._transport = None
         self.ended.set()
 

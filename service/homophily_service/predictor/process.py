@@ -1,6 +1,6 @@
-"""The process that answers Predict: keeps the models last used, and answers calls about the same one batch.
+"""The process that answers Predict: keeps the latest models in memory, and answers calls about the same one in batches.
 
-Projects take turns, so that neither large questions of one nor models that have to be loaded hold up the others.
+Projects take turns, so that neither one project's large calls nor the loading of its models delays the others.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from homophily_service.storage.uploads import limits_of
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.predictor.process")
 
-# Larger buffers come fresh from the system each time, which costs more than a second read.
+# malloc gets larger buffers from the system each time, which costs more than a second read.
 READ_BYTES = 1 << 16
 MOST_WAITING = 1 << 24
-# Length of a turn. How many points fit into it is learned for each model.
+# The length of a turn. How many points fit into it is measured for each model.
 TURN_SECONDS = 0.01
 LEAST_ROWS, FIRST_PACE, MOST_ROWS = 16, 64, 4096
 MOST_PACES = 1000
@@ -53,7 +53,7 @@ BASE_BYTES, LOADED = 1 << 30, 3
 
 
 class Call(NamedTuple):
-    """A question: who asks, about which model, what."""
+    """A call: its number, the model, and the points."""
 
     number: int
     path: str
@@ -67,7 +67,7 @@ class Call(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """About how many points it is, by what it claims."""
+        """Roughly its number of points, as the message claims."""
         points = self.request.points
         if points.WhichOneof("layout") == "csr":
             return max(1, next(iter(points.csr.row_starts.shape), 1) - 1)
@@ -94,7 +94,7 @@ Answered = dict[int, PredictAnswer]
 
 
 class ModelCache:
-    """The models last used, up to ``most_bytes`` stored bytes; the one in use is kept however large it is."""
+    """The models used last, up to ``most_bytes`` stored bytes; the one in use is kept whatever its size."""
 
     def __init__(self, stores: Stores, most_bytes: int, threads: int) -> None:
         self.stores, self.most_bytes, self.threads = stores, most_bytes, threads
@@ -102,7 +102,7 @@ class ModelCache:
         self.hits = self.misses = 0
 
     def lookups(self) -> list[PredictAnswer]:
-        """A message with the lookups since the last time, if there were any."""
+        """A message with the counts of lookups since the last one, if there were any."""
         if not (self.hits or self.misses):
             return []
         counted = Lookups(found_count=self.hits, loaded_count=self.misses)
@@ -135,13 +135,13 @@ class ModelCache:
 
 
 class Dispatcher:
-    """Questions that wait for their answers. Projects take turns of a few milliseconds; models load in a thread."""
+    """Calls that wait for their answers. Projects take turns of a few milliseconds; models are loaded in a thread."""
 
     def __init__(self, models: ModelCache, limits: Limits, wake: Callable[[], None]) -> None:
         self.models, self.limits, self._wake = models, limits, wake
         # By project, in the order of their turns; the first call of each is the next.
         self._waiting: OrderedDict[str, deque[Call]] = OrderedDict()
-        # Of calls that take several turns, the answers so far.
+        # The answers so far to calls that take several turns.
         self._large: dict[int, Large] = {}
         # Calls whose model had to be loaded.
         self._waited: set[int] = set()
@@ -156,11 +156,11 @@ class Dispatcher:
         return not self._waiting and not any(future.done() for future, _ in self._loading.values())
 
     def put(self, call: Call) -> None:
-        """Take a question."""
+        """Add a call."""
         self._waiting.setdefault(call.project, deque()).append(call)
 
     def drop(self, number: int) -> None:
-        """Forget a call whose caller is gone."""
+        """Drop a call whose caller has left."""
         self._large.pop(number, None)
         self._waited.discard(number)
         for project, calls in self._waiting.items():
@@ -175,13 +175,13 @@ class Dispatcher:
             waiting[:] = [call for call in waiting if call.number != number]
 
     def step(self) -> Answered:
-        """Answer some questions: those of one project about one model that can be answered batch."""
+        """Answer some calls: those of one project about one model that fit into one batch."""
         answers = self._loaded()
         if not self._waiting:
             return answers
         project, calls = self._waiting.popitem(last=False)
         first = calls.popleft()
-        # A call that was begun goes on with its model, which others may have taken the place of meanwhile.
+        # A call continues with the model that it began with, even if the cache has dropped that meanwhile.
         large = self._large.get(first.number)
         model = self.models.get(first.path) if large is None else large.model
         pace = self._pace.setdefault(first.path, FIRST_PACE)
@@ -200,12 +200,12 @@ class Dispatcher:
         return answers
 
     def _rotate(self, project: str, calls: deque[Call]) -> None:
-        """Put a project with more calls behind the others."""
+        """Put a project that has more calls behind the others."""
         if calls:
             self._waiting[project] = calls
 
     def _count_lookup(self, call: Call) -> None:
-        """Count a model that was in memory when it was asked for; the first turn of a call tells."""
+        """Count a hit if the model was in memory in the first turn of the call."""
         if call.number in self._waited:
             self._waited.discard(call.number)
         elif call.number not in self._large:
@@ -227,7 +227,7 @@ class Dispatcher:
 
     @contextmanager
     def _timed(self, path: str, rows: int) -> Iterator[None]:
-        """Learn how many points a model answers in a turn."""
+        """Measure how many points a model answers in a turn."""
         began = time.perf_counter()
         yield
         pace = int(rows * TURN_SECONDS / max(1e-6, time.perf_counter() - began))
@@ -236,7 +236,7 @@ class Dispatcher:
         self._pace[path] = min(MOST_ROWS, max(LEAST_ROWS, pace))
 
     def _batch(self, first: Call, calls: deque[Call], pace: int) -> list[Call]:
-        """The first call and others about its model: of one layout, up to ``pace`` points in all."""
+        """The first call and others about its model with the same layout, up to ``pace`` points in all."""
         taken, rows, left = [first], first.rows, deque[Call]()
         kind = first.path, first.request.points.WhichOneof("layout")
         while calls:
@@ -250,7 +250,7 @@ class Dispatcher:
         return taken
 
     def _load(self, call: Call) -> None:
-        """Let a call wait until its model is here."""
+        """Let a call wait until its model is loaded."""
         if call.path in self._loading:
             self._loading[call.path][1].append(call)
             return
@@ -259,7 +259,7 @@ class Dispatcher:
         future.add_done_callback(lambda _: self._wake())
 
     def _loaded(self) -> Answered:
-        """Keep the models that have come, and put the calls back that waited for them; answer those in vain."""
+        """Keep the loaded models and queue the calls that waited for them; answer those whose model failed."""
         answers: Answered = {}
         for path in [path for path, (future, _) in self._loading.items() if future.done()]:
             future, calls = self._loading.pop(path)
@@ -294,7 +294,7 @@ def _failed(calls: list[Call], error: BaseException) -> Answered:
         error = LimitExceeded("the model needs more memory than a predictor has", reason="OUT_OF_MEMORY")
     elif not isinstance(error, ServiceError):
         _log.error("a prediction ended with an internal error", exc_info=error)
-        error = InternalError("an error inside the service; its log tells more")
+        error = InternalError("an internal error of the service; see its log")
     return {call.number: PredictAnswer(number=call.number, error=job_error(error)) for call in calls}
 
 
@@ -369,7 +369,7 @@ def _answers(model: Loaded, asked: list[Asked]) -> Answered:
 
 
 def receive(descriptor: int, buffer: bytearray) -> bool:
-    """Take the bytes that have come; False if the stream has ended."""
+    """Read the bytes that have arrived; False if the stream has ended."""
     while len(buffer) < MOST_WAITING:
         data = os.read(descriptor, READ_BYTES)
         buffer += data
@@ -379,14 +379,14 @@ def receive(descriptor: int, buffer: bytearray) -> bool:
 
 
 def send(descriptor: int, frames: bytes) -> None:
-    """Write all of them."""
+    """Write all frames."""
     rest = memoryview(frames)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def serve(descriptor: int, settings: Settings) -> None:
-    """Answer until the API goes away."""
+    """Answer until the API ends."""
     woken, wakes = os.pipe()
     models = ModelCache(Stores.open(settings), settings.predictor_cache_bytes, 1)
     dispatcher = Dispatcher(models, limits_of(settings), lambda: send(wakes, b"."))

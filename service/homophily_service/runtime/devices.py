@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class DeviceMemory(NamedTuple):
-    """A device's number and bytes."""
+    """A device's number, and its memory in bytes."""
 
     device: int
     used: int
@@ -38,7 +38,7 @@ class Devices:
 
 
 def _load_nvml() -> Any:
-    """The module, ready to be asked; None where there is nothing to ask."""
+    """The NVML module, initialised; None without a driver or nvidia-ml-py."""
     try:
         import pynvml
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, with the ids of request, job and trace where there are."""
+"""Structured logs: one JSON object per line on standard error, with the ids of request, job and trace if known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobContext(Protocol):
 
 
 def about(job: JobContext | None) -> None:
-    """Have the lines that follow carry a job's name and where it came from; None ends that."""
+    """Add a job's name and origin to the lines that follow; None stops that."""
     job_name.set("" if job is None else str(job.name))
     request_id.set("" if job is None else job.origin)
     trace.set("" if job is None else job.trace)
@@ -59,10 +59,10 @@ class JsonLines(logging.Formatter):
 
 
 def start_logging(level: str) -> None:
-    """Write the service's own lines from ``level`` on, and others' from warning on."""
+    """Log the service's own records from ``level`` up, and those of libraries from warning up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    # Python's own warnings as such lines too, or a reader of the log stumbles over them.
+    # Python's warnings become JSON too: plain lines would break programs that read the log.
     logging.captureWarnings(True)
     logging.getLogger("homophily_service").setLevel(level.upper())

@@ -1,4 +1,4 @@
-"""Processes that compute: started fresh (never forked), tied to their parent's life, spoken to over a socket pair."""
+"""Processes that compute: started afresh (never forked), ended with their parent, connected by a socket pair."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def die_with_parent(parent: int, how: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when the thread of ``parent`` that started it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
     if os.getppid() != parent:
-        # It ended before the kernel was asked.
+        # The parent ended before the kernel was asked.
         os.kill(os.getpid(), how)
 
 
 def keep_freed_memory(most: int = 64 << 20, largest: int = 8 << 20) -> None:
-    """Have malloc keep up to ``most`` freed bytes, in pieces up to ``largest``, for the next who asks.
+    """Have malloc keep up to ``most`` freed bytes, in pieces up to ``largest``, for later allocations.
 
-    By default it gives a chunk of an upload back to the system, and gets it again page by page for the next one, which
-    takes a third of the time that an upload costs. Only glibc does so, and has a setting for it.
+    By default glibc returns the memory of each chunk of an upload to the system, and gets it back page by page for the
+    next one, which takes a third of an upload's time. Other C libraries are left alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -49,10 +49,10 @@ def keep_freed_memory(most: int = 64 << 20, largest: int = 8 << 20) -> None:
 def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Run a module as a process; returns it with our end of the socket.
 
-    The settings go through the socket, as they may hold a password, and arguments are for everybody to see.
+    The settings go through the socket: they may hold a password, and every user can read a process's arguments.
     """
     ours, theirs = socket.socketpair()
-    # Before there is anybody to read it: a process that is killed at once is not noticed here, but at its socket.
+    # Sent before the process exists: if it is killed at once, the caller notices when it reads the socket.
     with Connection(os.dup(ours.fileno())) as connection:
         connection.send_bytes(settings.for_children().encode())
     environment = os.environ | thread_variables(threads)
@@ -67,16 +67,16 @@ def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Pop
 
 
 def thread_variables(count: int) -> dict[str, str]:
-    """What tells libraries how many threads to start; they read it once, when they are loaded."""
+    """Environment variables with the number of threads of libraries, which read them once, when they are loaded."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     return dict.fromkeys(names, str(count))
 
 
 def begin(when_parent_dies: signal.Signals = signal.SIGKILL) -> tuple[Connection, Settings]:
-    """What such a process does first; the answer is its end of the socket, and the settings."""
+    """Set up a process that :func:`start` has started; returns its end of the socket, and the settings."""
     descriptor, parent = map(int, sys.argv[1:])
     die_with_parent(parent, when_parent_dies)
-    # A Ctrl-C in a terminal reaches every process; what becomes of this one is the parent's decision.
+    # A Ctrl-C in a terminal reaches every process; the parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection: Connection = Connection(descriptor)
     return connection, Settings.model_validate_json(connection.recv_bytes())
@@ -91,7 +91,7 @@ async def _run(module: str, settings: Settings, threads: int, stop_seconds: floa
     process, ours = start(module, settings, threads)
     ours.setblocking(False)
     try:
-        # It never writes: the end of the stream is its own, or a reset if it ended before it read its settings.
+        # The process never writes, so this returns when it ends; with a reset if it had not read its settings.
         with ours, suppress(ConnectionError):
             await asyncio.get_running_loop().sock_recv(ours, 1)
         _log.error("%s ended", module)
@@ -109,12 +109,12 @@ def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def fair_memory(settings: Settings) -> int:
-    """Bytes that one computing process may take, unless the setting says so: most of the memory, shared."""
+    """Bytes that one computing process may use: the setting, or else its share of most of the memory."""
     return settings.job_memory_bytes or int(0.8 * _memory() / max(1, settings.workers))
 
 
 def _memory() -> int:
-    """The machine's memory, or the part of it that this process's group may use."""
+    """The machine's memory, or the part of it that this process's control group may use."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -123,10 +123,10 @@ def _memory() -> int:
 
 
 def limit_memory(size: int) -> None:
-    """Let allocations beyond ``size`` bytes fail in this process, and have the kernel end it before all others.
+    """Make allocations beyond ``size`` bytes fail in this process, and have the kernel kill it before all others.
 
-    Not a control group of its own: a container may not make one, and Kubernetes ends all of a group's processes
-    together when it is out of memory. So this limit has to be hit first.
+    A control group of its own would not do: a container may not create one, and Kubernetes kills all processes of a
+    group that runs out of memory. So this limit has to be hit first.
     """
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -135,5 +135,5 @@ def limit_memory(size: int) -> None:
 
 
 def fair_threads(settings: Settings) -> int:
-    """Threads of one computing process, unless the setting says so: the cores, shared between the workers."""
+    """Threads of one computing process: the setting, or else the cores divided by the number of workers."""
     return settings.threads or max(1, len(os.sched_getaffinity(0)) // max(1, settings.workers))

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 class ProjectLimits(BaseModel):
-    """What a project may have; None where nothing is said."""
+    """Limits of one project; None where the general setting applies."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,7 +29,7 @@ class ProjectLimits(BaseModel):
 class Settings(BaseSettings):
     """The settings, each with what it means."""
 
-    # What was given is hidden in errors: it may be a password under a misspelt key.
+    # Errors do not show the input, which may be a password under a misspelt key.
     model_config = SettingsConfigDict(
         env_prefix="HOMOPHILY_", extra="forbid", validate_default=True, hide_input_in_errors=True
     )
@@ -50,14 +50,14 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on. Beyond loopback only with auth = tokens.")
     port: int = Field(50051, ge=0, le=65535, description="Port of the gRPC API; 0 takes a free one.")
     auth: Literal["none", "tokens"] = Field(
-        "none", description="Who gets in: everybody who reaches the port, or holders of a token (homophily token)."
+        "none", description="Who may call: everybody who reaches the port, or holders of a token (homophily token)."
     )
     tls_certificate: Path | None = Field(
         None, description="PEM file of the server's certificate and its chain: the API then speaks TLS."
     )
     tls_key: Path | None = Field(None, description="PEM file of the certificate's private key, without a passphrase.")
     tls_client_ca: Path | None = Field(
-        None, description="PEM file of CAs: only who shows a certificate of theirs gets in (mutual TLS)."
+        None, description="PEM file of CAs: clients must show a certificate of one of them (mutual TLS)."
     )
     allow_insecure_bind: bool = Field(False, description="Listen beyond loopback although auth = none.")
     reflection: bool | None = Field(
@@ -73,7 +73,7 @@ class Settings(BaseSettings):
     shutdown_grace: PositiveFloat = Field(10.0, description="Seconds that calls and jobs have to end after SIGTERM.")
 
     # -- limits
-    max_message_bytes: PositiveInt = Field(4 * MIB, description="Largest message; more data goes by UploadDataset.")
+    max_message_bytes: PositiveInt = Field(4 * MIB, description="Largest message; larger data needs UploadDataset.")
     max_bytes_in_flight: PositiveInt = Field(
         256 * MIB, description="Bytes of messages received at a time; a project may have an eighth of them."
     )
@@ -89,7 +89,7 @@ class Settings(BaseSettings):
         None, description="Jobs of a project that may run at a time; as many as there are workers if not given."
     )
     max_jobs_per_day: PositiveInt | None = Field(
-        None, description="Jobs that a project may ask for in a day (UTC), trials included; any number if not given."
+        None, description="Jobs that a project may submit in a day (UTC), trials included; any number if not given."
     )
     max_uploads: PositiveInt = Field(100, description="Unfinished uploads of a project.")
     max_project_bytes: PositiveInt | None = Field(
@@ -98,7 +98,7 @@ class Settings(BaseSettings):
         "any number if not given.",
     )
     project_limits: dict[str, ProjectLimits] = Field(
-        {}, description="The last five for single projects, as {team = {max_queued_jobs = 10}}."
+        {}, description="The five limits above for single projects, as {team = {max_queued_jobs = 10}}."
     )
 
     # -- workers
@@ -116,16 +116,20 @@ class Settings(BaseSettings):
         ge=1 << 30,
         description="Memory of a computing process; larger jobs are refused. Most of the machine's if not given.",
     )
-    lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for this long has lost its job.")
+    lease_seconds: PositiveFloat = Field(15.0, description="A worker that is silent for this long loses its job.")
     poll_seconds: PositiveFloat = Field(0.05, description="How often idle workers and waiting calls look for news.")
-    job_time_limit: PositiveFloat = Field(3600.0, description="Seconds of an attempt, unless the request says so.")
+    job_time_limit: PositiveFloat = Field(
+        3600.0, description="Seconds that an attempt may take, unless the request sets it."
+    )
     max_job_time_limit: PositiveFloat = Field(86400.0, description="The longest time limit a request may ask for.")
-    max_attempts: PositiveInt = Field(3, description="Starts of a job before it fails, unless the request says so.")
+    max_attempts: PositiveInt = Field(3, description="Starts of a job before it fails, unless the request sets it.")
     max_job_attempts: PositiveInt = Field(10, description="The most attempts that a request may ask for.")
     child_jobs: PositiveInt = Field(1000, description="Jobs after which a computing process is replaced.")
 
     # -- tracking
-    tracking: bool = Field(True, description="Keep a run of every job in MLflow, where the extra `tracking` is there.")
+    tracking: bool = Field(
+        True, description="Record every job as a run in MLflow, if the extra `tracking` is installed."
+    )
     tracking_uri: str | None = Field(
         None, description="MLflow's server, http://… or https://…; a SQLite store in data_dir if not given."
     )
@@ -133,21 +137,21 @@ class Settings(BaseSettings):
         None, description="Where people find the MLflow UI, for links in answers; tracking_uri if that is a server."
     )
     tracking_experiment: str = Field(
-        "homophily", description="Experiment of the default project; others have their name behind it."
+        "homophily", description="Experiment of the default project; for other projects, their name is appended."
     )
     tracking_models: Literal["registered", "all"] = Field(
-        "registered", description="Models that are logged whole: those to be registered, or all."
+        "registered", description="Models that are logged with their arrays: those to be registered, or all."
     )
     tracking_memory_bytes: int = Field(4 << 30, ge=1 << 30, description="Memory of the process that sends runs.")
     tracker: bool = Field(
-        True, description="Send runs from a process beside the API; if not, `homophily tracker` is to send them."
+        True, description="Send runs from a process beside the API; if false, run `homophily tracker` to send them."
     )
 
     # -- keeping and forgetting
     keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")
     keep_uploads_hours: PositiveFloat = Field(48.0, description="Hours that a broken upload can be resumed.")
     keep_orphans_hours: PositiveFloat = Field(
-        48.0, description="Hours before blobs that nothing names go to quarantine; at least max_job_time_limit."
+        48.0, description="Hours before blobs that nothing refers to go to quarantine; at least max_job_time_limit."
     )
     keep_quarantine_days: PositiveFloat = Field(7.0, description="Days that blobs stay in quarantine.")
     sweep_seconds: PositiveFloat = Field(600.0, description="How often old records and blobs are looked for.")
@@ -160,13 +164,17 @@ class Settings(BaseSettings):
     traces_url: str | None = Field(
         None, description="Where OpenTelemetry traces go, as OTLP over HTTP (http://host:4318/v1/traces); extra `otel`."
     )
-    traces_ratio: float = Field(1.0, ge=0.0, le=1.0, description="Share of calls traced whose caller says nothing.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least serious line logged.")
+    traces_ratio: float = Field(
+        1.0, ge=0.0, le=1.0, description="Share of calls to trace where the caller does not decide it."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The lowest level that is logged."
+    )
 
     @field_validator("project_limits", mode="before")
     @classmethod
     def _read_limits(cls, value: Any) -> Any:
-        """A flag is a text; the environment and files have been read already."""
+        """Parse a flag, which is text; values of the environment and of files are parsed already."""
         return json.loads(value) if isinstance(value, str) else value
 
     @classmethod
@@ -196,7 +204,7 @@ class Settings(BaseSettings):
         return self.blobs_url if self.blobs_url is not None else str(self.data_dir.absolute() / "blobs")
 
     def limits_of(self, project: str) -> ProjectLimits:
-        """What a project may have: what is said for it alone, else what is said for all."""
+        """The limits of a project: its own, or else the general ones."""
         own = self.project_limits.get(project, ProjectLimits()).model_dump()
         return ProjectLimits(**{name: getattr(self, name) if own[name] is None else own[name] for name in own})
 
@@ -226,5 +234,5 @@ def has_mlflow() -> bool:
 
 
 def sends_runs(settings: Settings) -> bool:
-    """Whether a tracker sends what is marked as untracked."""
+    """Whether a tracker sends the jobs that are marked as untracked."""
     return settings.tracking and has_mlflow()

@@ -22,7 +22,7 @@ STOP_SECONDS = 3.0
 
 
 def is_traceparent(text: str) -> bool:
-    """Whether a header is a W3C traceparent of version 00. Cheap: every call asks, traced or not."""
+    """Whether a header is a W3C traceparent of version 00. Must be cheap: it is called for every call."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 

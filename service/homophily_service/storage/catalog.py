@@ -55,14 +55,14 @@ class Catalog:
             return bool(connection.scalar(select(exists().where(_is(name)))))
 
     def of_upload(self, project: str, upload_id: str) -> ResourceRecord | None:
-        """The dataset that an upload has made."""
+        """The dataset that an upload made; None if it has not."""
         mine = (resources.c.project == project) & (resources.c.upload_id == upload_id)
         with self.database.read() as connection:
             found = connection.execute(select(resources).where(mine)).first()
         return None if found is None else ResourceRecord.of(found)
 
     def on_graph(self, collection: str, project: str, digest: str) -> list[ResourceRecord]:
-        """Resources of a project that stand on a graph, newest first."""
+        """Resources of a project that use a graph, newest first."""
         mine = (resources.c.project == project) & (resources.c.collection == collection)
         query = select(resources).where(mine, resources.c.graph == digest).order_by(resources.c.number.desc())
         with self.database.read() as connection:
@@ -81,7 +81,7 @@ class Catalog:
             return list(map(ResourceRecord.of, connection.execute(query))), has_more
 
     def remove(self, name: ResourceName) -> str:
-        """Forget a resource; returns the path of its arrays, which are for the caller to delete."""
+        """Delete the record of a resource; returns the path of its arrays, which the caller deletes."""
         with self.database.write() as connection:
             blob = connection.scalar(delete(resources).where(_is(name)).returning(resources.c.blob))
         if blob is None:
@@ -91,7 +91,7 @@ class Catalog:
     # -- graphs --------------------------------------------------------------------------------------------------
 
     def use_graph(self, digest: str) -> str | None:
-        """The path of a graph, which is now safe from being removed for a while; None if there is none."""
+        """The path of a graph, which is protected from removal for a while; None if there is none."""
         query = update(graphs).where(graphs.c.digest == digest).values(last_used=now()).returning(graphs.c.blob)
         with self.database.write() as connection:
             blob = connection.scalar(query)
@@ -112,7 +112,7 @@ class Catalog:
             return blob
 
     def replace_graph(self, digest: str, blob: str, size: int = 0, project: str | None = None) -> None:
-        """Put a graph that was built again in the place of one whose arrays are lost."""
+        """Replace a graph whose arrays are lost by one that was built again."""
         query = update(graphs).where(graphs.c.digest == digest).values(blob=blob, bytes=size, last_used=now())
         with self.database.write() as connection:
             was_there = connection.execute(query).rowcount > 0
@@ -120,7 +120,7 @@ class Catalog:
             self.add_graph(digest, blob, size, project)
 
     def remove_unused_graphs(self, older_than_seconds: float) -> list[str]:
-        """Forget graphs that no model stands on and no job has used for a while; returns their paths."""
+        """Delete the records of graphs that no model uses and no job has used for a while; returns their paths."""
         used = exists().where(resources.c.graph == graphs.c.digest)
         unused = delete(graphs).where(~used, graphs.c.last_used < now() - older_than_seconds).returning(graphs.c.blob)
         with self.database.write() as connection:
@@ -149,7 +149,7 @@ class Catalog:
             return bool(connection.scalar(found))
 
     def oldest_record(self) -> tuple[float | None, float]:
-        """When the oldest record that is left was made, if there is one, and the database's time."""
+        """When the oldest remaining record was made, if there is one, and the database's time."""
         with self.database.read() as connection:
             oldest = [connection.scalar(select(func.min(table.c.created))) for table in (resources, graphs, jobs)]
             return min((time for time in oldest if time is not None), default=None), time_of(connection)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 BUSY_SECONDS = 30.0
-# After how long a server is given up that answers nothing, not even that it is gone.
+# How long to wait for a server that does not answer at all, not even with a refusal.
 _SILENCE = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -37,7 +37,7 @@ _FROZEN_SECONDS = 10
 PAGE_BYTES = 2 << 20
 # Any number will do, as long as nothing else in the database uses it.
 _MIGRATION_LOCK = 0x686F6D6F
-# Postgres' code for it.
+# Postgres' error code.
 _INSUFFICIENT_PRIVILEGE = "42501"
 
 
@@ -60,7 +60,7 @@ def _postgres_now(*_: Any, **__: Any) -> str:
 
 
 def time_of(connection: Connection) -> float:
-    """The time of a database that is connected to."""
+    """The database's time, on an open connection."""
     return float(connection.scalar(select(now())) or 0.0)
 
 
@@ -75,11 +75,11 @@ class Database:
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
         """A transaction that may write; on SQLite it has the database to itself.
 
-        One that is not ``durable`` survives the end of every process, but SQLite does not wait for the disk: a power
-        cut may take it back, though never without those that came after it.
+        One that is not ``durable`` survives the end of any process, but SQLite does not wait for the disk: a power cut
+        may undo it, and then all later ones too.
         """
         with (
-            _outages_told(),
+            _outages_reported(),
             self.engine.connect() as connection,
             connection.execution_options(durable=durable).begin(),
         ):
@@ -88,7 +88,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Statements that only read, each seeing what was committed before it."""
-        with _outages_told(), self.engine.connect() as connection:
+        with _outages_reported(), self.engine.connect() as connection:
             if connection.dialect.name == "sqlite":
                 yield connection.execution_options(only_reads=True)
             else:
@@ -124,7 +124,7 @@ class Database:
             try:
                 command.upgrade(config, "head")
             except CommandError as error:
-                # The only one that can be: the tables are of a version that this program has never heard of.
+                # The only possible cause: the tables have a version that this program does not know.
                 raise FailedPrecondition(f"the database is of another version than this program: {error}") from error
             except exc.ProgrammingError as error:
                 if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
@@ -142,7 +142,7 @@ class Database:
     def check_is_new_enough(self) -> None:
         """Raise Unavailable while the tables are of an older version: they are about to be migrated.
 
-        Newer ones are fine: what a migration adds has a default, so that programs of the version before go on.
+        Newer ones are fine: columns that a migration adds have defaults, so programs of the version before still work.
         """
         found, needed, is_older = self._versions()
         if is_older:
@@ -158,7 +158,7 @@ class Database:
         return found, needed, found is None or found in older
 
     def _revision(self) -> str | None:
-        """The version of the tables; None if there are none. SQLite's file is not made by looking for it."""
+        """The version of the tables; None if there are none. Looking does not create SQLite's file."""
         from alembic.runtime.migration import MigrationContext
 
         path = self.engine.url.database
@@ -177,7 +177,7 @@ def page_of(
 ) -> tuple[list[int], bool]:
     """The numbers of a page, newest first, and whether there are more.
 
-    It has at most ``limit`` rows, fewer if their bodies are large together; one row is a page however large it is.
+    It has at most ``limit`` rows: fewer if their bodies are large, but at least one.
     """
     sizes = select(number, func.coalesce(func.length(body), 0)).where(*matches).order_by(number.desc())
     numbers: list[int] = []
@@ -200,7 +200,7 @@ def _alembic() -> Config:
     from alembic.config import Config
 
     config = Config()
-    # The configuration's parser wants each % twice.
+    # The configuration's parser needs each % doubled.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     return config
 
@@ -219,7 +219,7 @@ def _postgres_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
-        # A process that is frozen within a transaction would keep its job's row locked, and so from being taken over.
+        # A process frozen within a transaction would keep its job's row locked, so that nobody could take the job over.
         connection.execute(f"SET idle_in_transaction_session_timeout = '{_FROZEN_SECONDS}s'")
         connection.commit()
 
@@ -248,7 +248,7 @@ def _sqlite_engine(url: URL, busy_seconds: float) -> Engine:
 
 
 def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
-    """The busy time-out does not hold for this: of several that open a new file at once, some are refused."""
+    """Switch to WAL, with retries: the busy timeout does not apply if several processes open a new file at once."""
     deadline = time.monotonic() + busy_seconds
     while True:
         try:
@@ -261,7 +261,7 @@ def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
 
 
 @contextmanager
-def _outages_told() -> Iterator[None]:
+def _outages_reported() -> Iterator[None]:
     try:
         yield
     except (exc.DBAPIError, exc.TimeoutError) as error:
@@ -273,13 +273,13 @@ def _outages_told() -> Iterator[None]:
 def _is_outage(error: exc.DBAPIError | exc.TimeoutError) -> bool:
     if isinstance(error, exc.TimeoutError) or error.connection_invalidated:
         return True
-    # What SQLite calls operational is also SQL that it does not understand.
+    # SQLite reports invalid SQL as an operational error, too.
     is_mistake = getattr(error.orig, "sqlite_errorname", "") == "SQLITE_ERROR"
     return isinstance(error, exc.OperationalError | exc.InterfaceError) and not is_mistake
 
 
 def _short(error: exc.DBAPIError | exc.TimeoutError) -> str:
-    """What is wrong, without the addresses inside our network that come before it; the cause has all."""
+    """The reason, without the internal addresses that precede it; the exception's cause has the full text."""
     if isinstance(error, exc.TimeoutError):
         return "all connections are in use"
     return str(error.orig).split("\n", 1)[0].rpartition(": ")[2].strip()[:200]

@@ -1,4 +1,4 @@
-"""Embeddings as stored objects: what their arrays are called, how they are written, how they come back.
+"""Embeddings as stored objects: what their arrays are called, how they are written and read.
 
 The API reads single arrays of them; the core is not imported here.
 """
@@ -19,15 +19,15 @@ from homophily_service.storage.stores import Stores
 COORDINATES, CLUSTERS = "coordinates", "clusters"
 MUST_LINKS, CANNOT_LINKS = "must_links", "cannot_links"
 VIOLATED_MUST_LINKS, VIOLATED_CANNOT_LINKS = "violated_must_links", "violated_cannot_links"
-# Links that a person gave, without those that stand for labels, and the labels.
+# The links as they were given, without those inferred from labels, and the labels.
 GIVEN_MUST_LINKS, GIVEN_CANNOT_LINKS = "given_must_links", "given_cannot_links"
 LABEL_POINTS, LABEL_CLASSES = "label_points", "label_classes"
-# To be raised when arrays change their meaning; every version ever written stays readable.
+# Raise it when arrays change their meaning; every version ever written stays readable.
 VERSION = 1
 
 
 class Given(NamedTuple):
-    """What a person has said so far."""
+    """The links and labels that were given so far."""
 
     links: Links
     label_points: NDArray[np.int64]
@@ -64,11 +64,11 @@ def save_embedding(
 
 
 def load_embedding(stores: Stores | Blobs, path: str) -> tuple[NDArray[np.float64], Given]:
-    """The map to go on from, and what was said of its points."""
+    """The map to continue from, and the links and labels that were given for it."""
     names = COORDINATES, GIVEN_MUST_LINKS, GIVEN_CANNOT_LINKS, LABEL_POINTS, LABEL_CLASSES
     stored = stores.read(path, *names)
     if (stored.document.get("kind"), stored.document.get("version")) != ("embedding", VERSION):
-        raise DataLoss(f"{path} is no embedding that this version of the service can read")
+        raise DataLoss(f"{path} is not an embedding that this version of the service can read")
     coordinates, must, cannot, points, positions = (stored.arrays[name] for name in names)
     values = stored.document["classes"]
     dtype = TEXT if values and isinstance(values[0], str) else np.int64

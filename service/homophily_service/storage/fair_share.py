@@ -17,7 +17,7 @@ from homophily_service.storage.database import now
 from homophily_service.storage.tables import jobs, turns
 
 _LAST_STARTED = func.coalesce(turns.c.last_started, 0.0)
-# Of a project's jobs.
+# The order of a project's jobs.
 ORDER = (jobs.c.priority.desc(), jobs.c.not_before, jobs.c.number)
 # How many jobs of a project may run at a time; None for any number.
 MaxRunning = Callable[[str], int | None]
@@ -60,7 +60,7 @@ def places(connection: Connection, queued: Collection[int]) -> dict[int, int]:
 
 
 def note_turn(connection: Connection, project: str) -> None:
-    """A job of the project was started."""
+    """Record that a job of the project was started."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     started = {"last_started": now()}
     noted = dialect.insert(turns).values(project=project, **started)

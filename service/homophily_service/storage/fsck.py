@@ -1,4 +1,4 @@
-"""An account of everything in the store of arrays: whose it is, whether it is whole, and what is missing."""
+"""Checks everything in the store of arrays: what it belongs to, whether it is intact, and what is missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
 
 def findings(stores: Stores, *, hashes: bool) -> Iterator[Finding]:
     """Every folder that has files, and every object that is missing; without ``hashes``, only sizes are looked at."""
-    # Records may come and go while the store is listed: only what is on record before and after can be missing.
+    # Records may come and go while the store is listed: only what is recorded both before and after can be missing.
     before = stores.catalog.blobs()
     entries = sorted(stores.blobs.entries(), key=lambda entry: entry.path)
     after = stores.catalog.blobs()
@@ -67,7 +67,7 @@ def _judged(stores: Stores, entry: Entry, known: set[str], *, hashes: bool) -> F
 
 
 def _damage(stores: Stores, entry: Entry, *, hashes: bool) -> str:
-    """What is wrong with an object; nothing if it is whole."""
+    """What is wrong with an object; empty if it is intact."""
     try:
         stores.blobs.verify(entry, hashes=hashes)
     except (DataLoss, FailedPrecondition) as error:
@@ -76,5 +76,5 @@ def _damage(stores: Stores, entry: Entry, *, hashes: bool) -> str:
 
 
 def _printable(path: str) -> str:
-    """A path as it may be shown; others' files may have any name, and may lie beside our folders."""
+    """A path that is safe to print: files of other programs may have any name."""
     return (path if path.isprintable() else ascii(path)) or "/"

@@ -4,7 +4,7 @@ The database has one row, (id, generation). The store has an object ``store/iden
 ``store/generations/{number}``, of which the highest counts. Every sweep raises the generation, in the database first:
 a database whose generation is lower than the store's is an older copy. A database that finds itself on a store of
 another one, or on a newer one, leaves ``store/contested/{claim}``: then the other one sweeps nothing either, since it
-would take the new objects of this one for orphans. ``homophily store adopt`` ends all of this on purpose.
+would take the new objects of this one for orphans. ``homophily store adopt`` resolves all of this.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _ADVICE = "If they do belong together, run `homophily store adopt`; `homophily f
 
 
 class StoreMismatch(FailedPrecondition):
-    """The database and the store of arrays do not belong together, as far as can be seen."""
+    """The database and the store of arrays do not seem to belong together."""
 
     reason = "STORE_MISMATCH"
 
 
 class ClocksDisagree(FailedPrecondition):
-    """Nobody can tell how old something is."""
+    """Clocks differ so much that nobody can tell how old something is."""
 
     reason = "CLOCKS_DISAGREE"
 
@@ -50,7 +50,7 @@ class Mismatch(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What one of the two holds."""
+    """The id and the generation that one of the two holds."""
 
     id: str
     generation: int
@@ -163,14 +163,14 @@ class Identity:
             chosen = found or secrets.token_hex(16)
             if found is None:
                 connection.execute(insert(store).values(id=chosen, generation=0))
-        with suppress(AlreadyExists):  # another database came first, which the check tells
+        with suppress(AlreadyExists):  # another database came first, which the check reports
             self.blobs.write(_OBJECT, {}, {"id": chosen})
 
     def _check_fit(self, retention: float) -> None:
         """StoreMismatch unless the database and the store, both without an id, look as if they belong together."""
         known = self.catalog.blobs()
         present = {entry.path: entry for entry in self.blobs.entries() if is_object(entry.path) and entry.is_published}
-        # Once more: what was recorded while the store was listed is not unknown.
+        # Read again: what was recorded while the store was listed is known.
         unknown = present.keys() - known - self.catalog.blobs()
         oldest, database_time = self.catalog.oldest_record()
         limit = database_time if oldest is None else max(oldest, database_time - retention)
@@ -179,7 +179,7 @@ class Identity:
         if strange:
             raise StoreMismatch(
                 f"the database does not know {len(strange)} of {len(present)} objects in the store of arrays, "
-                f"such as {_some(strange)}: it is new, an older copy, or another store's. {_ADVICE}"
+                f"such as {_some(strange)}: it is new, an older copy, or belongs to another store. {_ADVICE}"
             )
         if missing:
             raise StoreMismatch(
@@ -206,12 +206,12 @@ class Identity:
         if max(times) - min(times) > MOST_CLOCK_SECONDS:
             raise ClocksDisagree(
                 f"clocks differ by {max(times) - min(times):.0f} s: this machine's is at {machine_time:.0f}, the "
-                f"database's at {database_time:.0f}, that of the store of arrays at {store_time:.0f}. Set them right"
+                f"database's at {database_time:.0f}, that of the store of arrays at {store_time:.0f}. Correct them"
             )
 
 
 def _lock(connection: Connection) -> None:
-    """Have the table to ourselves until the transaction ends; on SQLite we have the database anyway."""
+    """Lock the table until the transaction ends; on SQLite the whole database is locked anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE store IN EXCLUSIVE MODE"))
 

@@ -1,4 +1,4 @@
-"""Jobs in the database: their states, and the statements that every change of them is made of."""
+"""Rows of jobs in the database, and the statements by which they change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 300.0
 
 
 def request_digest(job: NewJob) -> str:
-    """What tells whether a request was sent before."""
+    """A digest by which a repeated request is recognised."""
     return hashlib.sha256(job.kind.encode() + b"\0" + job.request).hexdigest()
 
 
@@ -85,15 +85,15 @@ def first_started(number: int) -> Select[Any]:
 
 
 def wake(connection: Connection, parent: int, message: str) -> None:
-    """Tell a waiting job that one of those it waits for has ended, and queue it again after the last one."""
+    """Note on a waiting job that one of its jobs has ended; queue it again after the last one."""
     waiting = select(jobs.c.number).where(jobs.c.number == parent, jobs.c.state == WAITING).with_for_update()
     if connection.scalar(waiting) is None:
         return
-    # With the parent locked: of two that end at once, the second sees the first.
+    # With the parent locked: if two jobs end at once, the second sees the first.
     counts = select(func.count(), func.count().filter(jobs.c.state.in_(FINAL))).where(jobs.c.parent == parent)
     all_of_them, ended = connection.execute(counts).one()
     if ended == all_of_them:
-        change(connection, parent, QUEUED, "what it waited for has ended")
+        change(connection, parent, QUEUED, "the jobs that it waited for have ended")
     elif message:
         change(connection, parent, WAITING, f"{message} ({ended} of {all_of_them})")
 
@@ -114,7 +114,7 @@ def is_lost(connection: Connection, number: int) -> bool:
 
 @lru_cache
 def claimable(kinds: tuple[str, ...]) -> tuple[Select[Any], Select[Any], Select[Any]]:
-    """Lost jobs, jobs that may start, and whether there is any: kept, as every idle worker asks 20 times a second."""
+    """Queries for lost jobs, for jobs that may start, and for either; cached, as idle workers poll often."""
     known = select(jobs).where(jobs.c.kind.in_(kinds))
     lost = known.where(jobs.c.state == RUNNING, jobs.c.lease_until < now())
     ready = known.where(jobs.c.state == QUEUED, jobs.c.not_before <= now())
@@ -122,16 +122,16 @@ def claimable(kinds: tuple[str, ...]) -> tuple[Select[Any], Select[Any], Select[
 
 
 def first_of(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
-    """The one that goes first, locked; others that claim at the same time get the next ones."""
+    """The first candidate, locked; workers that claim at the same time get the next ones."""
     in_turn = candidates.order_by(*ORDER).limit(1)
     return connection.execute(in_turn.with_for_update(skip_locked=True)).one_or_none()
 
 
 def next_job(connection: Connection, ready: Select[Any], poison: bytes, max_running: MaxRunning) -> Row[Any] | None:
-    """The job whose turn it is, locked. Those that must not be started once more end."""
+    """The next job, locked. Jobs that must not be started again are ended."""
     for project in projects_in_turn(connection, ready, max_running):
         if connection.dialect.name == "postgresql" and max_running(project) is not None:
-            # Of two that claim at the same time, neither sees the other's job run.
+            # Two workers that claim at the same time do not see each other's job running.
             alone = text("SELECT pg_try_advisory_xact_lock(hashtextextended('claim ' || :project, 0))")
             if not connection.scalar(alone, {"project": project}):
                 continue
@@ -149,13 +149,13 @@ def take_back(connection: Connection, lost: Select[Any], poison: bytes) -> int:
     while (job := first_of(connection, lost)) is not None:
         if not has_ended(connection, job, poison):
             later = now() + backoff(job.attempt)
-            change(connection, job.number, QUEUED, "waits again: its worker was lost", not_before=later, **UNCLAIMED)
+            change(connection, job.number, QUEUED, "queued again: its worker was lost", not_before=later, **UNCLAIMED)
         taken += 1
     return taken
 
 
 def backoff(attempt: int) -> float:
-    """Seconds before the next attempt after ``attempt`` that were lost."""
+    """Seconds before the next attempt, after ``attempt`` attempts were lost."""
     return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 4.0 ** (min(attempt, 10) - 1)))
 
 
@@ -177,7 +177,7 @@ def count_waiting(connection: Connection, project: str) -> int:
 
 
 def has_ended(connection: Connection, job: Row[Any], poison: bytes) -> bool:
-    """End a job that must not be started once more."""
+    """End a job that must not be started again; returns whether it was ended."""
     if job.cancel_requested:
         change(connection, job.number, CANCELLED, WORKER_LOST)
     elif job.attempt >= job.max_attempts:
@@ -193,7 +193,7 @@ def held_by(lease: Lease) -> Any:
 
 
 def change(connection: Connection, target: int | Lease, state: str, message: str, **values: Any) -> int:
-    """Update a job and write the event, whose number is the answer; with a lease, only while it holds."""
+    """Update a job and write the event; returns the event's number. With a lease, only while it is valid."""
     which = held_by(target) if isinstance(target, Lease) else jobs.c.number == target
     ends: dict[str, Any] = {"finished": now(), "token": None, "lease_until": None} if state in FINAL else {}
     changed = connection.execute(

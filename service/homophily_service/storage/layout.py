@@ -1,9 +1,9 @@
-"""Where things lie in the store of arrays. The janitor moves or removes nothing that lies elsewhere.
+"""Paths in the store of arrays. The janitor moves or removes nothing at any other path.
 
 datasets/{project}/{dataset}/{token}     models/{project}/{job}/{token}
 graphs/{digest}/{token}                  embeddings/{project}/{job}/{token}
 quarantine/{seconds}/{path}              an object moved out of its place, and when, by the database's clock
-store/…                                  to which database the store belongs (:mod:`.identity`)
+store/…                                  which database the store belongs to (:mod:`.identity`)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Quarantined(NamedTuple):
 
 
 def is_object(path: str) -> bool:
-    """Whether an object of ours may lie there."""
+    """Whether the path may be that of one of our objects."""
     return _OBJECT.fullmatch(path) is not None
 
 
@@ -40,16 +40,16 @@ def is_unfinished(path: str) -> bool:
 
 
 def is_identity(path: str) -> bool:
-    """Whether this tells to which database the store belongs."""
+    """Whether the path is part of the store's identity."""
     return _IDENTITY.fullmatch(path) is not None
 
 
 def quarantine_path(path: str, since: float) -> str:
-    """Where an object goes that is taken out of its place at this time."""
+    """The path in quarantine of an object that is moved there at this time."""
     return f"{QUARANTINE}/{int(since)}/{path}"
 
 
 def quarantined(path: str) -> Quarantined | None:
-    """What a path in quarantine tells; None if it is not one."""
+    """Read a path in quarantine; None if it is not one."""
     found = _QUARANTINED.fullmatch(path)
     return Quarantined(int(found[1]), found[2]) if found and is_object(found[2]) else None

@@ -38,10 +38,10 @@ from homophily_service.storage.quotas import count_alone, count_job
 from homophily_service.storage.records import Lease, LeaseLost, NewJob
 from homophily_service.storage.tables import events, jobs
 
-# How often a job is given back for the same reason before that counts as an attempt: a job that takes longer than its
-# workers are given to stop would start for ever.
+# How often a job may be given back for the same reason before that counts as an attempt: otherwise a job that takes
+# longer than its workers live would be started for ever.
 FREE_RETURNS = 10
-# Reports of progress that are kept of a job: of more, every second one is forgotten, but for the newest.
+# Progress reports that are kept of a job: beyond that, every second one is deleted, except for the newest.
 MOST_REPORTS, NEWEST_REPORTS = 400, 100
 
 
@@ -65,7 +65,7 @@ class Leases:
         with ``poison`` as their error.
         """
         lost, ready, any_of_both = claimable(tuple(kinds))
-        # Looking takes no lock: only when there is something does a writer start.
+        # Reading takes no lock: a transaction that writes is started only if there is a job.
         with self.database.read() as connection:
             if not connection.scalar(any_of_both):
                 return None
@@ -96,7 +96,7 @@ class Leases:
         return Lease(name, job.number, job.kind, job.request, *attempts, job.time_limit, token, *came)
 
     def renew(self, lease: Lease, lease_seconds: float) -> bool:
-        """Hold the lease on; True if the job is to be cancelled."""
+        """Renew the lease; True if the job is to be cancelled."""
         with self.database.write(durable=False) as connection:
             changed = connection.execute(
                 update(jobs)
@@ -109,7 +109,7 @@ class Leases:
         return bool(changed.cancel_requested)
 
     def report(self, lease: Lease, progress: bytes) -> None:
-        """Tell how far the job is."""
+        """Record the progress of the job."""
         with self.database.write(durable=False) as connection:
             sequence = change(connection, lease, RUNNING, "", progress=progress)
             if sequence % NEWEST_REPORTS == 0:
@@ -128,7 +128,7 @@ class Leases:
             change(connection, lease, FAILED, message, outcome=error)
 
     def cancelled(self, lease: Lease) -> None:
-        """End as asked for."""
+        """End the job as cancelled."""
         with self.database.write() as connection:
             change(connection, lease, CANCELLED, "cancelled while it was running")
 
@@ -147,12 +147,12 @@ class Leases:
             change(connection, lease, QUEUED, message, **later, **UNCLAIMED)
 
     def get_request(self, number: int) -> bytes:
-        """What was asked for."""
+        """The job's request."""
         with self.database.read() as connection:
             return bytes(connection.scalars(select(jobs.c.request).where(jobs.c.number == number)).one())
 
     def waited(self, lease: Lease) -> float:
-        """Seconds since the job was asked for, or was last given back."""
+        """Seconds since the job was submitted, or was last given back."""
         since = select(now() - func.max(events.c.time)).where(events.c.job == lease.number, events.c.state == QUEUED)
         with self.database.read() as connection:
             return float(connection.scalar(since) or 0.0)
@@ -163,7 +163,7 @@ class Leases:
             return float(connection.scalars(first_started(get_job(connection, name).number)).one())
 
     def parent_seconds(self, name: JobName) -> float:
-        """Seconds since the first attempt began of the job that has queued this one."""
+        """Seconds since the first attempt at the parent job began."""
         with self.database.read() as connection:
             mine = and_(jobs.c.project == name.project, jobs.c.id == name.id)
             parent = connection.scalars(select(jobs.c.parent).where(mine)).one()
@@ -178,10 +178,10 @@ class Leases:
         max_queued: int | None = None,
         max_per_day: int | None = None,
     ) -> None:
-        """Let the job wait until these have ended. Those that an earlier attempt has queued already are not new.
+        """Let the job wait until these have ended. Those that an earlier attempt queued are not queued again.
 
-        They count towards the project's limits. Of more than may wait at a time, the first are queued, at least one:
-        the job asks for the others when it goes on. LimitExceeded if the project may have no more of them today.
+        They count towards the project's limits. If there are more than may wait at a time, the first are queued, at
+        least one; the job asks for the others when it continues. LimitExceeded if the project may queue no more today.
         """
         project = lease.name.project
         with self.database.write() as connection:
@@ -212,7 +212,7 @@ def count_returns(connection: Connection, job: int, message: str) -> int:
 
 
 def forget_reports(connection: Connection, job: int) -> None:
-    """Forget every second report of progress, but for the newest, where there are many."""
+    """Delete every second progress report except the newest, if there are many."""
     reports = and_(events.c.job == job, events.c.progress.is_not(None))
     kept = connection.scalars(select(events.c.sequence).where(reports).order_by(events.c.sequence)).all()
     if len(kept) > MOST_REPORTS:

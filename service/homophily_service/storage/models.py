@@ -1,6 +1,6 @@
-"""Graphs and models as stored objects: where they lie, how they are written, how they come back.
+"""Graphs and models as stored objects: where they are, how they are written and read.
 
-A graph is known by the SHA-256 of its project, points and parameters, and shared within the project only, so that no
+A graph is identified by the SHA-256 of its project, points and parameters, and shared within the project only, so no
 tenant learns what others have computed. A model keeps only what is its own.
 """
 
@@ -29,7 +29,7 @@ CLASSIFIERS: dict[str, type[Classifier]] = {"irr": IRRClassifier, "err": ERRClas
 
 
 def graph_digest(project: str, dataset: dataset_pb2.Dataset, parameters: dict[str, Any]) -> str:
-    """The name of a graph: of its project, its points and its parameters, nothing else."""
+    """The identity of a graph, from its project, points and parameters only."""
     named = {"project": project, "points": dataset_digest(dataset), "parameters": parameters}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
-"""What has happened to jobs and is not in their runs yet: a mark in the database, set in the transaction it belongs to.
+"""Jobs whose tracking runs are behind: a mark in the database, set in the same transaction as the change.
 
-The mark is taken away only if nothing has happened meanwhile, so nothing is ever lost between the two; it is taken away
-after the run has everything, so what is sent twice after a crash must be taken twice without harm.
+The mark is cleared after the run has everything, and only if nothing has happened meanwhile. So nothing is ever lost,
+but after a crash something may be sent twice: sending must be idempotent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from homophily_service.storage.job_rows import RECORD
 from homophily_service.storage.records import JobRecord
 from homophily_service.storage.tables import jobs
 
-# A job that the tracker died of this many times is not sent again.
+# A job is not sent again once the tracker has died this many times while sending it.
 MOST_ATTEMPTS = 3
 # Any number will do, as long as nothing else in the database uses it.
 _LOCK = 0x686F6D74
@@ -40,7 +40,7 @@ class Outbox:
             return list(map(JobRecord.of, connection.execute(query)))
 
     def pass_over(self, kinds: Collection[str]) -> int:
-        """Take the mark from jobs that have nothing to be sent: of other kinds, or not started yet."""
+        """Clear the mark of jobs that have nothing to send: of other kinds, or not started yet."""
         idle = or_(jobs.c.kind.not_in(kinds), (jobs.c.state == states.QUEUED) & jobs.c.tracking_run.is_(None))
         with self.database.read() as connection:
             if connection.scalar(select(jobs.c.number).where(jobs.c.untracked, idle).limit(1)) is None:
@@ -49,23 +49,23 @@ class Outbox:
             return connection.execute(update(jobs).where(jobs.c.untracked, idle).values(untracked=False)).rowcount
 
     def note_run(self, number: int, run: str, url: str | None) -> None:
-        """Remember which run is the job's."""
+        """Record which run is the job's."""
         with self.database.write(durable=False) as connection:
             noted = update(jobs).where(jobs.c.number == number)
             connection.execute(noted.values(tracking_run=run, tracking_url=url))
 
     def sent(self, number: int, sequence: int) -> None:
-        """Take the mark away, unless something has happened after the event of this number."""
+        """Clear the mark, unless something has happened after the event of this number."""
         with self.database.write(durable=False) as connection:
             mine = update(jobs).where(jobs.c.number == number, jobs.c.last_sequence == sequence)
             connection.execute(mine.values(untracked=False))
 
     def begin(self, number: int) -> None:
-        """Count an attempt to send a job before it is made: a process that dies of it cannot count it."""
+        """Count an attempt to send a job, before it is made: a process that dies during it could not."""
         self._count(number, jobs.c.tracking_attempts + 1)
 
     def survived(self, number: int) -> None:
-        """The attempt has ended, with or without success: the job does no harm."""
+        """Reset the count: the attempt has ended, with or without success, and the process is alive."""
         self._count(number, 0)
 
     def _count(self, number: int, attempts: Any) -> None:
@@ -73,7 +73,7 @@ class Outbox:
             connection.execute(update(jobs).where(jobs.c.number == number).values(tracking_attempts=attempts))
 
     def give_up(self, number: int) -> None:
-        """Take the mark away though the run is behind."""
+        """Clear the mark although the run is behind."""
         with self.database.write(durable=False) as connection:
             connection.execute(update(jobs).where(jobs.c.number == number).values(untracked=False))
 
@@ -111,7 +111,7 @@ class LeaderLock:
         return True
 
     def _has_session(self) -> bool:
-        """The lock is the session's: where that answers, it has it still."""
+        """Whether the session has the lock: it keeps it for as long as it answers."""
         if self._connection is not None:
             self._connection.execute(text("SELECT 1"))
             return True
@@ -125,7 +125,7 @@ class LeaderLock:
         return self._connection is not None
 
     def close(self) -> None:
-        """Leave the lock to others."""
+        """Release the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

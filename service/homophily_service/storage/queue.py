@@ -57,10 +57,10 @@ class Queue(Leases):
     """Jobs of all projects. Every method is one transaction."""
 
     def submit(self, job: NewJob, max_queued: int, max_per_day: int | None = None) -> JobRecord:
-        """Queue a job. The same request_id with the same request is the job that is there already.
+        """Queue a job. The same request_id with the same request returns the existing job.
 
         AlreadyExists if the request_id came with another request; LimitExceeded if too many of the project's jobs
-        wait, or too many were asked for today.
+        wait, or too many were submitted today.
         """
         digest = request_digest(job)
         try:
@@ -74,7 +74,7 @@ class Queue(Leases):
                     count_job(connection, job.name.project, max_per_day)
                 return insert_job(connection, job, digest)
         except exc.IntegrityError:
-            # Two calls with one request_id at a time, on Postgres: the other one was first.
+            # On Postgres, two calls with one request_id may come at the same time: the other one was first.
             with self.database.read() as connection:
                 found = self._by_request_id(connection, job, digest)
             if found is None:
@@ -97,12 +97,12 @@ class Queue(Leases):
         return record
 
     def check_room(self, project: str, max_queued: int) -> None:
-        """LimitExceeded if too many of the project's jobs wait; :meth:`submit` has the last word."""
+        """LimitExceeded if too many of the project's jobs wait; :meth:`submit` checks again."""
         with self.database.read() as connection:
             check_room(connection, project, max_queued)
 
     def knows_request(self, project: str, request_id: str) -> bool:
-        """Whether a job was asked for with this request_id."""
+        """Whether a job was submitted with this request_id."""
         mine = and_(jobs.c.project == project, jobs.c.request_id == request_id)
         with self.database.read() as connection:
             return bool(connection.scalar(select(exists().where(mine))))
@@ -143,7 +143,7 @@ class Queue(Leases):
         return [(job, found.get(job.number, 0)) for job in records], has_more
 
     def events_after(self, number: int, sequence: int) -> list[Event]:
-        """The events of a job that come after one of them."""
+        """The events of a job after this sequence number."""
         columns = (events.c[field] for field in Event._fields)
         query = select(*columns).where(events.c.job == number, events.c.sequence > sequence).order_by(events.c.sequence)
         with self.database.read() as connection:
@@ -156,7 +156,7 @@ class Queue(Leases):
             return {number: (sequence, state) for number, sequence, state in connection.execute(query)}
 
     def cancel(self, name: JobName) -> JobRecord:
-        """Cancel a waiting job at once; ask for it if it runs; leave an ended one as it is."""
+        """Cancel a waiting job at once; request it for a running job; leave an ended one as it is."""
         with self.database.write() as connection:
             job = get_job(connection, name, lock=True)
             if job.state in (QUEUED, WAITING):
@@ -165,21 +165,21 @@ class Queue(Leases):
                 change(connection, job.number, CANCELLED, WORKER_LOST, cancel_requested=True)
             elif job.state == RUNNING:
                 connection.execute(update(jobs).where(jobs.c.number == job.number).values(cancel_requested=True))
-        # One by one, after their parent: ending a child locks first the child, then its parent.
+        # One by one, after the parent: ending a child locks the child first, then its parent.
         for child in self.children(name):
             if child.state not in FINAL:
                 self.cancel(child.name)
         return self.get(name)
 
     def children(self, name: JobName) -> list[JobRecord]:
-        """The jobs that a job has queued itself, oldest first."""
+        """The jobs that a job queued itself, oldest first."""
         parent = select(jobs.c.number).where(jobs.c.project == name.project, jobs.c.id == name.id).scalar_subquery()
         with self.database.read() as connection:
             query = select(*RECORD).where(jobs.c.parent == parent).order_by(jobs.c.number)
             return list(map(JobRecord.of, connection.execute(query)))
 
     def delete(self, name: JobName) -> None:
-        """Forget a job that has ended."""
+        """Delete a job that has ended."""
         with self.database.write() as connection:
             job = get_job(connection, name, lock=True)
             if job.state not in FINAL:
@@ -195,7 +195,7 @@ class Queue(Leases):
     def take_back(self, late_seconds: float, poison: bytes) -> int:
         """Queue jobs again whose lease ran out ``late_seconds`` ago, or end them as in :meth:`claim`; returns how many.
 
-        Busy workers claim nothing; without this the jobs would be shown as running.
+        Busy workers claim nothing, so without this the jobs would still be shown as running.
         """
         lost = select(jobs).where(jobs.c.state == RUNNING, jobs.c.lease_until < now() - late_seconds)
         with self.database.read() as connection:

@@ -1,4 +1,4 @@
-"""What a project may have: jobs a day, unfinished uploads, stored bytes; how many jobs may wait, the queue counts."""
+"""Quotas of projects: jobs per day, unfinished uploads, stored bytes. The queue limits how many jobs may wait."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def count_alone(connection: Connection, project: str) -> None:
 
 
 def count_job(connection: Connection, project: str, most: int) -> None:
-    """Count a job to today's, or LimitExceeded. The caller has called :func:`count_alone`."""
+    """Add a job to today's count, or LimitExceeded. The caller has called :func:`count_alone`."""
     time = float(connection.scalar(select(now())) or 0.0)
     day = int(time // DAY)
     mine = (usage.c.project == project) & (usage.c.day == day)
     asked = connection.scalar(select(usage.c.jobs).where(mine))
     if (asked or 0) >= most:
         raise LimitExceeded(
-            f"project {project} has asked for {asked} jobs today (UTC), the limit max_jobs_per_day is {most}",
+            f"project {project} has submitted {asked} jobs today (UTC), the limit max_jobs_per_day is {most}",
             reason="JOBS_PER_DAY",
             retry_seconds=(day + 1) * DAY - time,
         )
@@ -42,7 +42,7 @@ def forget_days(database: Database) -> None:
 
 
 def stored_bytes(connection: Connection, project: str, upload_id: str = "") -> int:
-    """Bytes of a project's datasets, models, embeddings and graphs, and those promised by uploads but this one."""
+    """Bytes of a project's datasets, models, embeddings and graphs, and those reserved by all uploads but this one."""
     sums = [
         select(func.sum(resources.c.bytes)).where(resources.c.project == project),
         select(func.sum(graphs.c.bytes)).where(graphs.c.project == project),
@@ -52,9 +52,9 @@ def stored_bytes(connection: Connection, project: str, upload_id: str = "") -> i
 
 
 def check_bytes(connection: Connection, project: str, more: int, most: int | None, upload_id: str = "") -> None:
-    """LimitExceeded if a project would have more than it may; with nothing ``more``, if it has all of it already.
+    """LimitExceeded if ``more`` bytes would exceed the project's limit; with none, if the limit is reached already.
 
-    What an upload has promised is not counted twice if its ``upload_id`` is given.
+    Bytes that an upload has reserved are not counted twice if its ``upload_id`` is given.
     """
     if most is None:
         return
@@ -71,7 +71,7 @@ def check_bytes(connection: Connection, project: str, more: int, most: int | Non
 def reserve_upload(
     connection: Connection, project: str, upload_id: str, size: int, most_bytes: int | None, most_uploads: int
 ) -> None:
-    """Count the bytes that an upload promises, once; LimitExceeded if the project may not have them.
+    """Reserve the bytes of an upload, once; LimitExceeded if the project may not have them.
 
     The caller has called :func:`count_alone`.
     """
@@ -83,18 +83,18 @@ def reserve_upload(
     if unfinished >= most_uploads:
         raise LimitExceeded(
             f"project {project} has {unfinished} unfinished uploads, the limit max_uploads is {most_uploads}: "
-            "finish them, or wait until they are given up",
+            "finish them, or wait until they expire",
             reason="TOO_MANY_UPLOADS",
         )
     connection.execute(insert(uploads).values(project=project, id=upload_id, bytes=size, last_used=now()))
 
 
 def release_upload(connection: Connection, project: str, upload_id: str) -> None:
-    """Count an upload no longer: it is finished or given up."""
+    """Stop counting an upload: it is finished or abandoned."""
     connection.execute(delete(uploads).where(uploads.c.project == project, uploads.c.id == upload_id))
 
 
 def forget_uploads(database: Database, older_than_seconds: float) -> None:
-    """Stop counting uploads that have been idle for longer, on whichever machine they were."""
+    """Stop counting uploads that have been idle for longer, on any machine."""
     with database.write() as connection:
         connection.execute(delete(uploads).where(uploads.c.last_used < now() - older_than_seconds))

@@ -13,7 +13,7 @@ class Record:
 
     @classmethod
     def of(cls, row: Any) -> Self:
-        """Read a row; bytes that are not there are empty."""
+        """Read a row; missing bytes are empty."""
         values = {one.name: getattr(row, one.name) for one in fields(cls)}  # type: ignore[arg-type]
         empty = {one.name: b"" for one in fields(cls) if one.type == "bytes" and values[one.name] is None}  # type: ignore[arg-type]
         return cls(**values | empty)
@@ -45,16 +45,16 @@ class JobRecord(Record):
     last_sequence: int
     #: The id of the job that waits for this one.
     parent_id: str | None
-    #: Who computes it, or did last.
+    #: The worker that computes it, or did last.
     worker: str | None
     #: When it may start.
     not_before: float
-    #: The call that asked for it, as a W3C traceparent.
+    #: The call that submitted it, as a W3C traceparent.
     trace: str | None
     tracking_run: str | None
     tracking_url: str | None
     tracking_attempts: int
-    #: Whether something has happened that its run does not have yet.
+    #: Whether its tracking run is behind.
     untracked: bool
 
     @property
@@ -110,10 +110,10 @@ class NewJob(NamedTuple):
     priority: int = 0
     max_attempts: int = 3
     time_limit: float = 3600.0
-    # The call that asks for it, for logs and traces.
+    # The call that submits it, for logs and traces.
     origin: str = ""
     trace: str = ""
-    # Of the dataset, model or embedding that it was submitted for.
+    # Digest of the dataset, model or embedding that it was submitted for.
     source_digest: str = ""
 
 

@@ -1,8 +1,8 @@
-"""Forgets what is old: records of ended jobs, broken uploads, graphs that nothing uses, blobs that nothing names.
+"""Removes what is old: records of ended jobs, broken uploads, unused graphs, blobs that nothing refers to.
 
 Blobs are removed in two steps. What nothing refers to goes to quarantine, and is removed when it has been there for
-``keep_quarantine_days``; until then it goes back to its place as soon as something refers to it. Nothing of this
-happens while the store may be another database's, or while clocks differ.
+``keep_quarantine_days``; until then it goes back to its place as soon as something refers to it. None of this
+happens while the store may belong to another database, or while clocks differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCKED = Gauge("homophily_sweep_blocked", "Whether no blob is swept: wrong data
 def sweep(stores: Stores, uploads: Uploads, settings: Settings) -> dict[str, int]:
     """One round; returns how much of each kind was removed."""
     removed = {
-        # Where runs are kept, MLflow may be away longer than that.
+        # With tracking, jobs that MLflow does not have yet are kept, however long it is down.
         "jobs": stores.queue.forget_ended(settings.keep_jobs_days * DAY, untracked=not sends_runs(settings)),
         "uploads": uploads.sweep(settings.keep_uploads_hours * HOUR),
     }
@@ -45,12 +45,12 @@ def sweep(stores: Stores, uploads: Uploads, settings: Settings) -> dict[str, int
 
 def _sweep_blobs(stores: Stores, settings: Settings) -> dict[str, int]:
     blobs = stores.blobs
-    # A job may still name what it wrote, or the graph that it began with, when its time limit is over.
+    # Until its time limit, a job may still refer to what it wrote, or to the graph that it began with.
     retention = max(settings.keep_orphans_hours * HOUR, settings.max_job_time_limit)
     now = stores.identity.begin_sweep(retention)
     restored = restore_referenced(stores)
     graphs = sum(blobs.quarantine(path, now) for path in stores.catalog.remove_unused_graphs(retention))
-    # First the blobs, then what is referred to: one that is published meanwhile is either young or seen.
+    # First the blobs, then the references: a blob that is published in between is either young or referred to.
     entries = blobs.entries()
     known = stores.catalog.blobs()
     in_place = {entry.path for entry in entries if entry.is_published}

@@ -1,6 +1,6 @@
-"""What a job stands on: a dataset, a model or an embedding, pinned by its content when the job is submitted.
+"""The source of a job: a dataset, a model or an embedding, pinned by its content when the job is submitted.
 
-A name may be deleted and given to something else while the job waits.
+Its name may be deleted and used for something else while the job waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from homophily_service.contract.names import parse_name
 from homophily_service.storage.catalog import Catalog
 from homophily_service.storage.records import ResourceRecord
 
-# The fields of a request that name what its job stands on.
+# The fields of a request that name the job's source.
 FIELDS: dict[str, type[ResourceName]] = {"dataset": DatasetName, "model": ModelName, "embedding": EmbeddingName}
 
 
@@ -35,7 +35,7 @@ def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
 
 
 def source_name(request: Any) -> ResourceName | None:
-    """The dataset, model or embedding that a request is about; None for one that is about none."""
+    """The dataset, model or embedding that a request names; None if it names none."""
     for field, kind in FIELDS.items():
         if field in request.DESCRIPTOR.fields_by_name and (name := getattr(request, field)):
             return parse_name(kind, name, field)
@@ -51,11 +51,11 @@ def source_digest(name: ResourceName, record: ResourceRecord) -> str:
 
 
 def pinned(catalog: Catalog, name: ResourceName, digest: str) -> ResourceRecord:
-    """The record of a job's source; FailedPrecondition if the name means something else than when it was submitted."""
+    """The record of a job's source; FailedPrecondition if the name has changed its meaning since it was submitted."""
     record = catalog.get(name)
     if digest and source_digest(name, record) != digest:
         raise FailedPrecondition(
-            f"{name} was deleted and made anew after the job was submitted: submit the job again",
+            f"{name} was deleted and created again after the job was submitted: submit the job again",
             reason="SOURCE_CHANGED",
         )
     return record

@@ -12,12 +12,12 @@ from homophily_service.storage.outbox import MOST_ATTEMPTS
 from homophily_service.storage.records import EndedJob
 from homophily_service.storage.tables import events, jobs
 
-# Each comes with what the job has made, which may be large.
+# Each row includes the job's result, which may be large.
 ROWS_AT_ONCE = 200
 
 
 class Backlog(NamedTuple):
-    """What waits."""
+    """Jobs that wait."""
 
     #: Seconds that the oldest queued job has waited; 0 if there is none.
     oldest_queued: float
@@ -27,7 +27,7 @@ class Backlog(NamedTuple):
 
 
 def backlog(database: Database) -> Backlog:
-    """What waits now."""
+    """Jobs that wait now."""
     oldest = select(now() - func.min(jobs.c.created)).where(jobs.c.state == QUEUED)
     untracked = select(func.count()).where(jobs.c.untracked)
     given_up = select(func.count()).where(jobs.c.tracking_attempts >= MOST_ATTEMPTS)
@@ -37,7 +37,7 @@ def backlog(database: Database) -> Backlog:
 
 
 def ended_after(database: Database, finished: float, number: int) -> list[EndedJob]:
-    """Jobs that ended after one that ended then, in this order; a few hundred at most."""
+    """Jobs that ended after the job of this time and number, in this order; a few hundred at most."""
     first = select(func.min(events.c.time)).where(events.c.job == jobs.c.number, events.c.state == RUNNING)
     names = ("number", "kind", "state", "created", "started", "finished", "attempt", "outcome")
     query: Select[Any] = (

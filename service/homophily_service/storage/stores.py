@@ -1,4 +1,4 @@
-"""Everything that is kept, opened together."""
+"""The database and the store of arrays, opened together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Stores:
-    """The database with what lives in it, and the blobs."""
+    """The database, what is stored in it, and the blobs."""
 
     database: Database
     queue: Queue
@@ -40,7 +40,7 @@ class Stores:
         return cls(database, Queue(database), catalog, Tokens(database), blobs, identity)
 
     def read(self, path: str, *names: str) -> StoredObject:
-        """Arrays that a record refers to: as Blobs.read, but DataLoss if they are gone and the record is not."""
+        """Arrays that a record refers to: as Blobs.read, but DataLoss if they are gone while the record exists."""
         with self._loss_reported(path):
             return self.blobs.read(path, *names)
 
@@ -62,9 +62,9 @@ class Stores:
             ) from None
 
     def discard(self, path: str) -> None:
-        """Remove arrays whose record was deleted by a call; leave them if the store may be another database's.
+        """Remove arrays whose record was deleted by a call; leave them if the store may belong to another database.
 
-        Not by way of quarantine: a tenant could fill the disk with deleted data, which no quota counts.
+        They do not go to quarantine: a tenant could fill the disk with deleted data, which no quota counts.
         """
         try:
             self.identity.check()

@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-# SQLite counts only INTEGER keys by itself.
+# SQLite numbers rows itself only by INTEGER keys.
 _Number = BigInteger().with_variant(Integer, "sqlite")
 _ID = String(63)
 
@@ -55,11 +55,11 @@ jobs = Table(
     Column("last_sequence", Integer, nullable=False),
     # The job that waits for this one.
     Column("parent", _Number),
-    # The tracking run, and whether something has happened that is not in it yet.
+    # The tracking run, and whether it is behind.
     Column("tracking_run", String(64)),
     Column("tracking_url", Text),
     Column("untracked", Boolean, nullable=False, server_default=false()),
-    # The call that asked for it: its x-request-id, and its place in a trace as a W3C traceparent.
+    # The call that submitted it: its x-request-id, and its place in a trace as a W3C traceparent.
     Column("origin", String(128)),
     Column("trace", String(64)),
     # When it may start, in seconds since 1970; of jobs of one priority, the earliest goes first.
@@ -110,9 +110,9 @@ resources = Table(
     Column("id", _ID, nullable=False),
     Column("message", LargeBinary, nullable=False),
     Column("blob", String(255), nullable=False),
-    # The graph that a model stands on.
+    # The graph of a model.
     Column("graph", String(64)),
-    # The upload that made a dataset: sent once more, it is answered from here.
+    # The upload that made a dataset: if it is sent again, it is answered from here.
     Column("upload_id", _ID),
     Column("created", Float(53), nullable=False),
     Column("bytes", BigInteger, nullable=False, server_default=text("0")),
@@ -131,7 +131,7 @@ graphs = Table(
     Column("blob", String(255), nullable=False),
     Column("created", Float(53), nullable=False),
     Column("last_used", Float(53), nullable=False),
-    # 0 for those that were built before it was noted.
+    # 0 for graphs that were built before sizes were recorded.
     Column("bytes", BigInteger, nullable=False, server_default=text("0")),
     # None for older graphs that several projects share.
     Column("project", _ID),
@@ -151,7 +151,7 @@ tokens = Table(
     Column("expires", Float(53)),
 )
 
-# Jobs that a project has asked for, by days since 1970, where their number is limited; jobs themselves can be deleted.
+# Jobs that a project submitted, by days since 1970, if their number is limited; the jobs themselves can be deleted.
 usage = Table(
     "usage",
     metadata,
@@ -168,7 +168,7 @@ turns = Table(
     Column("last_started", Float(53), nullable=False),
 )
 
-# Unfinished uploads and the bytes that each has promised, which count towards the project's quota.
+# Unfinished uploads and the bytes that each has reserved, which count towards the project's quota.
 uploads = Table(
     "uploads",
     metadata,
@@ -178,7 +178,7 @@ uploads = Table(
     Column("last_used", Float(53), nullable=False),
 )
 
-# One row: the identity of the store, which the blobs hold as well. The generation rises with every sweep.
+# One row: the identity of the store, which the blobs hold as well. The generation increases with every sweep.
 store = Table(
     "store",
     metadata,

@@ -1,4 +1,4 @@
-"""Bearer tokens: each opens one project, or all; only its SHA-256 is stored."""
+"""Bearer tokens: each gives access to one project, or to all; only its SHA-256 is stored."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EVERY_PROJECT = "*"
 PREFIX = "hph_"
 
 
-# A century; more is a slip of the pen.
+# A century; anything longer is a typing error.
 LONGEST_LIFE = 100 * 365.25 * 86400.0
 
 
 class Token(NamedTuple):
-    """A valid token: which one, what it opens, and for how many seconds more (None: for good)."""
+    """A valid token: its id, the project it gives access to, and the seconds until it expires (None: never)."""
 
     id: str
     project: str
@@ -38,7 +38,7 @@ class Tokens:
         self.database = database
 
     def create(self, project: str, description: str = "", expires_seconds: float | None = None) -> tuple[str, str]:
-        """A new token's id and secret; the secret is not kept. It opens nothing after ``expires_seconds``."""
+        """A new token's id and secret; the secret is not stored. It is invalid after ``expires_seconds``."""
         if project != EVERY_PROJECT:
             check_id(project, "project")
         if expires_seconds is not None and not 0.0 < expires_seconds <= LONGEST_LIFE:
@@ -58,7 +58,7 @@ class Tokens:
         return identifier, secret
 
     def revoke(self, identifier: str) -> None:
-        """Make a token worthless, or NotFound."""
+        """Revoke a token, or NotFound."""
         with self.database.write() as connection:
             query = update(tokens).where(tokens.c.id == identifier, tokens.c.revoked.is_(None)).values(revoked=now())
             if connection.execute(query).rowcount == 0:
@@ -70,7 +70,7 @@ class Tokens:
             return connection.execute(select(tokens).order_by(tokens.c.created)).all()
 
     def look_up(self, secret: str) -> Token:
-        """The token of a secret, or Unauthenticated; only who has the right secret learns that it has expired."""
+        """The token of a secret, or Unauthenticated; only the holder of the secret learns that it has expired."""
         query = select(tokens.c.id, tokens.c.project, (tokens.c.expires - now()).label("left")).where(
             tokens.c.digest == _digest(secret), tokens.c.revoked.is_(None)
         )

@@ -42,7 +42,7 @@ from homophily_service.storage.quotas import check_bytes, count_alone, forget_up
 from homophily_service.storage.stores import Stores
 
 START = "start.binpb"
-# Bytes after which the disk is set to work, so that little is left to write when the last have come.
+# Bytes after which files are synced to disk, so that little is left to write at the end.
 SYNC_BYTES = 1 << 25
 GRACE_SECONDS = 3600.0
 
@@ -123,7 +123,7 @@ class Uploads:
                 if time.time() - touched > older_than_seconds:
                     shutil.rmtree(folder, ignore_errors=True)
                     swept += 1
-        # By the database's clock, and a little later: none is counted out whose bytes are still here.
+        # By the database's clock, and a little later, so that every upload whose bytes are still here is counted.
         forget_uploads(self.stores.database, older_than_seconds + GRACE_SECONDS)
         return swept
 
@@ -134,14 +134,14 @@ class Uploads:
         return folder
 
     def _made(self, project: str, upload_id: str) -> dataset_pb2.Dataset | None:
-        """The dataset that an upload has made already."""
+        """The dataset that an upload made already; None if it has not."""
         row = self.stores.catalog.of_upload(project, upload_id)
         return None if row is None else dataset_pb2.Dataset.FromString(row.message)
 
     def _existing(
         self, name: DatasetName, upload_id: str, start: dataset_pb2.UploadStart
     ) -> dataset_pb2.Dataset | None:
-        """The dataset, if this upload has made it already; AlreadyExists if it is another's."""
+        """The dataset, if this upload made it already; AlreadyExists if another upload did."""
         made = self._made(name.project, upload_id)
         if made is None and self.stores.catalog.has(name):
             raise AlreadyExists(f"{name} exists")
@@ -193,11 +193,11 @@ class Upload:
         """Take the next bytes."""
         if offset != self.received:
             raise FailedPrecondition(
-                f"the chunk starts at {offset}, but {self.received} bytes are here: go on from there (GetUpload)",
+                f"the chunk starts at {offset}, but {self.received} bytes are here: continue from there (GetUpload)",
                 reason="WRONG_OFFSET",
             )
         if offset + len(data) > self.total:
-            raise InvalidRequest("chunk.data", f"goes beyond the {self.total} bytes that the start promised")
+            raise InvalidRequest("chunk.data", f"goes beyond the {self.total} bytes that start.shape implies")
         if not data:
             return
         hashed = self._beside.submit(self._digest.update, data)
@@ -223,11 +223,13 @@ class Upload:
             return self.finished
         if self.received != self.total:
             raise FailedPrecondition(
-                f"{self.received} of {self.total} bytes are here: go on from there", reason="INCOMPLETE"
+                f"{self.received} of {self.total} bytes are here: continue from there", reason="INCOMPLETE"
             )
         if sha256 != self._digest.digest():
             self.discard()
-            raise InvalidRequest("end.sha256", "is not that of the bytes received, which were dropped")
+            raise InvalidRequest(
+                "end.sha256", "does not match the bytes received, which were discarded: send all again"
+            )
         self._synced()
         self.close()
         self._check_together()
@@ -245,7 +247,7 @@ class Upload:
         )
 
     def discard(self) -> None:
-        """Forget the bytes: they are of no use."""
+        """Delete the bytes."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         with self.stores.database.write() as connection:
@@ -264,12 +266,12 @@ class Upload:
             self._syncing = self._beside.submit(os.fdatasync, file.fileno())
 
     def _synced(self) -> None:
-        """Raise what the disk has said: it does not say so twice."""
+        """Raise errors of the syncs so far: the system reports each only once."""
         if self._syncing is not None:
             self._syncing.result()
 
     def _reopen(self) -> int:
-        """Open the files at their ends, and take up the digests of what is in them."""
+        """Open the files at their ends, and compute the digests of what is in them."""
         received = _staged_bytes(self.folder, self.parts)
         left = received
         for part, digest in zip(self.parts, self._file_digests, strict=True):
@@ -290,7 +292,7 @@ class Upload:
     def _check(self, part: Part, offset: int, data: memoryview) -> None:
         """Refuse infinity, and NaN unless it is a table's, as they come, element by element."""
         size = part.dtype.itemsize
-        # Elements that are cut by the chunk's ends are looked at in the dataset's last check, by the job.
+        # Elements that are split between two chunks are checked later, by the job.
         skip = -offset % size
         elements = data[skip : skip + (len(data) - skip) // size * size]
         if part.dtype.kind == "f" and elements:
@@ -334,9 +336,9 @@ def publish_dataset(
     upload_id: str | None = None,
     most: int | None = None,
 ) -> dataset_pb2.Dataset:
-    """Store the arrays, out of a staging folder or of memory, and record the dataset.
+    """Store the arrays, from a staging folder or from memory, and record the dataset.
 
-    LimitExceeded if the project would have more than ``most`` bytes: others may have come first.
+    LimitExceeded if the project would have more than ``most`` bytes: other uploads may have finished first.
     """
     path = f"datasets/{name.project}/{name.id}/{new_id()}"
     if folder is not None:
@@ -344,7 +346,7 @@ def publish_dataset(
         try:
             stores.blobs.adopt(folder, path, {"sha256": sha256.hex()}, digests)
         except ServiceError:
-            # The files are as they were, and the end can be sent once more.
+            # The files are unchanged, and the end can be sent again.
             _write_start(folder, start)
             raise
     else:
@@ -368,7 +370,7 @@ def publish_dataset(
 
 
 def _open(path: Path, mode: str) -> IO[bytes]:
-    """A file, which is not a symbolic link."""
+    """Open a file that is not a symbolic link."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW, 0o666)
@@ -387,7 +389,7 @@ def _read_start(folder: Path) -> bytes:
 
 
 def _write_start(folder: Path, start: dataset_pb2.UploadStart) -> None:
-    """Note what is uploaded; whole, or not at all."""
+    """Write down what is uploaded, in one step."""
     unfinished = folder / f"{START}.tmp"
     unfinished.write_bytes(_described(start))
     unfinished.replace(folder / START)

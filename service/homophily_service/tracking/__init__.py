@@ -1,5 +1,5 @@
-"""Jobs as runs in MLflow, and models as MLflow has them.
+"""Jobs as runs in MLflow, and models in MLflow's format.
 
-No job ever talks to MLflow: that something has happened to it is noted with it in the database, and a process of its
-own, the tracker, sends it on. What MLflow cannot take now stays noted, and goes when it can.
+No job ever talks to MLflow: each change is marked in the database, and a separate process, the tracker, sends it. If
+MLflow is down, the mark stays and the change is sent later.
 """

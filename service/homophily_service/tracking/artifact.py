@@ -1,4 +1,4 @@
-"""A fitted model as a folder of its own, in the manifest format of every stored object: arrays, JSON, checksums.
+"""A fitted model as a folder, in the manifest format of every stored object: arrays, JSON, checksums.
 
 ::
 
@@ -6,7 +6,7 @@
     graph/    the graph, with the points
     model/    the classifier on it; its classes are positions, as everywhere in the store
 
-Nothing in it is code or pickled: a folder from anywhere can be read, and says so if it is no such model.
+Nothing in it is code or pickled, so a folder from anywhere can be read; one that is not such a model is refused.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ FORMER_COUNTS = {
 
 
 class Parts(NamedTuple):
-    """A model as states: what is written."""
+    """The parts of a model that are written."""
 
     graph: State
     model: State
-    #: By position.
+    #: The classes by position.
     classes: NDArray[Any]
-    #: What the service says of it; None for one that a program of its own has fitted.
+    #: The service's description; None for a model that another program fitted.
     described: model_pb2.Model | None
 
     @property
@@ -70,12 +70,12 @@ class Parts(NamedTuple):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether its points are."""
+        """Whether its points are sparse."""
         search = self.graph.document.get("search")
         return isinstance(search, dict) and search.get("kind") == "sparse"
 
     def classifier(self, *, by_position: bool = False) -> Classifier:
-        """The classifier itself, with its classes, or with their positions instead."""
+        """Restore the classifier, with its classes, or with their positions instead."""
         classes = np.arange(len(self.classes)) if by_position else self.classes
         return restore_classifier(_named(self.model, classes), restore_graph(self.graph))
 
@@ -91,28 +91,28 @@ def parts_of(classifier: Classifier, recipe: Preprocessing | None = None) -> Par
 
 
 def model_blob(stores: Stores, model: model_pb2.Model) -> str:
-    """Where a model's arrays are; NotFound if it was deleted, though another may have its name by now."""
+    """Where a model's arrays are; NotFound if it was deleted, even if another has its name by now."""
     row = stores.catalog.get(ModelName.parse(model.name, "name"))
     if model_pb2.Model.FromString(row.message).job != model.job:
-        raise NotFound(f"{model.name} of {model.job} is not there any more")
+        raise NotFound(f"{model.name} of {model.job} was deleted")
     return str(row.blob)
 
 
 def stored_parts(stores: Stores, described: model_pb2.Model) -> Parts:
-    """A model of the service."""
+    """The parts of a model of the service."""
     blob = model_blob(stores, described)
     path = stores.catalog.use_graph(described.graph.digest)
     if path is None:
-        raise NotFound(f"the graph of {described.name} is not there any more")
+        raise NotFound(f"the graph of {described.name} was deleted")
     graph, model = stores.blobs.read(path), stores.blobs.read(blob)
-    # The answers for its own points follow from the rest.
+    # The answers for its own points can be computed from the rest.
     own = {name: array for name, array in model.arrays.items() if not name.startswith("answer.")}
     classes = classes_of(described.classes)
     return Parts(State(graph.arrays, graph.document), State(own, model.document), classes, described)
 
 
 def write_parts(folder: Path, parts: Parts) -> None:
-    """Write all of it below a folder."""
+    """Write a model into a folder."""
     blobs = Blobs(str(folder))
     described = None
     if parts.described is not None:
@@ -131,12 +131,12 @@ def write_parts(folder: Path, parts: Parts) -> None:
 
 
 def read_parts(folder: Path) -> Parts:
-    """What was written below a folder: DataLoss if it is damaged, FailedPrecondition if it never was such a model."""
+    """Read a model from a folder: DataLoss if it is damaged, FailedPrecondition if it is not such a model."""
     blobs = Blobs(str(folder))
     try:
         about, graph, model = (blobs.read(name) for name in (ABOUT, GRAPH, MODEL))
     except NotFound as error:
-        raise FailedPrecondition("it is no model of Homophily", reason="NOT_A_MODEL") from error
+        raise FailedPrecondition("it is not a model of Homophily", reason="NOT_A_MODEL") from error
     found = about.document.get("format")
     if found not in (1, FORMAT):
         raise FailedPrecondition(f"the model has format {found}, but this release reads up to {FORMAT}")
@@ -172,7 +172,7 @@ def _with_current_names(value: Any, message: Descriptor | None) -> Any:
 
 
 def _named(model: State, classes: NDArray[Any]) -> State:
-    """The state with other names for the classes."""
+    """The state with these classes."""
     named = {"dtype": _dtype(classes), "values": classes.tolist()}
     return State(model.arrays, {**model.document, "classes": named})
 

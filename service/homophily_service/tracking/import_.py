@@ -1,8 +1,8 @@
-"""Models out of MLflow's registry, to be served here.
+"""Imports models from MLflow's registry, to be served here.
 
-What comes from there may be anybody's. It is read in the store's own checked format, restored by the core, which looks
-at every number, and written again from there; and its graph goes under the digest of what was read, never under the one
-that it claims, so that no import can take the place of a graph that others build on.
+Their content is not trusted. It is read in the store's own checked format, restored by the core, which checks every
+number, and written again. The graph is stored under the digest of what was read, never under the one that it claims, so
+that no import can replace a graph that others use.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
 from homophily_service.tracking.place import connect
 from homophily_service.tracking.registry import importable
 
-# The folder of ours inside MLflow's.
+# Our folder inside MLflow's.
 FOLDER = "homophily"
 _RUNS = "runs:/"
-# Three folders of ours have a few dozen files.
+# Our three folders have a few dozen files.
 _MOST_FILES = 1000
 _SMALLEST_LIMIT = 1 << 20
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
 
 
 def import_model(work: Work) -> bytes:
-    """A model of this service out of a registered one, serialised."""
+    """Make a model of this service from a registered one; the result is an ImportResult."""
     request = job_pb2.ImportModelRequest.FromString(work.task.request)
     work.stage.enter("load")
     with _folder_of_its_own(work) as folder:
@@ -76,7 +76,7 @@ def _downloads(settings: Settings) -> Path:
 
 @contextmanager
 def _folder_of_its_own(work: Work) -> Iterator[Path]:
-    """A new folder, locked while this process lives and removed in the end."""
+    """A new folder, locked while this process lives, and removed at the end."""
     folder = _downloads(work.settings) / work.task.token
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -104,7 +104,7 @@ def remove_abandoned(settings: Settings) -> None:
 
 
 def _download(work: Work, uri: str, folder: Path) -> Path:
-    """Fetch what is ours of a registered model, once its size is known; returns where it is."""
+    """Fetch our folder of a registered model after checking its size; returns where it is."""
     client = connect(work.settings)
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -122,8 +122,8 @@ def _download(work: Work, uri: str, folder: Path) -> Path:
         sizes = _sizes(repository, ours)
         if not sizes:
             if not repository.list_artifacts(path or None):
-                raise NotFound(f"{uri}: there is nothing")
-            raise FailedPrecondition(f"{uri}: it is no model of Homophily", reason="NOT_A_MODEL")
+                raise NotFound(f"{uri}: there is no such artifact")
+            raise FailedPrecondition(f"{uri}: it is not a model of Homophily", reason="NOT_A_MODEL")
         if sum(sizes.values()) > limit:
             raise LimitExceeded(f"{uri} has {sum(sizes.values())} bytes, the limit is {limit}")
         for file, size in sizes.items():
@@ -161,7 +161,7 @@ def _sizes(repository: Any, path: str) -> dict[str, int]:
 
 @contextmanager
 def _files_of_at_most(size: int) -> Iterator[None]:
-    """Let no file that this process writes to grow beyond a size: a larger write fails with EFBIG."""
+    """Limit the size of files that this process writes: a larger write fails with EFBIG."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # Other files that are written meanwhile, such as a log, must not fail for a small limit.
     wanted = max(size, _SMALLEST_LIMIT)
@@ -195,7 +195,7 @@ def _keep_graph(work: Work, manifest: Path, classifier: Classifier, parts: Parts
     path = graph_path(digest, work.task.token)
     size = save_graph(work.stores.blobs, path, stored)
     if work.stores.catalog.add_graph(digest, path, size, project) != path:
-        # It is here already.
+        # It exists already.
         work.stores.blobs.delete(path)
     return digest
 
@@ -203,7 +203,7 @@ def _keep_graph(work: Work, manifest: Path, classifier: Classifier, parts: Parts
 def _described(
     work: Work, parts: Parts, classifier: Classifier, request: job_pb2.ImportModelRequest
 ) -> model_pb2.Model:
-    """What is said of the model; what can be seen is not believed but looked at."""
+    """The model's description; whatever can be computed from its arrays is computed, not trusted."""
     model = model_pb2.Model()
     if parts.described is not None:
         model.CopyFrom(parts.described)
@@ -227,8 +227,8 @@ def _described(
 
 
 def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None:
-    """Note the parameters of a classifier that another program has fitted."""
-    # As they were given: what a default stands for depends on the labels of a later transduction.
+    """Describe the parameters of a classifier that another program fitted."""
+    # As they were given: the value of a default depends on the labels, which a transduction may change.
     given = classifier.get_params(deep=False)
     given["method"] = next(name for name, kind in CLASSIFIERS.items() if type(classifier) is kind)
     _describe(parameters.SOLVER, model.solver_parameters, given)

@@ -1,7 +1,7 @@
 """Fitted classifiers as models of MLflow: saved, logged, loaded, and served by ``mlflow models serve``.
 
-What is written is the folder of :mod:`homophily_service.tracking.artifact`: no pickle, and no code of anybody's. MLflow
-loads it through :func:`_load_pyfunc` wherever ``homophily[tracking]`` is installed.
+The folder is that of :mod:`homophily_service.tracking.artifact`: no pickle, and no code. MLflow loads it through
+:func:`_load_pyfunc` wherever ``homophily[tracking]`` is installed.
 
 >>> import tempfile
 >>> import mlflow
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from mlflow.types import ColSpec, TensorSpec
 
 FLAVOR = "homophily"
-# The folder of ours inside MLflow's.
+# Our folder inside MLflow's.
 DATA = "homophily"
 _EXAMPLE_POINTS = 3
-# A larger example would be most of the page that shows it.
+# A larger example would fill most of the page that shows it.
 _EXAMPLE_NUMBERS = 30_000
 
 
@@ -60,7 +60,7 @@ def save_model(
 ) -> None:
     """Write a fitted classifier, and the preprocessing in front of it, as a folder that MLflow can load.
 
-    It has probabilities if it was calibrated before, which the first use of ``predict_proba`` does.
+    It has probabilities if it is calibrated already, which the first call of ``predict_proba`` does.
     """
     _save(parts_of(classifier, preprocessing), Path(path), mlflow_model)
 
@@ -78,14 +78,14 @@ def log_model(classifier: Classifier, name: str = "model", **options: Any) -> Mo
 
 
 def load_model(uri: str) -> Classifier:
-    """The classifier itself, out of a folder or by MLflow's URI, such as ``models:/digits@champion``."""
+    """Load a classifier from a folder or from MLflow's URI, such as ``models:/digits@champion``."""
     import mlflow
 
     return read_parts(Path(mlflow.artifacts.download_artifacts(artifact_uri=uri)) / DATA).classifier()
 
 
 def save_stored(stores: Stores, model: model_pb2.Model, path: Path, *, model_id: str, run_id: str) -> None:
-    """Write a model of the service, to be logged under an id that MLflow has given."""
+    """Write a model of the service, to be logged under an id that MLflow gave."""
     from mlflow.models import Model
 
     parts = stored_parts(stores, model)
@@ -96,7 +96,7 @@ def save_stored(stores: Stores, model: model_pb2.Model, path: Path, *, model_id:
 def _save(parts: Parts, path: Path, mlflow_model: Model | None) -> None:
     from mlflow.models import Model
 
-    # What every flavour of MLflow writes its example with.
+    # The function by which every flavour of MLflow writes its example.
     from mlflow.models.utils import _save_example
 
     path.mkdir(parents=True)
@@ -122,7 +122,7 @@ def _save(parts: Parts, path: Path, mlflow_model: Model | None) -> None:
 
 
 def _pyfunc() -> Any:
-    # It warns, when it is imported, of types that are its own.
+    # Its import warns about its own types.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import mlflow.pyfunc
@@ -176,7 +176,7 @@ def _example(parts: Parts) -> Any:
         points = parts.graph.arrays["points"][:number]
     else:
         return None
-    # For the cosine, a column more says which rows are zero.
+    # For the cosine, an extra column marks the rows that are zero.
     return np.array(points[:, :columns], dtype=_dtype(parts))
 
 
@@ -189,7 +189,7 @@ def _probability_names(parts: Parts) -> list[str]:
 
 
 class ServedModel:
-    """What MLflow asks: a table of the class, scores and probabilities of each point."""
+    """The model that MLflow calls: it returns a table of each point's class, scores and probabilities."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._classifier, self._recipe = parts, parts.classifier(by_position=True), parts.recipe()
@@ -221,5 +221,5 @@ def _points(data: Any, *, keep: bool) -> Any:
 
 
 def _load_pyfunc(path: str) -> ServedModel:
-    """What MLflow calls with the folder of ours."""
+    """Load the model; MLflow calls this with our folder."""
     return ServedModel(read_parts(Path(path)))

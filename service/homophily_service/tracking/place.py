@@ -1,4 +1,4 @@
-"""Where MLflow is, by the settings; MLflow itself is imported only when there is something to tell it."""
+"""Where MLflow is, according to the settings; MLflow itself is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from homophily_service.runtime.settings import Settings, has_mlflow
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# A server that does not answer is given up soon, and asked again later; an operator may set them otherwise.
+# Short timeouts: a server that does not answer is tried again later. An operator may set other values.
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    # What was sent may have been heard, though no answer came: the tracker looks before it says it again.
+    # A request may have been processed although no answer came: the tracker checks before it sends it again.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
     # No telemetry leaves this process.
@@ -35,7 +35,7 @@ PAGES_PORT = 5000
 
 
 class Place(NamedTuple):
-    """A tracking store: its URI, where people find it, and where artifacts of new experiments go if not its choice."""
+    """A tracking store: its URI, its address for people, and where artifacts go (None: the store decides)."""
 
     uri: str
     url: str | None
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Place:
-        """The one of the settings: a server, or a SQLite file in the data directory."""
+        """The tracking store of the settings: a server, or a SQLite file in the data directory."""
         if settings.tracking_uri is not None:
             served = settings.tracking_uri.startswith(("http://", "https://"))
             url = settings.tracking_url or (_public(settings.tracking_uri) if served else None)
@@ -54,16 +54,16 @@ class Place(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The URI for everybody to see."""
+        """The URI without secrets."""
         return _public(self.uri)
 
     def run_url(self, experiment: str, run: str) -> str | None:
-        """Where people find a run."""
+        """The address of a run's page."""
         return None if self.url is None else f"{self.url}/#/experiments/{experiment}/runs/{run}"
 
 
 def _public(uri: str) -> str:
-    """A URI without the name and the password that it may hold."""
+    """A URI without the user name and the password that it may contain."""
     scheme, separator, rest = uri.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
@@ -77,13 +77,13 @@ def pages_command(settings: Settings, port: int) -> tuple[list[str], dict[str, s
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     stores = ["--backend-store-uri", place.uri, "--default-artifact-root", place.artifacts, "--no-serve-artifacts"]
-    # Jobs of MLflow's own, for evaluations of language models, would be seven more processes.
+    # MLflow's own jobs, for evaluations of language models, would start seven more processes.
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     return [*command, *stores], quiet | dict(os.environ)
 
 
 def connect(settings: Settings) -> MlflowClient:
-    """A client of the tracking store and its registry; what MLflow does by itself in this process goes there too."""
+    """A client of the tracking store and its registry, which MLflow's own functions in this process use too."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:

@@ -1,4 +1,4 @@
-"""What the run of a job holds, out of the job's own messages: names, parameters, measures. MLflow is not known here."""
+"""The content of a job's run, read from the job's messages: names, parameters, metrics. MLflow is not imported here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from homophily_service.contract.values import embedding_parameters, graph_parame
 from homophily_service.storage.records import Event, JobRecord
 from homophily_service.storage.stores import Stores
 
-# Parameters that say how it was computed, not what.
+# Parameters about how it was computed, not what.
 _NOT_ASKED = {"n_jobs", "callback", "graph"}
 LONGEST_VALUE = 4000
 
@@ -58,19 +58,19 @@ class Data(NamedTuple):
 
     @property
     def profile(self) -> str:
-        """As JSON, for MLflow's page of the dataset."""
+        """A summary as JSON, for MLflow's page of the dataset."""
         layout = "sparse" if self.is_sparse else "dense"
         return json.dumps({"points": self.rows, "features": self.columns, "layout": layout, "bytes": self.size})
 
     @property
     def schema(self) -> str:
-        """As MLflow writes that of an array."""
+        """The schema, as MLflow writes that of an array."""
         spec = {"type": "tensor", "tensor-spec": {"dtype": self.dtype, "shape": [-1, self.columns]}}
         return json.dumps({"mlflow_tensorspec": {"features": json.dumps([spec]), "targets": None}})
 
 
 class Record(NamedTuple):
-    """All that is known of a job at present."""
+    """All that is known about a job at present."""
 
     job: JobName
     title: str
@@ -86,7 +86,7 @@ class Record(NamedTuple):
 
 
 def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record:
-    """Read a job that has been started, with what has happened to it lately."""
+    """Read a job that has been started, with its latest events."""
     kind = KINDS[job.kind]
     request: Any = kind.request.FromString(stores.queue.get_request(job.number))
     name = job.name
@@ -151,7 +151,7 @@ def trial_parameters(trial: model_pb2.Trial) -> dict[str, str]:
 
 
 def trial_measures(trial: model_pb2.Trial, time: float) -> list[Measure]:
-    """What came out of a trial."""
+    """The metrics of a trial."""
     found = {"seconds.total": trial.seconds}
     if trial.HasField("error_rate"):
         found["validation_error"] = trial.error_rate
@@ -184,7 +184,7 @@ def _data(name: str, stores: Stores) -> Data | None:
     try:
         row = stores.catalog.get(parse_name(DatasetName, name, "dataset"))
     except ServiceError:
-        # Deleted since, or none that this service has ever had.
+        # Deleted since, or never one of this service's.
         return None
     return Data.of(dataset_pb2.Dataset.FromString(row.message))
 
@@ -193,7 +193,7 @@ def _data(name: str, stores: Stores) -> Data | None:
 
 
 def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[str, Any]:
-    """Everything that was asked for or chosen, defaults filled in; a parameter that is to be found is not known yet."""
+    """All parameters, given or chosen, with defaults filled in, except those that a search has yet to find."""
     found: dict[str, Any] = {}
     searches = isinstance(request, job_pb2.FitRequest) and request.HasField("search")
     if isinstance(request, job_pb2.FitRequest) and searches:
@@ -208,7 +208,7 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
             "search.warm_start": search.warm_start,
         }
     if made is None and (searches or not isinstance(request, job_pb2.FitRequest)):
-        # What it goes on from has the rest; known for certain when it has ended.
+        # The rest comes from the model or embedding that it continues; it is known when the job has ended.
         return found
     source: Any = request if made is None else made
     graph = source.graph if made is None else source.graph_parameters
@@ -241,7 +241,7 @@ def _default_trials(solver: model_pb2.SolverParameters) -> int:
 def _complete_graph(message: model_pb2.GraphParameters, data: Data | None) -> dict[str, Any]:
     parameters = graph_parameters(message, is_sparse=data is not None and data.is_sparse, field="graph")
     if data is None and not message.metric:
-        # Which distance is the default depends on points that are gone.
+        # The default distance depends on the points, which were deleted.
         del parameters["metric"]
     return parameters
 
@@ -269,7 +269,7 @@ def _complete_solver(
 
 
 def _given(message: Any, field: str) -> dict[str, Any]:
-    """Only what a message says itself."""
+    """Only the parameters that a message sets."""
     if field == "solver":
         method, given = solver_parameters(message, field)
         return {"method": method} | {key: value for key, value in given.items() if value is not None}
@@ -293,7 +293,7 @@ def _text(value: Any) -> str:
 
 
 def _steps(events: Iterable[Event], *, with_energy: bool) -> Iterator[Measure]:
-    """How far a job was, as it reported while it ran."""
+    """The progress that a job reported while it ran."""
     for event in events:
         if not event.progress:
             continue
@@ -310,7 +310,7 @@ def _steps(events: Iterable[Event], *, with_energy: bool) -> Iterator[Measure]:
 
 
 def _searched(search: model_pb2.SearchSummary, time: float) -> Iterator[Measure]:
-    """How the search has ended, which the last event need not tell."""
+    """The final result of the search, which the last event may lack."""
     errors = [trial.error_rate for trial in search.trials if trial.HasField("error_rate") and not trial.pruned]
     if errors:
         yield Measure("search.best_error_rate", min(errors), time, len(search.trials))
@@ -349,7 +349,7 @@ def _facts_of_model(model: model_pb2.Model, time: float) -> Iterator[Measure]:
     elif model.HasField("error_rate"):
         yield Measure("validation_error", model.error_rate, time)
     elif model.search.HasField("best"):
-        # By folds of the labels: only the search has held them out.
+        # From the folds of the labels that the search held out.
         yield Measure("validation_error", _trial(model.search, model.search.best).error_rate, time)
     if model.HasField("test"):
         yield Measure("test_error", model.test.error_rate, time)

@@ -1,7 +1,7 @@
-"""Registered models by project: MLflow's registry knows none, so that each name there begins with its project's.
+"""Registered models by project: MLflow's registry has no projects, so each name there begins with the project's.
 
-A model that project ``team`` registers as ``digits`` is ``team.digits`` in MLflow. Ids of projects have no dot, so no
-project's names are another's.
+A model that project ``team`` registers as ``digits`` is ``team.digits`` in MLflow. Ids of projects have no dot, so that
+names of different projects never clash.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
 
 
 def registered_name(project: str, name: str) -> str:
-    """What a project's registered model is called in MLflow."""
+    """The name in MLflow of a project's registered model."""
     return f"{project}.{name}"
 
 
 def importable(client: MlflowClient, project: str, uri: str) -> str:
-    """The URI of what a project means by a URI, without aliases; NotFound if there is nothing of its own.
+    """Resolve a project's URI to one without aliases; NotFound if the project has no such model.
 
-    What the service has tracked or registered carries its job's name. What others have put there carries none: the
-    default project may import it, others only under a name that begins with theirs. Whether something exists that is
-    another project's is not revealed.
+    Models that the service tracked or registered carry the name of their job. Models of other programs carry none: the
+    default project may import them, other projects only under a name that begins with their own. Whether another
+    project's model exists is not revealed.
     """
     match = IMPORT_URI.fullmatch(uri)
     if match is None:
@@ -72,7 +72,7 @@ def _model(client: MlflowClient, model: str) -> dict[str, str] | None:
 
 
 def _unless_missing(ask: Any, *arguments: Any) -> Any:
-    """What MLflow answers; None if it has nothing of this name."""
+    """MLflow's answer; None if it has nothing of this name."""
     from mlflow.exceptions import MlflowException
 
     try:

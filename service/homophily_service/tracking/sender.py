@@ -1,4 +1,4 @@
-"""Jobs' records sent to MLflow. Whatever is sent may have been sent before: it is found again, and nothing is doubled.
+"""Sends records of jobs to MLflow. What was sent before is found again, so nothing is duplicated.
 
 A job's run is found by its tag ``homophily.job``, a trial's by ``homophily.trial`` below it, a logged model and a
 registered version by ``homophily.job``. A run is ended last, so one that has ended has everything.
@@ -63,16 +63,16 @@ from homophily_service.tracking.registry import JOB_TAG, registered_name
 _log = logging.getLogger(__name__)
 
 STATUS = {states.SUCCEEDED: "FINISHED", states.FAILED: "FAILED", states.CANCELLED: "KILLED"}
-# What MLflow takes at once.
+# The most that MLflow accepts in one request.
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 500, 100
 _LONGEST_DIGEST = 36
-# Which of its pages MLflow shows first.
+# Decides which page MLflow shows first.
 _EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
-# A map of more points would take the tracker longer than a minute; one of fewer is none.
+# A map of more points would take the tracker longer than a minute; fewer points make no map.
 _LEAST_MAPPED, _MOST_MAPPED = 4, 500_000
-# As fine as eyes are.
+# Finer differences are invisible in a picture.
 _MAP_TOLERANCE = 1e-3
-# Where the model is in its run.
+# The name of the model in its run.
 MODEL_NAME = "model"
 
 
@@ -81,19 +81,19 @@ class LeadershipLost(Exception):
 
 
 class Sender:
-    """A connection to MLflow, and what is known of the runs there."""
+    """A connection to MLflow, and what is known about the runs there."""
 
     def __init__(self, client: MlflowClient, settings: Settings, stores: Stores, is_held: Callable[[], bool]) -> None:
         self.client, self.settings, self.stores = client, settings, stores
         self.place, self.outbox = Place.of(settings), Outbox(stores.database)
         self._is_held = is_held
         self._experiments: dict[str, str] = {}
-        # The last event of a running job that its run has, and the steps that it has of each measure.
+        # By running job: the last event that was sent, and the steps that its run has of each metric.
         self._sent: dict[int, int] = {}
         self._steps: dict[tuple[str, str], set[int]] = {}
 
     def answers(self) -> bool:
-        """Whether MLflow does at all; then what goes wrong with a job is the job's."""
+        """Whether MLflow answers at all; if it does, a failure is the job's."""
         try:
             self.client.search_experiments(max_results=1)
         except Exception:
@@ -109,7 +109,7 @@ class Sender:
             raise
 
     def forget(self, number: int) -> None:
-        """Look again at what is there."""
+        """Forget what the run has, so that it is read again."""
         self._sent.pop(number, None)
         self._steps.clear()
         self._experiments.clear()
@@ -134,7 +134,7 @@ class Sender:
     # -- the run -------------------------------------------------------------------------------------------------
 
     def _run(self, job: JobRecord, record: Record) -> Run | None:
-        """The job's run, made if there is none; None if people have deleted it."""
+        """The job's run, created if there is none; None if somebody deleted it."""
         experiment = self._experiment(job.project)
         run = self._noted(job.tracking_run)
         if run is None:
@@ -146,7 +146,7 @@ class Sender:
         return None if run.info.lifecycle_stage == "deleted" else run
 
     def _runs(self, experiment: str, record: Record) -> list[Run]:
-        """The job's runs, oldest first: more than one if MLflow took long to hear what it had not answered."""
+        """The job's runs, oldest first: more than one if MLflow processed a request late, after it was sent again."""
         mine, oldest_first = f"tags.`homophily.job` = '{record.job}'", ["attributes.start_time", "attributes.run_id"]
         return list(self.client.search_runs([experiment], mine, ViewType.ALL, order_by=oldest_first))
 
@@ -158,7 +158,7 @@ class Sender:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            # Another MLflow than the one that made it.
+            # The run is in another MLflow.
             return None
 
     def _new_run(self, experiment: str, job: JobRecord, record: Record) -> Run:
@@ -180,7 +180,7 @@ class Sender:
         return self._experiments[project]
 
     def _describe(self, run: Run, record: Record) -> None:
-        """What the run does not have yet: tags, parameters, measures, points."""
+        """Send what the run does not have yet: tags, parameters, metrics, points."""
         name, data = run.info.run_id, run.data
         tags = [RunTag(key, value) for key, value in record.tags.items() if data.tags.get(key) != value]
         parameters = [Param(key, value) for key, value in record.parameters.items() if key not in data.params]
@@ -211,7 +211,7 @@ class Sender:
     def _log(
         self, run: str, measures: Iterable[Measure], parameters: Iterable[Param] = (), tags: Iterable[RunTag] = ()
     ) -> None:
-        """Send in as many parts as it takes."""
+        """Send in as many requests as it takes."""
         left = [Metric(one.key, one.value, _milliseconds(one.time), one.step) for one in measures]
         more, marks = list(parameters), list(tags)
         while left or more or marks:
@@ -240,7 +240,7 @@ class Sender:
         try:
             pictures = self._draw(made)
         except Exception:
-            # Whatever a picture lacks, the run has the rest.
+            # The run has everything else.
             _log.warning("%s has no pictures", made.name, exc_info=True)
             return
         with tempfile.TemporaryDirectory(prefix="homophily-") as folder:
@@ -276,7 +276,7 @@ class Sender:
         )
 
     def _map_of(self, model: model_pb2.Model) -> tuple[Any, str]:
-        """Where the model's points are drawn: on the newest map of its graph, or by the graph's first vectors."""
+        """Coordinates to draw the model's points at: the newest map on its graph, or the graph's eigenvectors."""
         from homophily.graph.spectral import spectral_coordinates
 
         try:
@@ -295,7 +295,7 @@ class Sender:
             return None, ""
 
     def _search(self, record: Record) -> model_pb2.SearchSummary:
-        """The model's; where there is no model, the trials that were jobs of their own and came to their end."""
+        """The model's search; without a model, the trial jobs that have ended."""
         if isinstance(record.made, model_pb2.Model):
             return record.made.search
         ended = [one for one in self.stores.queue.children(record.job) if one.state == states.SUCCEEDED]
@@ -303,7 +303,7 @@ class Sender:
         return model_pb2.SearchSummary(trials=[trial for result in results for trial in result.trials])
 
     def _log_trials(self, run: Run, job: JobRecord, search: model_pb2.SearchSummary) -> None:
-        """A run for each trial, below the job's."""
+        """Create a run for each trial, below the job's."""
         if not search.trials:
             return
         parent, experiment = run.info.run_id, run.info.experiment_id
@@ -334,7 +334,7 @@ class Sender:
     # -- its model -----------------------------------------------------------------------------------------------
 
     def _try_to_log_model(self, run: Run, record: Record) -> None:
-        """A refusal is noted at the run, which ends all the same: it would be refused for ever."""
+        """Log the model; a refusal is noted in the run, which ends anyway: MLflow would refuse it for ever."""
         try:
             self._log_model(run, record)
         except MlflowException as error:
@@ -344,11 +344,11 @@ class Sender:
             self.client.set_tag(run.info.run_id, "homophily.refused", str(error.message)[:LONGEST_VALUE])
 
     def _log_model(self, run: Run, record: Record) -> None:
-        """The model as MLflow has models, and in the registry if that was asked for."""
+        """Log the model in MLflow's format, and register it if that was asked for."""
         try:
             logged = self._logged_model(run, record)
         except (NotFound, DataLoss) as lost:
-            # Deleted before its turn came: the run has the rest.
+            # Deleted before it was sent: the run has everything else.
             _log.warning("the model of %s cannot be logged: %s", record.job, lost.message)
             return
         if record.registration is None:
@@ -368,7 +368,7 @@ class Sender:
             self.client.set_registered_model_alias(name, alias, version)
 
     def _version(self, name: str, job: str) -> str | None:
-        """The version that a job has registered already; the name is registered if it is new."""
+        """The version that a job registered already, if any; creates the registered model if its name is new."""
         try:
             self.client.create_registered_model(name)
         except MlflowException as error:
@@ -387,7 +387,7 @@ class Sender:
         logged = next((one for one in found if one.status == "READY"), None)
         if logged is None:
             tags = {"homophily.job": job, "homophily.model": record.made.name}
-            # One that a killed tracker has begun is begun anew, in the same place.
+            # If a killed tracker has begun one, write it again in the same place.
             logged = next(iter(found), None) or self.client.create_logged_model(
                 experiment, MODEL_NAME, run.info.run_id, tags
             )
@@ -403,7 +403,7 @@ class Sender:
 
 
 def _is_refusal(error: MlflowException) -> bool:
-    """Whether MLflow has understood and will not: a time-out, or too many calls, may pass."""
+    """Whether MLflow refuses the request for good; a timeout or too many calls are temporary."""
     status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]
     return 400 <= status < 500 and status not in (408, 429)
 

@@ -1,7 +1,7 @@
 """The tracker: a process that keeps the jobs' runs in MLflow up to date, beside the API or by `homophily tracker`.
 
-It may be killed at any moment, and is when the service stops: what it has not sent is still marked in the database, and
-sending it again does no harm. Nobody waits for it.
+It may be killed at any moment, and is killed when the service stops: what it has not sent is still marked in the
+database, and may be sent again. Nobody waits for it.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _log = logging.getLogger("homophily_service.tracking.tracker")
 
 POLL_SECONDS = 1.0
 AT_ONCE = 100
-# How long MLflow is left alone that does not answer, at first and at most; and a job that it refuses.
+# Seconds to wait for an MLflow that does not answer, at first and at most; and at most for a job that it refuses.
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_REFUSAL = 0.5, 10.0, 600.0
-# Behind everything that answers.
+# Behind all processes that answer calls.
 NICENESS = 5
 
 
 class Tracker:
-    """Looks for jobs whose runs are behind, and sends what they lack."""
+    """Looks for jobs whose runs are behind, and sends what is missing."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.stores = settings, Stores.open(settings)
         self.outbox, self.lock = Outbox(self.stores.database), LeaderLock(self.stores.database)
         self._sender: Sender | None = None
         self._pause = 0.0
-        # Jobs whose sending this process has begun and not ended.
+        # Jobs that this process has begun to send and not finished.
         self._begun: set[int] = set()
-        # Jobs that MLflow takes nothing of, though it answers: how often, and when they are tried again.
+        # Jobs that MLflow refuses although it answers: how often, and when to try again.
         self._refused: dict[int, tuple[int, float]] = {}
 
     def run(self) -> None:
-        """Until killed."""
+        """Run until killed."""
         is_migrated = False
         while True:
             try:
@@ -59,10 +59,10 @@ class Tracker:
                     is_migrated = True
                 self.round()
             except Unavailable as error:
-                _log.warning("waits for the database: %s", error.message)
+                _log.warning("waiting for the database: %s", error.message)
                 self._pause = LONGEST_PAUSE / 5
             except Exception:
-                _log.exception("internal error while tracking; will be tried again")
+                _log.exception("internal error while tracking, trying again")
                 self._pause = LONGEST_PAUSE
             time.sleep(self._pause or POLL_SECONDS)
 
@@ -91,11 +91,11 @@ class Tracker:
                 raise
             except Exception as error:
                 if isinstance(error, MemoryError):
-                    # As good as lost: the next attempt counts as another.
+                    # It counts as lost: the next attempt is counted again.
                     self._begun.discard(job.number)
                 else:
                     self._survived(job.number)
-                if not self._goes_on(job.number, error):
+                if not self._note_failure(job.number, error):
                     return done
             else:
                 self._refused.pop(job.number, None)
@@ -106,7 +106,7 @@ class Tracker:
         return done
 
     def _begin(self, number: int) -> None:
-        """Count the attempt, once in this process's life: only if it is lost will the next one count more."""
+        """Count the attempt, once per process: the count grows only if the process is lost."""
         if number not in self._begun:
             self.outbox.begin(number)
             self._begun.add(number)
@@ -117,25 +117,25 @@ class Tracker:
 
     def _connected(self) -> Sender:
         if self._sender is None:
-            # Only now: it takes seconds and a few hundred megabytes, and an idle service needs none of it.
+            # Connect late: MLflow takes seconds and a few hundred megabytes, which an idle service does not need.
             client = connect(self.settings)
             from homophily_service.tracking.sender import Sender
 
             self._sender = Sender(client, self.settings, self.stores, self.lock.is_held)
         return self._sender
 
-    def _goes_on(self, number: int, error: Exception) -> bool:
-        """Note what went wrong; False if it is not about the job but about MLflow."""
+    def _note_failure(self, number: int, error: Exception) -> bool:
+        """Log a failure and plan the next try; False if the cause is MLflow, not the job."""
         place = Place.of(self.settings)
         short = " ".join(str(error).split())[:300].replace(place.uri, place.shown)
         if self._sender is None or not self._sender.answers():
             self._pause = min(LONGEST_PAUSE, 2 * self._pause or FIRST_PAUSE)
-            _log.warning("MLflow does not take it, next try in %g s: %s", self._pause, short)
+            _log.warning("MLflow does not answer, next try in %g s: %s", self._pause, short)
             return False
         often = self._refused.get(number, (0, 0.0))[0] + 1
         pause = min(LONGEST_REFUSAL, FIRST_PAUSE * 2.0**often)
         self._refused[number] = (often, time.monotonic() + pause)
-        # The first time with all that is known.
+        # The first time with the traceback.
         _log.warning("the run is behind, next try in %g s: %s", pause, short, exc_info=often == 1)
         return True
 
@@ -149,7 +149,7 @@ def main() -> None:
     if has_mlflow():
         _track(settings)
     _log.info("tracking is off: MLflow is not installed (pip install 'homophily[tracking]')")
-    # As long as the server lives, which would start it again.
+    # Wait until the server ends; it would restart this process.
     connection.poll(None)
 
 
@@ -158,7 +158,7 @@ def run_tracker(settings: Settings) -> None:
     if not sends_runs(settings):
         raise FailedPrecondition("there is nothing to track: `tracking` is off, or MLflow is not installed")
     for number in (signal.SIGTERM, signal.SIGINT):
-        # At once: nothing is lost by it. Without a handler the first process of a container would ignore SIGTERM.
+        # Exit at once: nothing is lost. Without a handler, the first process of a container would ignore SIGTERM.
         signal.signal(number, lambda *_: os._exit(0))
     _track(settings)
 
@@ -166,7 +166,7 @@ def run_tracker(settings: Settings) -> None:
 def _track(settings: Settings) -> None:
     os.nice(NICENESS)
     limit_memory(settings.tracking_memory_bytes)
-    _log.info("keeps a run of every job in %s", Place.of(settings).shown)
+    _log.info("tracking every job as a run in %s", Place.of(settings).shown)
     Tracker(settings).run()
 
 

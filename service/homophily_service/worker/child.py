@@ -1,4 +1,4 @@
-"""The process that computes: warm, one job at a time, killed at any moment without harm."""
+"""The process that computes: kept warm, one job at a time; it may be killed at any moment."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from homophily_service.runtime.processes import begin, fair_memory, fair_threads
 from homophily_service.storage.stores import Stores
 from homophily_service.tracking.import_ import remove_abandoned
 
-# A little only: jobs must not starve where calls keep the cores busy.
+# Slightly nice: jobs must not starve while calls keep the cores busy.
 NICENESS = 3
 # Not __name__, which is __main__ in the process.
 _log = logging.getLogger("homophily_service.worker.child")
 
 
 def main() -> None:
-    """Serve the supervisor until it goes away."""
+    """Serve the supervisor until it ends."""
     connection, settings = begin()
     start_logging(settings.log_level)
     remove_abandoned(settings)
@@ -53,14 +53,14 @@ def main() -> None:
     def report(progress: Progress) -> None:
         answer(Answer(progress=progress))
 
-    # From now on behind what answers calls, where they share cores.
+    # From now on, processes that answer calls go first on shared cores.
     os.nice(NICENESS)
     answer(Answer(ready=Ready(kinds=KINDS)))
     while True:
         try:
             task = Task.decode(connection.recv_bytes())
         except (EOFError, OSError):
-            # A reset instead of an end where the supervisor was killed before it read all answers.
+            # Also raised as a reset, if the supervisor was killed before it read all answers.
             return
         about(task)
         try:
@@ -70,7 +70,7 @@ def main() -> None:
             end = Answer(error=job_error(error))
         except Exception:
             _log.exception("a job ended with an internal error")
-            end = Answer(error=job_error(InternalError("an error inside the service; its log tells more")))
+            end = Answer(error=job_error(InternalError("an internal error of the service; see its log")))
         answer(end)
         about(None)
 

@@ -22,15 +22,19 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerMetrics(Collector):
-    """The worker's own."""
+    """Metrics of one worker."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
     def collect(self) -> Iterable[Metric]:
-        """How long ago it last looked for work or held on to its lease, whether it can compute, and whether it does."""
+        """How long ago it last looked for work or renewed its lease, whether it can compute, and whether it does."""
         age = time.monotonic() - self.worker.beat
-        yield GaugeMetricFamily("homophily_worker_silent_seconds", "Since the worker last did its round", value=age)
+        yield GaugeMetricFamily(
+            "homophily_worker_silent_seconds",
+            "Seconds since the worker last looked for work or renewed its lease",
+            value=age,
+        )
         ready = float(self.worker.is_ready)
         yield GaugeMetricFamily("homophily_worker_ready", "Whether the worker can take a job", value=ready)
         busy = float(self.worker.busy)

@@ -34,7 +34,7 @@ _log = logging.getLogger("homophily_service.worker.supervisor")
 
 # How often a running job's lease is renewed and its cancellation looked for.
 HEARTBEAT_SECONDS = 0.5
-# How long a job waits for a store that does not answer, and a child that could not start for the next one.
+# How long to wait before trying again: a store that does not answer, or a child that could not start.
 PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 
@@ -44,26 +44,26 @@ class ChildLost(Exception):
 
 
 class Worker:
-    """Runs until :meth:`stop` is called. All in one thread: the kernel ends children with the thread that made them."""
+    """Runs until :meth:`stop` is called, in one thread: the kernel kills children with the thread that started them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.stores = Stores.open(settings)
         self.name = f"{socket.gethostname()}-{os.getpid()}"
-        # Plain values rather than an Event: a signal's handler must not wait for a lock that its own thread holds.
+        # Plain values rather than an Event: a signal handler must not wait for a lock that its own thread holds.
         self.stopping = False
         self.stop_at = float("inf")
         self.child: _Child | None = None
         self.traces = start_traces(settings, "worker")
         self.spans: JobSpans | None = None
-        # When it last looked for work, made sure of its lease or tried to start a child: its age tells whether the
-        # worker is alive.
+        # When it last looked for work, renewed its lease or tried to start a child: its age shows whether the worker
+        # is alive.
         self.beat = time.monotonic()
         self.busy = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a child that can compute, which there is not where its device is missing."""
+        """Whether there is a child that can compute; there is none if its device is missing."""
         return (child := self.child) is not None and bool(child.kinds)
 
     def stop(self) -> None:
@@ -73,32 +73,32 @@ class Worker:
 
     def run(self) -> None:
         """Claim and compute until stopped."""
-        _log.info("worker %s starts", self.name)
+        _log.info("worker %s started", self.name)
         try:
-            # The API brings the tables up to date, and may come after us.
+            # The API migrates the database, and may start later.
             self._through_outages(self.stores.database.check_is_new_enough)
-            while (kid := self._ready_child()) is not None:
+            while (child := self._ready_child()) is not None:
                 self.beat = time.monotonic()
-                lease = self._through_outages(lambda: self._claim(kid.kinds))
+                lease = self._through_outages(lambda: self._claim(child.kinds))
                 if lease is None:
                     time.sleep(self.settings.poll_seconds)
                 else:
                     lease = self._begin_spans(lease)
                     self.busy = True
                     about(lease)
-                    self._work(lease, kid)
+                    self._work(lease, child)
                     about(None)
                     self.busy = False
         finally:
             if self.child is not None:
                 self.child.kill()
             self.stores.close()
-            _log.info("worker %s stops", self.name)
+            _log.info("worker %s stopped", self.name)
             if self.traces is not None:
                 self.traces.stop()
 
     def _claim(self, kinds: list[str]) -> Lease | None:
-        # The stop may have come during an outage.
+        # It may have been stopped during an outage.
         if self.stopping:
             return None
         settings = self.settings
@@ -107,7 +107,7 @@ class Worker:
         )
 
     def _begin_spans(self, lease: Lease) -> Lease:
-        """Begin a job's spans, if its call was traced; what comes of it is below its run in the trace."""
+        """Begin a job's spans, if its call was traced; spans of its own jobs are below its run."""
         if self.traces is None or not lease.trace:
             return lease
         waited = self._unless_outage(lambda: self.stores.queue.waited(lease)) or 0.0
@@ -120,7 +120,7 @@ class Worker:
         return lease._replace(trace=self.spans.traceparent)
 
     def _end_spans(self, lease: Lease | None) -> None:
-        """End a job's spans with the state it is in now; without a lease another worker has it."""
+        """End a job's spans with its current state; without a lease, another worker has the job."""
         if self.spans is None:
             return
         states: dict[int, tuple[int, str]] = {}
@@ -147,27 +147,27 @@ class Worker:
                 time.sleep(PAUSE_SECONDS)
         return None
 
-    def _work(self, lease: Lease, kid: _Child) -> None:
+    def _work(self, lease: Lease, child: _Child) -> None:
         began = time.monotonic()
-        _log.info("starts, attempt %d", lease.attempt)
+        _log.info("job started, attempt %d", lease.attempt)
         try:
-            end = self._follow(lease, kid)
+            end = self._follow(lease, child)
             self._through_outages(end)
             self._end_spans(lease)
         except LeaseLost:
             _log.warning("the lease is lost: another worker has the job, or it was ended")
             self._end_spans(None)
-        _log.info("ends after %.2f s", time.monotonic() - began)
+        _log.info("job ended after %.2f s", time.monotonic() - began)
 
-    def _follow(self, lease: Lease, kid: _Child) -> Callable[[], None]:
-        """Watch the child compute; returns what is to be written about it in the end."""
+    def _follow(self, lease: Lease, child: _Child) -> Callable[[], None]:
+        """Watch the child compute; returns the function that records the outcome."""
         queue = self.stores.queue
         deadline = time.monotonic() + lease.time_limit
         beat = time.monotonic() + HEARTBEAT_SECONDS
         try:
-            kid.begin(_task(lease))
+            child.begin(_task(lease))
             while True:
-                answer = kid.receive(max(0.0, min(beat, deadline, self.stop_at) - time.monotonic()))
+                answer = child.receive(max(0.0, min(beat, deadline, self.stop_at) - time.monotonic()))
                 if answer is not None:
                     if answer.HasField("progress"):
                         self._report(lease, answer.progress)
@@ -200,7 +200,7 @@ class Worker:
             self.spans.enter(progress.phase)
 
     def _end(self, lease: Lease, answer: Answer) -> Callable[[], None]:
-        """What is to be written about a job that the child is done with."""
+        """The function that records the outcome of a job that the child has finished."""
         if answer.HasField("result"):
             return lambda: self._succeed(lease, answer.result)
         if answer.HasField("waiting"):
@@ -229,11 +229,11 @@ class Worker:
         except Unavailable:
             raise
         except ServiceError as error:
-            # Such as a model_id that was taken meanwhile.
+            # For example, a model_id that was taken meanwhile.
             self.stores.queue.fail(lease, job_error(error).SerializeToString(), error.message)
 
     def _wait(self, lease: Lease, waiting: Waiting) -> None:
-        """Queue what the job has to wait for."""
+        """Queue the jobs that the job has to wait for."""
         jobs = [
             NewJob(
                 JobName(lease.name.project, trial.id),
@@ -254,30 +254,30 @@ class Worker:
             self.stores.queue.fail(lease, job_error(error).SerializeToString(), error.message)
 
     def _try_later(self, lease: Lease, message: str) -> None:
-        """Give a job back whose stores did not answer, after a pause in which they may have come back."""
+        """Give back a job whose stores did not answer, after a pause in which they may recover."""
         time.sleep(PAUSE_SECONDS)
         self.stores.queue.release(lease, f"given back: {message}", charged=True)
 
     def _through_outages(self, write: Callable[[], T]) -> T | None:
-        """Do it when the database is back; None if the worker is to stop before that."""
+        """Call a function, again until the database answers; None if the worker is stopped before."""
         pause = 0.1
         while True:
             self.beat = time.monotonic()
             try:
                 return write()
             except Unavailable as error:
-                _log.warning("waits for the database: %s", error.message)
+                _log.warning("waiting for the database: %s", error.message)
                 if time.monotonic() >= self.stop_at:
                     return None
                 time.sleep(pause)
                 pause = min(2.0, 2 * pause)
 
     def _unless_outage(self, write: Callable[[], T]) -> T | None:
-        """Do it, or let it be if the database is away: the next heartbeat tries again."""
+        """Call a function, or skip it if the database is down: the next heartbeat tries again."""
         try:
             return write()
         except Unavailable as error:
-            _log.warning("the database is away: %s", error.message)
+            _log.warning("the database is down: %s", error.message)
             return None
 
     def _drop_child(self) -> None:
@@ -291,7 +291,7 @@ def _task(lease: Lease) -> Task:
 
 
 class _Child:
-    """The process, and our end of its socket."""
+    """The child process, and our end of its socket."""
 
     def __init__(self, settings: Settings) -> None:
         self.process, ours = processes.start(
@@ -331,7 +331,7 @@ class _Child:
 
 
 def main() -> None:
-    """A worker as a process of `homophily serve`: drains when the server is gone."""
+    """A worker as a process of `homophily serve`: it drains when the server ends."""
     connection, settings = processes.begin(signal.SIGTERM)
     start_logging(settings.log_level)
     run_worker(settings)

@@ -25,7 +25,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take back."""
+    """Undo."""
     op.drop_index("jobs_untracked", "jobs")
     op.drop_index("jobs_by_parent", "jobs")
     for column in ("untracked", "tracking_url", "tracking_run", "parent"):

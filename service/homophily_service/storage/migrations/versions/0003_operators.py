@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 1000
 
 
 def upgrade() -> None:
-    """Apply. Every column has a default, so that workers of the version before go on."""
+    """Apply. Every column has a default, so that workers of the previous version keep working."""
     op.add_column("tokens", sa.Column("expires", sa.Float(precision=53)))
     op.add_column("jobs", sa.Column("origin", sa.String(length=128)))
     op.add_column("jobs", sa.Column("trace", sa.String(length=64)))
@@ -62,7 +62,7 @@ def _fill_bytes(connection: sa.Connection) -> None:
 
 
 def downgrade() -> None:
-    """Take back."""
+    """Undo."""
     op.drop_table("usage")
     for table, column in (
         ("graphs", "bytes"),

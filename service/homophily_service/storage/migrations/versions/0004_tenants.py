@@ -12,7 +12,7 @@ depends_on: Sequence[str] | None = None
 
 
 def upgrade() -> None:
-    """Apply. Every column has a default, so that workers of the version before go on."""
+    """Apply. Every column has a default, so that workers of the previous version keep working."""
     op.add_column("jobs", sa.Column("not_before", sa.Float(precision=53), nullable=False, server_default=sa.text("0")))
     op.add_column("jobs", sa.Column("source_digest", sa.String(length=64)))
     op.add_column("jobs", sa.Column("tracking_attempts", sa.Integer(), nullable=False, server_default=sa.text("0")))
@@ -50,7 +50,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take back."""
+    """Undo."""
     for table in ("store", "uploads", "turns"):
         op.drop_table(table)
     op.drop_index("graphs_by_project", "graphs")
