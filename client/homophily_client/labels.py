@@ -20,8 +20,8 @@ class GivenLabels(NamedTuple):
     length: int | None
 
 
-def to_labels(y: Any, name: str = "y", weights: NDArray[np.float64] | None = None) -> GivenLabels:
-    """Read labels: an entry for each point, or a few points with their classes; ``weights`` has one for each point.
+def to_labels(y: Any, name: str = "y", weights: Any = None) -> GivenLabels:
+    """Read labels: an entry for each point, or a few points with their classes.
 
     An array, list or Series has an entry for each point; −1, None, NaN and "" mean unlabelled. A dictionary
     ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too. Classes are
@@ -34,7 +34,10 @@ def to_labels(y: Any, name: str = "y", weights: NDArray[np.float64] | None = Non
     """
     if weights is not None:
         given = to_labels(y, name)
-        given.message.weights.extend(weights[list(given.message.points)].tolist())
+        try:
+            given.message.weights.extend(float(weights[point]) for point in given.message.points)
+        except (IndexError, KeyError) as error:
+            raise ValueError(f"weights must have an entry for each labelled point. Got none for {error}.") from None
         return given
     if y is None:
         return GivenLabels(pb.Labels(), None)

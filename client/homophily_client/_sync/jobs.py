@@ -44,6 +44,7 @@ class Jobs(Datasets, Models):
         y: Any = None,
         *,
         table: TableOptions | dict[str, Any] | None = None,
+        weights: Any = None,
         graph: GraphOptions | dict[str, Any] | None = None,
         solver: SolverOptions | dict[str, Any] | None = None,
         search: SearchOptions | dict[str, Any] | bool | int | None = None,
@@ -69,6 +70,9 @@ class Jobs(Datasets, Models):
             Classes are integers (True is 1) or strings. Not given with the ``label_column`` of a table.
         table : TableOptions or dict, optional
             For a table with named columns: which column is what, and how its rows become points.
+        weights : array or dict, optional
+            The confidence in each label, positive: an entry for each point, or ``{point: weight}``. The
+            ``weight_column`` of a table if not given.
         graph : GraphOptions or dict, optional
             The graph; see the core's ``KNNGraph``.
         solver : SolverOptions or dict, optional
@@ -93,11 +97,10 @@ class Jobs(Datasets, Models):
             Seconds that the call may take; the client's if not given.
         """
         data = data if isinstance(data, Dataset | str) else as_points(data, table)
-        weights = None
         if isinstance(data, Table):
             if (y is None) == (data.labels is None):
                 raise ValueError("Labels are needed, either as y or by label_column of the table.")
-            y, weights = data.labels if y is None else y, data.weights
+            y, weights = data.labels if y is None else y, data.weights if weights is None else weights
         given = {
             "y": to_labels(y, weights=weights),
             "validation": to_labels(validation, "validation"),

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from homophily_service.cli.failures import WrongInput
-from homophily_service.cli.options import Service, command
-from homophily_service.cli.screen import AsJson, out, print_json, print_result, print_status, print_table
-from homophily_service.cli.submit import LabelColumn
+from homophily_service.cli.options import ColumnOptions, Service, command
+from homophily_service.cli.output import AnswerOutput
+from homophily_service.cli.screen import AsJson, print_status
 
 if TYPE_CHECKING:
-    from homophily_client import Prediction, Solution
+    from homophily_client import Client, Model
 
-_SHOWN_ROWS = 20
-_OUTPUTS = (".csv", ".npy", ".parquet")
-
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        dir_okay=False,
-        rich_help_panel="Output",
-        help="Write .csv, .parquet, or .npy (the classes only). Without it a terminal shows the first rows, and a "
-        "pipe gets all as CSV.",
-    ),
-]
-Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Also calibrated probabilities; needs a model fitted with --calibrate.")
-]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's short or full name.")]
 
 
@@ -41,23 +21,29 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's
 def predict(
     *,
     name: ModelArgument,
-    file: Annotated[Path, typer.Argument(help="New points: .npy, .npz, .csv, .parquet or .svmlight.")],
-    label_column: LabelColumn = None,
-    probabilities: Probabilities = False,
-    output: Output = None,
+    file: Annotated[Path, typer.Argument(help="New rows: a table or an array, in any format of `homophily upload`.")],
+    columns: ColumnOptions,
+    output: AnswerOutput,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Print the classes and scores of new points."""
-    from homophily_service.cli.files import read_points
+    """Print the classes and scores of new points.
 
-    _check_output(output)
+    The columns of a table are matched by name, in any order.
+    """
+    from homophily_service.cli.files import read_new_rows
+
+    output.check()
     with service.client() as client:
+        model = client.get_model(name)
         # SVMlight files do not say how many features there are.
-        is_open = file.suffix.lower() in (".svmlight", ".libsvm")
-        n_features = client.get_model(name).dimensions if is_open else None
-        points = read_points(file, label_column, n_features=n_features).points
-        _output(client.predict(name, points, probabilities=probabilities), output, as_json=as_json)
+        data = read_new_rows(file, columns.options(), n_features=model.dimensions)
+        if output.probabilities:
+            model = calibrated(client, model)
+        answers = client.predict(model, data.points, probabilities=output.probabilities)
+        for warning in answers.warnings:
+            print_status(f"Warning: {warning}", "yellow")
+        output.show(answers, model, data, as_json=as_json)
 
 
 @command
@@ -65,87 +51,49 @@ def solution(
     *,
     name: ModelArgument,
     scores: Annotated[bool, typer.Option("--scores", help="Also scores.")] = False,
-    probabilities: Probabilities = False,
-    output: Output = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The file that the model was fitted on, for --keep."),
+    ] = None,
+    output: AnswerOutput,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
     """Print the class of every point that a model was fitted on."""
-    _check_output(output)
-    fields = ["labels", *(["scores"] if scores else []), *(["probabilities"] if probabilities else [])]
+    from homophily_service.cli.failures import WrongInput
+    from homophily_service.cli.files import read_data
+
+    output.check()
+    data = None if table is None else read_data(table)
     with service.client() as client:
-        _output(client.read_solution(name, fields), output, as_json=as_json)
+        model = client.get_model(name)
+        if data is not None and data.original is not None and data.original.num_rows != model.points:
+            raise WrongInput(
+                f"{table}: must have {model.points} rows, as the model. Got {data.original.num_rows} instead."
+            )
+        if output.probabilities:
+            model = calibrated(client, model)
+        fields = ["labels", "given", "ids", *(["scores"] if scores else [])]
+        fields += ["probabilities"] if output.probabilities else []
+        output.show(client.read_solution(model, fields), model, data, as_json=as_json)
 
 
-def _check_output(output: Path | None) -> None:
-    # Check before the work, not after it.
-    if output is not None and output.suffix.lower() not in _OUTPUTS:
-        raise WrongInput(f"{output}: must end in one of {', '.join(_OUTPUTS)}")
-    if output is not None and output.suffix.lower() == ".parquet":
-        from homophily_service.cli.files import arrow
+def calibrated(client: Client, model: Model) -> Model:
+    """The model itself if it is calibrated, else one with the same labels that is; it is kept for the next time."""
+    from homophily_client import NotFound
+    from homophily_service.cli.progress import follow_own
+    from homophily_service.cli.show import short
 
-        arrow(output)
-
-
-def _output(answers: Prediction | Solution, output: Path | None, *, as_json: bool) -> None:
-    """Write the answers to a file, print them as JSON or CSV, or show the first."""
-    columns = _columns(answers)
-    if output is not None:
-        _write(columns, output)
-        print_status(f"{len(columns['label']):,} answers are in {output}.")
-    if as_json:
-        given = {
-            "classes": answers.classes,
-            "labels": answers.labels,
-            "scores": answers.scores,
-            "probabilities": answers.probabilities,
-        }
-        print_json({field: array.tolist() for field, array in given.items() if array is not None})
-    elif output is None and not out.is_terminal:
-        from homophily_service.plots.tables import write_csv
-
-        write_csv(columns, sys.stdout)
-    elif output is None:
-        _show(columns)
-
-
-def _columns(answers: Prediction | Solution) -> dict[str, Any]:
-    """The answers by column."""
-    assert answers.labels is not None
-    columns: dict[str, Any] = {"point": range(len(answers.labels)), "label": answers.labels}
-    if answers.scores is not None:
-        # Two classes have one score, positive for the second.
-        scores = answers.scores.reshape(len(answers.labels), -1)
-        names = ["score"] if scores.shape[1] == 1 else [f"score_{one}" for one in answers.classes]
-        columns |= dict(zip(names, scores.T, strict=True))
-    if answers.probabilities is not None:
-        names = [f"probability_{one}" for one in answers.classes]
-        columns |= dict(zip(names, answers.probabilities.T, strict=True))
-    return columns
-
-
-def _show(columns: dict[str, Any]) -> None:
-    """Show the first rows; of many classes, only the largest score."""
-    labels, count = columns["label"], len(columns["label"])
-    shown: dict[str, list[Any]] = {"point": list(range(min(count, _SHOWN_ROWS)))}
-    shown["label"] = [str(one) for one in labels[:_SHOWN_ROWS]]
-    for kind in ("score", "probability"):
-        found = [values[:_SHOWN_ROWS].tolist() for name, values in columns.items() if name.split("_")[0] == kind]
-        if found:
-            title = kind if len(found) == 1 else f"largest {kind}"
-            shown[title] = [round(max(row), 4) for row in zip(*found, strict=True)]
-    print_table("", list(shown), zip(*shown.values(), strict=True))
-    if count > _SHOWN_ROWS:
-        print_result(f"… and {count - _SHOWN_ROWS:,} more; --output FILE writes all.")
-
-
-def _write(columns: dict[str, Any], path: Path) -> None:
-    """Write a table, or a .npy file with the labels only."""
-    if path.suffix.lower() == ".npy":
-        import numpy as np
-
-        np.save(path, columns["label"], allow_pickle=False)
-    else:
-        from homophily_service.plots.tables import write_table
-
-        write_table(columns, path)
+    if model.calibrated:
+        return model
+    name = f"{short(model.name)[:50]}-calibrated"
+    try:
+        found = client.get_model(name)
+        if found.parent_model == model.name:
+            return found
+    except NotFound:
+        pass
+    print_status(f"{short(model.name)} has no probabilities yet; the calibrated model is {name}.")
+    job = client.transduce(model, calibrate=True, model_id=name)
+    follow_own(job)
+    return job.result()

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from homophily_service.cli import answers, demo, embedding, listing, report, serve, store, submit, version
+from homophily_service.cli import answers, demo, embedding, label, listing, report, serve, store, submit, version
 from homophily_service.cli.failures import explained
 from homophily_service.cli.screen import print_status
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     # Bugs print a plain traceback, without the values of variables, which may be secret.
     pretty_exceptions_enable=False,
 )
-_RUN, _WORK, _LOOK = "Run the service", "Submit work", "Inspect and clean up"
+_FILE, _RUN, _WORK, _LOOK = "Without a service", "Run the service", "Submit work", "Inspect and clean up"
 for name, function, panel in (
     ("demo", demo.demo, _RUN),
     ("serve", serve.serve, _RUN),
@@ -32,6 +32,7 @@ for name, function, panel in (
     ("health", serve.health, _RUN),
     ("version", version.version, _RUN),
     ("config", serve.show_config, _RUN),
+    ("label", label.label, _FILE),
     ("upload", submit.upload, _WORK),
     ("fit", submit.fit, _WORK),
     ("transduce", submit.transduce, _WORK),

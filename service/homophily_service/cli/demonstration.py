@@ -24,7 +24,7 @@ from homophily_client import Client, ClientError, JobHandle, Model
 from homophily_service.cli.progress import follow_own
 from homophily_service.cli.screen import err, print_json, print_result, print_status, print_table
 from homophily_service.cli.serve import ask_health
-from homophily_service.cli.submit import send
+from homophily_service.cli.uploads import send
 
 LABELS = 50
 MORE_LABELS = 10

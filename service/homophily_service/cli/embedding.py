@@ -10,9 +10,10 @@ import typer
 
 from homophily_client.options import GraphOptions, MapOptions
 from homophily_service.cli.failures import WrongInput
-from homophily_service.cli.options import JobOptions, Service, command
+from homophily_service.cli.options import ColumnOptions, JobOptions, Service, command
 from homophily_service.cli.screen import AsJson, print_json, print_status
-from homophily_service.cli.submit import DATA_HELP, LabelsFile, Unlabelled, find_dataset, run_job
+from homophily_service.cli.submit import DATA_HELP, LabelsFile, Unlabelled, run_job
+from homophily_service.cli.uploads import find_dataset
 
 if TYPE_CHECKING:
     from homophily_client import Client, Embedding, JobHandle
@@ -78,9 +79,9 @@ class MapOutput:
         if self.plot is not None:
             check_matplotlib(self.plot)
         if self.output is not None and self.output.suffix.lower() == ".parquet":
-            from homophily_service.cli.files import arrow
+            from homophily_service.cli.tables import need_pyarrow
 
-            arrow(self.output)
+            need_pyarrow(self.output)
 
     def write(self, client: Client, embedding: Embedding, labels: PointLabels | None) -> None:
         """Write the files; ``labels`` colour the points if --color-by is not given."""
@@ -123,6 +124,7 @@ def embed(
         str | None, typer.Option(metavar="N", help='Number of clusters; default none. "suggest" lets the graph decide.')
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the embedding; default the job's.")] = None,
+    columns: ColumnOptions,
     solver: MapOptions,
     graph: GraphOptions,
     job: JobOptions,
@@ -152,7 +154,11 @@ def embed(
         if data.startswith(("models/", "embeddings/")):
             source: Any = f"projects/{service.project}/{data}"
         else:
-            source = find_dataset(client, data, None)[0] if "/" not in data or Path(data).exists() else data
+            source = (
+                find_dataset(client, data, columns.options()).dataset
+                if "/" not in data or Path(data).exists()
+                else data
+            )
 
         def start(request_id: str) -> JobHandle[Any]:
             return client.embed(

@@ -1,13 +1,15 @@
-"""Reads points from files: .npy, .npz (dense or CSR), .csv, .parquet, .svmlight. Nothing is ever unpickled."""
+"""Data from files: arrays (.npy, .npz, .svmlight) and tables (.csv, .parquet and others). Nothing is ever unpickled."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import math
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -15,7 +17,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from homophily_client.columns import TableError, entries_of
+from homophily_client.tables import Table, TableOptions, new_rows, read_table
 from homophily_service.cli.failures import WrongInput
+from homophily_service.cli.tables import HARMLESS, MOST_GROWTH, READERS, read_table_file, table_suffix
 
 # The errors that readers raise for damaged files.
 DAMAGED = (
@@ -33,58 +38,144 @@ DAMAGED = (
 )
 # scipy.sparse.save_npz adds a format to these.
 _CSR_ARRAYS = {"data", "indices", "indptr", "shape"}
-# How many times its size a compressed file may have when unpacked: real measurements do not compress that well, so the
-# file was made to fill the memory. Up to HARMLESS bytes are fine in any case.
-MOST_GROWTH = 200
-HARMLESS = 64 << 20
+# Options that name a column, and that name several.
+_SINGLE = ("label_column", "id_column", "weight_column")
+_SEVERAL = ("columns", "drop", "text")
 
 
-class Table(NamedTuple):
+class Data(NamedTuple):
     """What a file holds."""
 
-    #: A dense array (perhaps a memory map), or a sparse matrix.
+    #: A dense array (perhaps a memory map), a sparse matrix, or a client's Table.
     points: Any
-    #: The label column, one entry per point; None if none was asked for.
-    labels: list[Any] | None
+    #: The column of labels, an entry for each point; None if none was asked for.
+    labels: list[Any] | None = None
+    #: The table as it was read, for its columns to be written beside the answers; None for arrays.
+    original: Any = None
+
+    @property
+    def table(self) -> Table | None:
+        """The points as a table, if they are one."""
+        return self.points if isinstance(self.points, Table) else None
 
 
 def is_file(text: str) -> bool:
-    """Whether a text is the name of a file; names of datasets have no dot."""
-    return Path(text).suffix.lower() in READERS
+    """True for a file rather than a dataset, whose name has no dot; refuses an ending that nothing is known of."""
+    if "." not in text:
+        return False
+    check_suffix(Path(text))
+    return True
 
 
-def read_points(path: Path, label_column: str | None = None, *, n_features: int | None = None) -> Table:
-    """Read the points in a file.
+def check_suffix(path: Path) -> None:
+    """Refuse a file whose ending is not known."""
+    if path.suffix.lower() not in ARRAYS and table_suffix(path) not in READERS:
+        known = ", ".join([*READERS, ".csv.gz", *ARRAYS])
+        raise WrongInput(f"{path}: its ending says nothing about what it holds; it must be one of {known}")
 
-    ``label_column`` is a column's name or number (from 0; −1 is the last), or an array's name in .npz; it is kept out
-    of the points. ``n_features`` says how many features points have where the file itself does not (.svmlight).
+
+def read_data(path: Path, options: TableOptions | None = None, *, n_features: int | None = None) -> Data:
+    """The points in a file, with what its columns are by the options.
+
+    A column is named, or numbered from 0 (−1 is the last); in .npz the label column is an array's name. ``n_features``
+    says how many features points have where the file itself does not (.svmlight).
     """
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise WrongInput(f"{path}: must end in one of {', '.join(READERS)}")
+    options = options or TableOptions()
+
+    def read(table: Any, options: TableOptions) -> Data:
+        points = read_table(table, options)
+        return Data(points, points.labels, table)
+
+    return _read(path, options, n_features, read)
+
+
+def read_new_rows(path: Path, options: TableOptions, *, n_features: int | None = None) -> Data:
+    """The points in a file that a model is asked about. The service matches the columns of a table by name."""
+
+    def rows(table: Any, options: TableOptions) -> Data:
+        drop = {name for role, named in options.named.items() if role not in ("columns", "text") for name in named}
+        chosen = options.named["columns"] or [name for name in table.column_names if name not in drop]
+        return Data(new_rows(table.select(list(chosen))), original=table)
+
+    return _read(path, options, n_features, rows)
+
+
+def _read(path: Path, options: TableOptions, n_features: int | None, read: Callable[[Any, TableOptions], Data]) -> Data:
+    check_suffix(path)
     if not path.is_file():
         raise WrongInput(f"{path}: there is no such file")
     try:
-        table = reader(path, label_column, n_features)
+        if path.suffix.lower() in ARRAYS:
+            data = _read_array(path, options, n_features)
+        else:
+            data = _read_columns(path, options, read)
     except WrongInput:
         raise
+    except TableError as error:
+        raise WrongInput(f"{path}: {as_options(str(error))}") from error
     except DAMAGED as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from error
-    if len(table.points.shape) != 2:
-        raise WrongInput(
-            f"{path}: must have two dimensions, points and features. Got {len(table.points.shape)} instead."
-        )
-    if table.points.dtype.kind not in "fiub":
-        raise WrongInput(f"{path}: must hold real numbers. Got {table.points.dtype} instead.")
-    return table
+    if data.table is None:
+        if len(data.points.shape) != 2:
+            raise WrongInput(
+                f"{path}: must have two dimensions, points and features. Got {len(data.points.shape)} instead."
+            )
+        if data.points.dtype.kind not in "fiub":
+            raise WrongInput(f"{path}: must hold real numbers. Got {data.points.dtype} instead.")
+    return data
 
 
-def fingerprint(path: Path, label_column: str | None) -> str:
-    """A short digest of a file's content and of how it is read."""
+def as_options(sentence: str) -> str:
+    """A sentence of the client about its options, as one about those of the command line."""
+    names = "|".join(field.name for field in fields(TableOptions))
+    flag = re.compile(rf"`({names})`|^({names})(?=:)")
+    return flag.sub(lambda found: f"--{(found[1] or found[2]).replace('_', '-')}", sentence)
+
+
+def fingerprint(path: Path, options: TableOptions) -> str:
+    """A short name of what a file holds and how it is read."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256")
-    found.update(repr(label_column).encode())
+    found.update(repr(options).encode())
     return found.hexdigest()[:16]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _read_columns(path: Path, options: TableOptions, read: Callable[[Any, TableOptions], Data]) -> Data:
+    table, has_names = read_table_file(path)
+    options = _by_name(options, table.column_names, path)
+    # As they are written: 1.0 and 007 are names there.
+    names = [name for name in (options.label_column, options.id_column) if name is not None]
+    if any(str(table.schema.field(name).type) != "string" for name in names):
+        table = read_table_file(path, names).table
+    if has_names or not _is_all_numbers(table, options):
+        return read(table, options)
+    # Numbers without names are an array.
+    labels = None if options.label_column is None else entries_of(table[options.label_column])
+    chosen = [name for name in table.column_names if name != options.label_column]
+    columns = [table[name].to_numpy() for name in chosen]
+    return Data(np.column_stack(columns).astype(np.float64, copy=False), labels)
+
+
+def _is_all_numbers(table: Any, options: TableOptions) -> bool:
+    """Whether a file without names holds numbers only, and nothing is said of its columns but which has the labels."""
+    if options != TableOptions(label_column=options.label_column):
+        return False
+    columns = [table[name] for name in table.column_names if name != options.label_column]
+    return all(str(column.type) in ("int64", "double") and not column.null_count for column in columns)
+
+
+def _by_name(options: TableOptions, names: list[str], path: Path) -> TableOptions:
+    """The same options, with names in place of the columns' numbers."""
+
+    def name(wanted: str) -> str:
+        return wanted if wanted in names else names[find_column(wanted, names, len(names), path)]
+
+    named: dict[str, Any] = {one: name(value) for one in _SINGLE if (value := getattr(options, one)) is not None}
+    named |= {one: tuple(map(name, value)) for one in _SEVERAL if (value := getattr(options, one))}
+    return replace(options, **named)
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------
@@ -146,17 +237,23 @@ def _without_pickle(path: Path, error: ValueError) -> str:
     return f"{path}: cannot be read: {error}"
 
 
-def _read_npy(path: Path, label_column: str | None, _: int | None) -> Table:
+def _read_array(path: Path, options: TableOptions, n_features: int | None) -> Data:
+    if options != TableOptions(label_column=options.label_column):
+        raise WrongInput(f"{path}: is an array, which has no named columns: only --label-column can be chosen in it")
+    return ARRAYS[path.suffix.lower()](path, options.label_column, n_features)
+
+
+def _read_npy(path: Path, label_column: str | None, _: int | None) -> Data:
     if label_column is not None:
         array = load_array(path)
         if array.ndim != 2:
             raise WrongInput(f"{path}: must have two dimensions to have a column for labels")
         place = find_column(label_column, None, array.shape[1], path)
-        return Table(np.delete(array, place, axis=1), array[:, place].tolist())
-    return Table(load_array(path, lazy=True), None)
+        return Data(np.delete(array, place, axis=1), array[:, place].tolist())
+    return Data(load_array(path, lazy=True), None)
 
 
-def _read_npz(path: Path, label_column: str | None, _: int | None) -> Table:
+def _read_npz(path: Path, label_column: str | None, _: int | None) -> Data:
     from scipy import sparse
 
     arrays = load_arrays(path)
@@ -168,21 +265,21 @@ def _read_npz(path: Path, label_column: str | None, _: int | None) -> Table:
         matrix = sparse.load_npz(path)
         # Unlike CSR, other formats may claim any number of rows.
         _check_growth(path, 8 * matrix.shape[0])
-        return Table(_checked(matrix), labels)
+        return Data(_checked(matrix), labels)
     if arrays.keys() >= _CSR_ARRAYS:
         matrix = sparse.csr_array(
             (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["shape"].tolist())
         )
-        return Table(_checked(matrix), labels)
+        return Data(_checked(matrix), labels)
     if "X" in arrays:
-        return Table(arrays["X"], labels)
+        return Data(arrays["X"], labels)
     tables = [name for name, array in arrays.items() if array.ndim == 2]
     if len(tables) != 1:
         raise WrongInput(
             f"{path}: must hold one array of two dimensions, an array X, or a CSR matrix as data, indices, indptr and "
             f"shape. Got {', '.join(arrays) or 'nothing'} instead."
         )
-    return Table(arrays[tables[0]], labels)
+    return Data(arrays[tables[0]], labels)
 
 
 def _checked(matrix: Any) -> Any:
@@ -199,138 +296,6 @@ def one_of(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[An
     return arrays[name].reshape(-1)
 
 
-# -- CSV ---------------------------------------------------------------------------------------------------------------
-
-
-def csv_rows(path: Path) -> Iterator[list[str]]:
-    """The rows, cell by cell; an empty line is a row without cells."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for row in csv.reader(file):
-            yield [cell.strip() for cell in row]
-
-
-def is_number(text: str) -> bool:
-    """Whether float() accepts a text."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
-    rows = filter(None, csv_rows(path))
-    first, second = next(rows, None), next(rows, None)
-    if first is None:
-        raise WrongInput(f"{path}: is empty")
-    place = None if label_column is None else find_csv_column(label_column, first, path)
-    columns = [number for number in range(len(first)) if number != place]
-    has_header = _is_header(first, second, columns, place)
-    if has_header and second is None:
-        raise WrongInput(f"{path}: holds no points")
-    names = first if has_header else [str(number) for number in range(len(first))]
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        if has_header:
-            # Skip the header with the csv module, as a quoted name may contain a line break.
-            next(filter(None, csv.reader(file)))
-        try:
-            # Without a choice of columns, NumPy also notices rows of different lengths.
-            chosen = None if place is None else columns
-            points = np.loadtxt(file, delimiter=",", quotechar='"', comments=None, usecols=chosen, ndmin=2)
-        except ValueError as error:
-            raise WrongInput(f"{path}: {_blame(path, names, columns, has_header) or error}") from error
-    if place is None:
-        return Table(points, None)
-    rows = filter(None, csv_rows(path))
-    if any(len(row) != len(first) for row in rows):
-        raise WrongInput(f"{path}: {_blame(path, names, columns, has_header)}")
-    return Table(points, [row[place] for row in filter(None, csv_rows(path))][has_header:])
-
-
-def find_csv_column(wanted: str, first: list[str], path: Path) -> int:
-    """The position of a column; a number is always a position, as "4" in the first row may be a value."""
-    return find_column(wanted, None if is_number(wanted) else first, len(first), path)
-
-
-def _is_header(first: list[str], second: list[str] | None, columns: list[int], place: int | None) -> bool:
-    """Whether the first row is a header: not all numbers. The label column is ignored, as labels may be words."""
-    if not all(is_number(first[number]) for number in columns):
-        return True
-    if place is None or second is None or is_number(first[place]):
-        return False
-    # Columns numbered 0, 1, 2 … by other programs, or a word above numbers.
-    is_counted = [first[number] for number in columns] == [str(number) for number in range(len(columns))]
-    return is_counted or (place < len(second) and is_number(second[place]))
-
-
-def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -> str | None:
-    """Find the entry that is not a number; the fast reader does not report it."""
-    for number, row in enumerate(filter(None, csv_rows(path))):
-        if has_header and not number:
-            continue
-        place = f"row {number + 1 - has_header}"
-        if len(row) != len(names):
-            return f"{place} must have {len(names)} columns. Got {len(row)} instead."
-        for column in columns:
-            if not is_number(row[column]):
-                found = repr(row[column]) if row[column] else "nothing"
-                return f"column {names[column]!r} must hold numbers, but {place} has {found}"
-    return None
-
-
-# -- Parquet -----------------------------------------------------------------------------------------------------------
-
-
-def arrow(path: Path) -> Any:
-    """Import pyarrow with Parquet, which this file needs."""
-    from homophily_service.plots.tables import need_pyarrow
-
-    try:
-        return need_pyarrow()
-    except ImportError as error:
-        raise WrongInput(f"{path}: {error}") from None
-
-
-def open_parquet(path: Path) -> Any:
-    """A Parquet file."""
-    pyarrow = arrow(path)
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise WrongInput(f"{path}: cannot be read: {error}") from error
-
-
-def _read_parquet(path: Path, label_column: str | None, _: int | None) -> Table:
-    types = arrow(path).types
-    file = open_parquet(path)
-    schema = file.schema_arrow
-    place = None if label_column is None else find_column(label_column, schema.names, len(schema.names), path)
-    columns = [number for number in range(len(schema.names)) if number != place]
-    is_small = True
-    for number in columns:
-        field = schema.field(number)
-        if not (types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)):
-            raise WrongInput(f"{path}: column {field.name!r} must hold numbers, but holds {field.type}")
-        # A boolean takes one bit.
-        is_small &= field.type.bit_width <= (32 if types.is_floating(field.type) else 16)
-    points = np.empty((file.metadata.num_rows, len(columns)), dtype=np.float32 if is_small else np.float64)
-    labels: list[Any] = []
-    begins = 0
-    for batch in file.iter_batches():
-        for target, number in enumerate(columns):
-            column = batch.column(number)
-            if column.null_count:
-                row = begins + column.is_null().to_pylist().index(True)
-                raise WrongInput(
-                    f"{path}: column {schema.names[number]!r} must hold numbers, but row {row + 1} is empty"
-                )
-            points[begins : begins + len(batch), target] = column.to_numpy(zero_copy_only=False)
-        if place is not None:
-            labels += batch.column(place).to_pylist()
-        begins += len(batch)
-    return Table(points, None if place is None else labels)
-
-
 # -- SVMlight ----------------------------------------------------------------------------------------------------------
 
 
@@ -342,17 +307,15 @@ def load_svmlight(path: Path, n_features: int | None = None) -> tuple[Any, NDArr
     return points, labels
 
 
-def _read_svmlight(path: Path, label_column: str | None, n_features: int | None) -> Table:
+def _read_svmlight(path: Path, label_column: str | None, n_features: int | None) -> Data:
     if label_column is not None:
         raise WrongInput(f"{path}: has no columns; its labels are used by --labels {path}")
-    return Table(load_svmlight(path, n_features)[0], None)
+    return Data(load_svmlight(path, n_features)[0], None)
 
 
-READERS: dict[str, Callable[[Path, str | None, int | None], Table]] = {
+ARRAYS: dict[str, Callable[[Path, str | None, int | None], Data]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
     ".svmlight": _read_svmlight,
     ".libsvm": _read_svmlight,
 }

@@ -1,9 +1,10 @@
 """Reads labels from files, in several formats.
 
-One entry per point: a column of .csv or .parquet (``FILE:COLUMN``), a .csv of one column, a .npy array, an array of
-.npz (``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or the value of
-``--unlabelled``) mean unlabelled. A few points: a .csv of two columns, point and label, or .json ``{"point": label}``.
-There every label counts, even −1. Points are row numbers, from 0. Labels are integers if all of them are, else words.
+One entry per point: a column of a table such as .csv or .parquet (``FILE:COLUMN``), a .csv of one column, a .npy
+array, an array of .npz (``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or the
+value of ``--unlabelled``) mean unlabelled. A few points: a .csv of two columns, point and label, or .json
+``{"point": label}``. There every label counts, even −1. Points are row numbers, from 0. Labels are integers if all of
+them are, else words.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from homophily_client.columns import entries_of
 from homophily_service.cli import files
 from homophily_service.cli.failures import WrongInput
+from homophily_service.cli.tables import READERS, csv_rows, is_number, read_table_file, table_suffix
 
 UNLABELLED = "-1"
-SUFFIXES = (".csv", ".npy", ".npz", ".json", ".parquet", ".svmlight", ".libsvm")
+SUFFIXES = (".json", *READERS, *files.ARRAYS)
 
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?", re.ASCII)
 _HEADERS = ("label", "labels", "class", "classes", "target", "y")
@@ -59,7 +62,7 @@ class PointLabels(NamedTuple):
 def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:
     """The labels in ``FILE`` or ``FILE:COLUMN``."""
     path, column = _split(source)
-    suffix = path.suffix.lower()
+    suffix = table_suffix(path)
     if suffix not in SUFFIXES:
         raise WrongInput(f"{path}: labels must be in a file that ends in one of {', '.join(SUFFIXES)}")
     if not path.is_file():
@@ -67,7 +70,7 @@ def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:
     try:
         if suffix == ".json":
             return _from_json(path)
-        if suffix == ".csv" and column is None:
+        if suffix in (".csv", ".tsv") and column is None:
             return _from_csv(path, unlabelled)
         return from_entries(_entries(path, suffix, column), unlabelled, str(path))
     except WrongInput:
@@ -78,7 +81,7 @@ def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:
 
 def from_entries(entries: Sequence[Any], unlabelled: str, source: str) -> PointLabels:
     """Labels from one entry per point."""
-    mark = float(unlabelled) if files.is_number(unlabelled) else None
+    mark = float(unlabelled) if is_number(unlabelled) else None
     known = {point: entry for point, entry in enumerate(entries) if not _is_unlabelled(entry, unlabelled, mark)}
     return PointLabels(dict(zip(known, _same_kind(list(known.values()), source), strict=True)), len(entries))
 
@@ -92,7 +95,7 @@ def _split(source: str) -> tuple[Path, str | None]:
 
 
 def _entries(path: Path, suffix: str, column: str | None) -> list[Any]:
-    """Read one entry per point."""
+    """One entry per point."""
     if suffix in (".svmlight", ".libsvm"):
         return list(files.load_svmlight(path)[1].tolist())
     if suffix == ".npy":
@@ -104,35 +107,22 @@ def _entries(path: Path, suffix: str, column: str | None) -> list[Any]:
             raise WrongInput(f"{path}: must have one dimension, the points. Got {array.ndim} instead.")
         return list(array.reshape(-1).tolist())
     if column is None:
-        raise WrongInput(f"{path}: which column contains the labels? Use {path}:COLUMN")
+        raise WrongInput(f"{path}: which column holds the labels? Say {path}:COLUMN")
     if suffix == ".npz":
         return list(files.one_of(files.load_arrays(path), column, path).tolist())
-    if suffix == ".parquet":
-        file = files.open_parquet(path)
-        names = file.schema_arrow.names
-        place = files.find_column(column, names, len(names), path)
-        return [entry for batch in file.iter_batches(columns=[names[place]]) for entry in batch.column(0).to_pylist()]
-    rows = list(filter(None, files.csv_rows(path)))
-    if not rows:
-        raise WrongInput(f"{path}: is empty")
-    place = files.find_csv_column(column, rows[0], path)
-    for number, row in enumerate(rows):
-        if place >= len(row):
-            raise WrongInput(f"{path}: row {number + 1} must have {len(rows[0])} columns. Got {len(row)} instead.")
-    # A column given by name needs a header; by number, a first row without any number is a header.
-    has_header = not files.is_number(column) or not any(map(files.is_number, rows[0]))
-    return [row[place] for row in rows[has_header:]]
+    names = read_table_file(path).table.column_names
+    name = names[files.find_column(column, names, len(names), path)]
+    return entries_of(read_table_file(path, [name]).table[name])
 
 
 def _from_csv(path: Path, unlabelled: str) -> PointLabels:
-    rows = list(files.csv_rows(path))
+    rows = list(csv_rows(path))
     width = max(map(len, rows), default=0)
     if width <= 1:
         entries = [row[0] if row else "" for row in rows]
-        words = [entry for entry in entries[1:] if not files.is_number(entry) and entry not in ("", "?")]
+        words = [entry for entry in entries[1:] if not is_number(entry) and entry not in ("", "?")]
         is_header = bool(entries) and (
-            entries[0].lower() in _HEADERS
-            or (not files.is_number(entries[0]) and entries[0] not in ("", "?") and not words)
+            entries[0].lower() in _HEADERS or (not is_number(entries[0]) and entries[0] not in ("", "?") and not words)
         )
         return from_entries(entries[is_header:], unlabelled, str(path))
     rows = list(filter(None, rows))
@@ -192,16 +182,20 @@ def _is_unlabelled(entry: Any, unlabelled: str, mark: float | None) -> bool:
 
 
 def _number(text: str) -> float | None:
-    return float(text) if files.is_number(text) else None
+    return float(text) if is_number(text) else None
 
 
 def _same_kind(entries: list[Any], source: str) -> list[Label]:
     """Integers if all entries are, else words."""
     if all(_is_whole(entry) for entry in entries):
         return [_whole(entry) if isinstance(entry, str) else int(entry) for entry in entries]
+    are_measured = all(isinstance(entry, str) and is_number(entry) and "." in entry for entry in entries)
     for entry in entries:
-        if not isinstance(entry, str) and not _is_whole(entry):
-            raise WrongInput(f"{source}: labels must be integers or words. Got {entry!r} instead.")
+        if (are_measured or not isinstance(entry, str)) and not _is_whole(entry):
+            raise WrongInput(
+                f"{source}: labels must be integers or words. Got {entry!r} instead. Measurements are not labels: turn "
+                "them into a few classes, such as low and high."
+            )
     return [str(entry) for entry in entries]
 
 

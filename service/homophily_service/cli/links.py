@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from homophily_service.cli import files
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import numbers
+from homophily_service.cli.tables import csv_rows
 
 SUFFIXES = (".csv", ".json")
 COLUMNS = ("i", "j", "kind")
@@ -68,7 +69,7 @@ def read_links(path: Path | None) -> Links:
 
 
 def _from_csv(path: Path, links: Links) -> None:
-    rows = list(filter(None, files.csv_rows(path)))
+    rows = list(filter(None, csv_rows(path)))
     if not rows:
         return
     header = [cell.lower() for cell in rows[0]]

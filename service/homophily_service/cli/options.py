@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import inspect
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from homophily_service.contract.parameters import GRAPH, MAP, SEARCHED, SOLVER, 
 
 if TYPE_CHECKING:
     from homophily_client import Client
+    from homophily_client.tables import TableOptions
 
 DEFAULT_TARGET = "127.0.0.1:50051"
 
 _SERVICE, _GRAPH, _SOLVER, _JOB = "Service", "Graph", "Solver", "Job"
-_SEARCH = "Search"
+_SEARCH, _TABLE = "Search", "Table"
 _METAVARS = {int: "N", float: "NUMBER"}
 #: Groups of the client's options, whose command-line options are made from the table of parameters.
 _TABLES = {GraphOptions: GRAPH, SolverOptions: SOLVER, MapOptions: MAP}
@@ -88,6 +90,86 @@ class Service:
             certificate=self.certificate,
             key=self.key,
         )
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """What the columns of a table are, and how its rows become points."""
+
+    label_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The labels, by name or number (from 0; -1 is the last); in .npz the array's name.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Names the rows; default the first column of strings or integers that all differ.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None
+    weight_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Confidence in each label.", rich_help_panel=_TABLE)
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="The features; default all other columns.", rich_help_panel=_TABLE),
+    ] = None
+    drop: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Columns that are no features.", rich_help_panel=_TABLE)
+    ] = None
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="Columns whose words are compared (TF-IDF).", rich_help_panel=_TABLE),
+    ] = None
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD",
+            help="Standardise numbers: auto (if their scales differ), none or standard.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = "auto"
+    missing: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD",
+            help="Replace missing numbers by the median or mean, or refuse them.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = "median"
+
+    def options(self) -> TableOptions:
+        """What the client takes."""
+        from homophily_client.tables import TableOptions
+
+        for option, given, known in (
+            ("--scale", self.scale, ("auto", "none", "standard")),
+            ("--missing", self.missing, ("median", "mean", "refuse")),
+        ):
+            if given not in known:
+                raise WrongInput(f"{option} must be one of {', '.join(known)}. Got {given!r} instead.")
+        return TableOptions(
+            label_column=self.label_column,
+            id_column=self.id_column,
+            weight_column=self.weight_column,
+            columns=names(self.columns) or None,
+            drop=names(self.drop),
+            text=names(self.text),
+            scale=self.scale,
+            missing=self.missing,
+        )
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Names with commas between them; quotes keep a comma inside a name."""
+    if text is None:
+        return ()
+    return tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip())
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ import typer
 from homophily_client.options import GraphOptions, SolverOptions
 from homophily_service.cli.failures import FAILED, WrongInput
 from homophily_service.cli.options import (
+    ColumnOptions,
     JobOptions,
     RegistrationOptions,
     SearchOptions,
@@ -21,18 +21,13 @@ from homophily_service.cli.options import (
     command,
     numbers,
 )
-from homophily_service.cli.screen import AsJson, err, print_json, print_result, print_status
+from homophily_service.cli.output import AnswerOutput
+from homophily_service.cli.screen import AsJson, print_json, print_result, print_status
+from homophily_service.cli.uploads import find_dataset, print_notes, send, slug
 
 if TYPE_CHECKING:
-    from homophily_client import Client, Dataset, JobHandle
-    from homophily_service.cli.labels import PointLabels
+    from homophily_client import JobHandle
 
-LabelColumn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|NUMBER", help="Column of the file that contains labels, not a feature; in .npz the array's name."
-    ),
-]
 LabelsFile = Annotated[
     str | None,
     typer.Option(
@@ -64,28 +59,30 @@ Calibrate = Annotated[
     bool, typer.Option("--calibrate", help="Calibrate, which probabilities need; takes about five more fits.")
 ]
 ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; default the job's.")]
-DATA_HELP = "A dataset on the service, or a file (.npy, .npz, .csv, .parquet, .svmlight), which is uploaded first."
+FORMATS = ".csv, .tsv, .csv.gz, .parquet, .arrow, .jsonl, .npy, .npz or .svmlight"
+DATA_HELP = f"A dataset on the service, or a file ({FORMATS}), which is uploaded first."
 
 
 @command
 def upload(
     *,
-    file: Annotated[Path, typer.Argument(help="Points: .npy, .npz (dense or CSR), .csv, .parquet or .svmlight.")],
+    file: Annotated[Path, typer.Argument(help=f"A table or an array: {FORMATS}.")],
     name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the dataset; default the file's.")] = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="A text for people.")] = "",
-    label_column: LabelColumn = None,
+    columns: ColumnOptions,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
     """Upload points that are used more than once."""
-    from homophily_service.cli.files import read_points
+    from homophily_service.cli.files import read_data
     from homophily_service.cli.show import plain, print_dataset
     from homophily_service.runtime.processes import keep_freed_memory
 
     keep_freed_memory()
-    points = read_points(file, label_column).points
+    data = read_data(file, columns.options())
     with service.client() as client:
-        dataset = send(client, points, name or _slug(file.stem), description, file.name)
+        dataset = send(client, data.points, name or slug(file.stem), description, file.name)
+    print_notes(data)
     if as_json:
         print_json(plain(dataset))
     else:
@@ -97,12 +94,13 @@ def fit(
     *,
     data: Annotated[str, typer.Argument(metavar="DATASET|FILE", help=DATA_HELP)],
     labels: LabelsFile = None,
-    label_column: LabelColumn = None,
     unlabelled: Unlabelled = "-1",
     validation: Validation = None,
     test: Test = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
+    columns: ColumnOptions,
+    answers: AnswerOutput,
     registration: RegistrationOptions,
     search: SearchOptions,
     solver: SolverOptions,
@@ -115,10 +113,11 @@ def fit(
 
     Shows the progress and the result. Ctrl-C cancels the job; a second one leaves at once.
     """
-    from homophily_service.cli.labels import read_labels
+    from homophily_service.cli.labels import from_entries, read_labels
 
-    if (labels is None) == (label_column is None):
+    if (labels is None) == (columns.label_column is None):
         raise WrongInput("Labels are needed, either by --labels FILE or by --label-column of the data's file.")
+    answers.check(job)
     given = None if labels is None else read_labels(labels, unlabelled)
     compared = {
         name: (file, read_labels(file, unlabelled))
@@ -131,10 +130,12 @@ def fit(
         "search": search.argument(),
     } | registration.arguments()
     with service.client() as client:
-        dataset, entries = find_dataset(client, data, label_column)
-        source = labels or f"{data}:{label_column}"
+        found = find_dataset(client, data, columns.options())
+        dataset, source = found.dataset, labels or f"{data}:{columns.label_column}"
         if given is None:
-            given = _from_column(entries, unlabelled, source)
+            assert found.data is not None
+            assert found.data.labels is not None
+            given = from_entries(found.data.labels, unlabelled, source)
         given = given.checked(dataset.points, source).of_two_classes(source)
         for name, (file, read) in compared.items():
             arguments[name] = read.checked(dataset.points, file).like(given.by_point.values()).by_point
@@ -143,13 +144,16 @@ def fit(
             return client.fit(
                 dataset,
                 given.by_point,
+                weights=found.weights,
                 **arguments,
-                calibrate=calibrate,
+                calibrate=calibrate or answers.probabilities,
                 model_id=model,
                 job=job.argument(request_id),
             )
 
-        run_job(start, job, as_json=as_json)
+        made = run_job(start, job, as_json=as_json).info.model
+        if made is not None:
+            answers.write(client, made, found.data)
 
 
 @command
@@ -163,6 +167,7 @@ def transduce(
     test: Test = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
+    answers: AnswerOutput,
     registration: RegistrationOptions,
     job: JobOptions,
     service: Service,
@@ -176,6 +181,7 @@ def transduce(
 
     if labels is None and withdraw is None:
         raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
+    answers.check(job)
     given = None if labels is None else read_labels(labels, unlabelled)
     compared = {
         name: (file, read_labels(file, unlabelled))
@@ -198,12 +204,14 @@ def transduce(
                 None if given is None else given.by_point,
                 withdrawn=withdrawn,
                 **arguments,
-                calibrate=calibrate,
+                calibrate=calibrate or answers.probabilities,
                 model_id=model,
                 job=job.argument(request_id),
             )
 
-        run_job(start, job, as_json=as_json)
+        made = run_job(start, job, as_json=as_json).info.model
+        if made is not None:
+            answers.write(client, made, None)
 
 
 @command
@@ -269,58 +277,6 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
         job.result()
 
 
-def send(client: Client, points: Any, name: str | None, description: str, title: str) -> Dataset:
-    """Upload points, with a progress bar."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    if not err.is_terminal:
-        return client.upload(points, name=name, description=description)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=max(6, min(30, err.width - 60))),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(title if len(title) <= 20 else f"{title[:19]}…", total=None)
-        return client.upload(
-            points,
-            name=name,
-            description=description,
-            progress=lambda sent, total: bar.update(task, completed=sent, total=total),
-        )
-
-
-def find_dataset(client: Client, data: str, label_column: str | None) -> tuple[Dataset, list[Any] | None]:
-    """A dataset, by its name or uploaded from a file, and the entries of the file's label column."""
-    from homophily_client import NotFound
-    from homophily_service.cli.files import fingerprint, is_file, read_points
-
-    if not is_file(data):
-        if label_column is not None:
-            raise WrongInput(f"--label-column needs a file with columns. Got the dataset {data} instead.")
-        return client.get_dataset(data), None
-    path = Path(data)
-    table = read_points(path, label_column)
-    # Named by its content, so that the next fit on the same file finds it.
-    name = f"{_slug(path.stem)[:40]}-{fingerprint(path, label_column)}"
-    try:
-        dataset = client.get_dataset(name)
-        print_status(f"{path.name} is on the service already, as {name}.")
-    except NotFound:
-        dataset = send(client, table.points, name, f"from {path.name}", path.name)
-        print_status(f"{path.name} is uploaded, as {name}.")
-    return dataset, table.labels
-
-
-def _from_column(entries: list[Any] | None, unlabelled: str, source: str) -> PointLabels:
-    from homophily_service.cli.labels import from_entries
-
-    assert entries is not None
-    return from_entries(entries, unlabelled, source)
-
-
 def _wait(job: JobHandle[Any], seconds: float) -> None:
     from homophily_client import JobCancelled, JobFailed
     from homophily_service.cli.progress import follow_own
@@ -331,8 +287,3 @@ def _wait(job: JobHandle[Any], seconds: float) -> None:
             job.result(seconds)
     except KeyboardInterrupt:
         follow_own(job, interrupted=True)
-
-
-def _slug(text: str) -> str:
-    """Make an id from a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower(), flags=re.ASCII).strip("-")[:63] or "points"

@@ -114,7 +114,7 @@ def from_points(points: pb.Points, limits: Limits, field: str) -> Points:
     """Points that came inside a message, checked in full."""
     layout = points.WhichOneof("layout")
     if layout is None:
-        raise InvalidRequest(field, "must hold dense or csr points")
+        raise InvalidRequest(field, "must contain dense or csr points")
     is_table = points.HasField("schema") or bool(points.strings)
     if is_table and layout != "dense":
         raise InvalidRequest(f"{field}.schema", "must not be given with csr points: a table is dense")
@@ -190,7 +190,7 @@ def parts_from_points(points: Points) -> dict[str, NDArray[Any]]:
 
 
 def points_from_parts(parts: dict[str, NDArray[Any]], shape: pb.PointsShape) -> Points:
-    """The points out of stored arrays."""
+    """The points in stored arrays."""
     if shape.HasField("schema"):
         places = range(len(shape.string_bytes))
         return Rows(

@@ -19,7 +19,7 @@ TABLES, PICTURES, PAGES = (".csv", ".parquet"), (".png",), (".html", ".htm")
 def write_map(found: Map, path: Path | str, labels: Any = None) -> None:
     """Write a row for each point into a .csv or .parquet file: its coordinates, its cluster and its label.
 
-    ``labels`` are given as y in ``Client.fit``. Parquet needs ``pip install 'homophily[parquet]'``.
+    ``labels`` are given as y in ``Client.fit``. Parquet needs ``pip install 'homophily[tables]'``.
     """
     path, coordinates = _checked(path, TABLES), _coordinates(found)
     count, dimensions = coordinates.shape

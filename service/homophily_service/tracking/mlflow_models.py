@@ -151,7 +151,7 @@ def _inputs(parts: Parts) -> list[ColSpec | TensorSpec]:
         return [TensorSpec(_dtype(parts), (-1, int(parts.graph.document["n_features"])))]
     widths = dict.fromkeys(names or (), 1) if recipe is None else recipe.widths_
     # Numbers of any type: MLflow would refuse integers where it was told of doubles.
-    kinds = {0: DataType.string, 1: AnyType()}
+    kinds: dict[int, Any] = {0: DataType.string, 1: AnyType()}  # type: ignore[no-untyped-call]
     return [ColSpec(kinds.get(width, Array(DataType.double)), name) for name, width in widths.items()]
 
 
