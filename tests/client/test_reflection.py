@@ -148,6 +148,7 @@ def ask_everything(client: Client) -> None:
             job.result(PATIENCE)
     _ask_for_maps(client, changed, few)
 
+    _ask_about_a_table(client, few)
     client.predict(searched, X[:5], probabilities=True)
     client.predict(changed, X[:5])
     client.read_solution(searched, ("labels", "scores", "values", "probabilities"))
@@ -170,6 +171,17 @@ def _interrupt_upload(client: Client) -> None:
     with pytest.raises(ClientError):
         client._connection.upload(iter(parts))
     client._connection.call("GetUpload", dataset_pb2.GetUploadRequest(parent=start.parent, upload_id="half"))
+
+
+def _ask_about_a_table(client: Client, few: dict[int, Any]) -> None:
+    X, y = three_blobs()
+    table = {"id": [f"p{point}" for point in range(60)], "vector": X, "kind": np.array(["ant", "bee", "cat"])[y]}
+    options = {"scale": "none", "missing": "mean", "drop": ["more"]}
+    model = client.fit({**table, "more": X[:, 0]}, few, table=options).result(PATIENCE)
+    client.upload({**table, "more": X[:, 0]}, table=options, name="table")
+    client.read_solution(model, ["labels", "given", "ids"])
+    client.predict(model, {**table, "kind": ["dog"] * 60})
+    client.read_embedding(client.embed(model, solver={"max_iter": 2}).result(PATIENCE), ["coordinates"])
 
 
 def _ask_for_maps(client: Client, model: Model, few: dict[int, Any]) -> None:
@@ -295,6 +307,8 @@ def _predict(client: Client, recorded: Any) -> Any:
 
 def _read_solution(client: Client, recorded: Any) -> Any:
     model = Model.from_message(model_pb2.Model(name="x", point_count=recorded.start + recorded.count))
+    if recorded.ids:
+        return client.read_solution(model, ("labels", "given", "ids"))
     return client.read_solution(model, ("labels", "scores", "values", "probabilities")[: len(recorded.tensors)])
 
 

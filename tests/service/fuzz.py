@@ -21,6 +21,8 @@ from google.protobuf.message import Message
 from scipy.sparse import csr_array
 
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2
+from homophily_client.points import Points
+from homophily_client.tables import TableOptions, read_table
 
 from .serving import (
     DESCRIPTOR,
@@ -44,6 +46,16 @@ PATIENCE = 20.0
 
 X = np.random.default_rng(0).normal(size=(12, 3))
 LABELS = {0: "a", 1: "b", 2: "c", 5: "a"}
+TABLE = read_table(
+    {
+        "id": [f"r{row}" for row in range(12)],
+        "x": X[:, 0],
+        "city": ["Köln", "Ulm", ""] * 4,
+        "vector": X[:, 1:],
+        "note": ["a red car", "a blue sky"] * 6,
+    },
+    TableOptions(text=["note"], scale="standard", missing="mean", drop=[]),
+)
 NUMBERS = [0, 1, -1, 2, 3, 7, 12, 13, 127, 128, 255, 2**31 - 1, -(2**31), 2**32, 2**53, 2**62, 2**63 - 1, -(2**63)]
 REALS = [0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, 5e-324, float("nan"), float("inf"), -float("inf"), 1e-7, 123.456]
 TEXTS = [
@@ -84,9 +96,13 @@ class Fuzzer:
         self.project = project
         model = project.model(X, LABELS, calibrate=True, model_id="seed")
         mapped = project.embed(X, [(0, 1)], [(2, 3)], n_clusters=2, embedding_id="seed")
-        self.valid = self._valid(model, mapped)
+        request = job_pb2.FitRequest(parent=project.name, labels=labels_of(LABELS), inline=Points(TABLE).message())
+        of_table = project.ended(project.stub.Fit(request, timeout=PATIENCE).job).fit.model
+        self.valid = self._valid(model, mapped, of_table)
 
-    def _valid(self, model: model_pb2.Model, mapped: embedding_pb2.Embedding) -> dict[str, list[list[Message]]]:
+    def _valid(
+        self, model: model_pb2.Model, mapped: embedding_pb2.Embedding, of_table: model_pb2.Model
+    ) -> dict[str, list[list[Message]]]:
         """Messages by call that are answered, more than one where a call is a stream."""
         parent = self.project.name
         sparse = csr_array(np.maximum(X, 0))
@@ -129,6 +145,11 @@ class Fuzzer:
         for points, upload_id in ((X, "u"), (X, ""), (sparse, "v"), (sparse, "")):
             data = bytes_of(points)
             uploads.append([start(parent, points, upload_id), chunk(0, data[:96]), chunk(96, data[96:]), end(data)])
+        table = Points(TABLE)
+        begin = dataset_pb2.UploadStart(parent=parent, upload_id="t", shape=table.shape_message())
+        data = table.read(0, table.bytes)
+        uploads.append([dataset_pb2.UploadDatasetRequest(start=begin), chunk(0, data), end(data)])
+        tabular = job_pb2.FitRequest(parent=parent, labels=labels_of(LABELS), inline=table.message())
         valid: dict[str, list[list[Message]]] = {
             "GetServerInfo": [[server_pb2.GetServerInfoRequest()]],
             "UploadDataset": uploads,
@@ -136,7 +157,7 @@ class Fuzzer:
             "GetDataset": [[dataset_pb2.GetDatasetRequest(name=model.dataset)]],
             "ListDatasets": [[dataset_pb2.ListDatasetsRequest(**listing)]],
             "DeleteDataset": [[dataset_pb2.DeleteDatasetRequest(name=f"{parent}/datasets/u")]],
-            "Fit": [[fit], [rich], [searched]],
+            "Fit": [[fit], [rich], [searched], [tabular]],
             "ImportModel": [[job_pb2.ImportModelRequest(parent=parent, uri="models:/digits@best", model_id="here")]],
             "Transduce": [[transduce]],
             "Embed": self._maps(model, mapped),
@@ -152,8 +173,9 @@ class Fuzzer:
             "Predict": [
                 [model_pb2.PredictRequest(name=model.name, points=inline(points), probabilities=True)]
                 for points in (X[:4], X[:2].astype(np.float32), sparse[:3])
-            ],
-            "ReadSolution": [[solution]],
+            ]
+            + [[model_pb2.PredictRequest(name=of_table.name, points=table.message())]],
+            "ReadSolution": [[solution], [model_pb2.ReadSolutionRequest(name=of_table.name, fields=[1, 5], ids=True)]],
             "GetEmbedding": [[embedding_pb2.GetEmbeddingRequest(name=mapped.name)]],
             "ReadEmbedding": [[embedding_pb2.ReadEmbeddingRequest(name=mapped.name, field=2, start=1, count=5)]],
             "ListEmbeddings": [[embedding_pb2.ListEmbeddingsRequest(**listing)]],

@@ -136,7 +136,7 @@ def test_a_model_from_fit_to_deletion(run: Run, files: Path) -> None:
         run("solution", "second", "--output", f"solution.{suffix}")
     assert_array_equal(np.load(files / "solution.npy"), np.arange(60) % 2)
     assert parquet.read_table(files / "solution.parquet").column("label").to_pylist() == [0, 1] * 30
-    assert (files / "solution.csv").read_text().startswith("point,label\n0,0\n1,1\n")
+    assert (files / "solution.csv").read_text().startswith("point,label,given\n0,0,True\n1,1,True\n")
     assert re.search(r"second +ERR +60 +10 +2 +– ", run("models").out)
     assert run("model", "second", "--json").json["name"].endswith("/models/second")
     listed = run("jobs", "--kind", "transduce").out
@@ -208,7 +208,7 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
     refused(2, "Error: --method must be one of irr, err", "fit", "points", "--labels", "few.npy", "--method", "x")
     refused(2, "Error: Labels are needed", "fit", "points")
     refused(2, "Error: there-is-none.csv: there is no such file", "fit", "there-is-none.csv", "--labels", "few.npy")
-    refused(2, "--label-column needs a file", "fit", "points", "--label-column", "kind")
+    refused(2, "Columns can be chosen in a file", "fit", "points", "--label-column", "kind")
     np.save(files / "short.npy", np.array([0, 1]))
     refused(2, "must have an entry for each of 60 points. Got 2", "fit", "points", "--labels", "short.npy")
     np.save(files / "signs.npy", np.where(np.arange(60) % 2, 1, -1))

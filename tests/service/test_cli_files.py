@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import pickle
 import re
 import tracemalloc
@@ -18,15 +20,20 @@ import pyarrow as pa
 import pytest
 from numpy.lib.format import write_array_header_1_0
 from numpy.testing import assert_array_equal
-from pyarrow import parquet
+from pyarrow import feather, parquet
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
+from homophily_client.tables import TableOptions
 from homophily_service.cli.failures import WrongInput
-from homophily_service.cli.files import read_points
+from homophily_service.cli.files import Data, is_file, read_data
 from homophily_service.cli.labels import read_labels
 
 X = np.array([[0.0, 1.5], [2.0, 0.0], [0.25, 3.0]])
+
+
+def read_points(path: Path, label_column: str | None = None, n_features: int | None = None) -> Data:
+    return read_data(path, TableOptions(label_column=label_column), n_features=n_features)
 
 
 def written(path: Path, text: str) -> Path:
@@ -41,7 +48,7 @@ def test_npy_files_are_mapped_and_never_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "points.npy", X)
     assert_array_equal(read_points(tmp_path / "points.npy").points, X)
     np.save(tmp_path / "objects.npy", np.array([["a", None]], dtype=object), allow_pickle=True)
-    with pytest.raises(WrongInput, match=r"objects\.npy: holds Python objects"):
+    with pytest.raises(WrongInput, match=r"objects\.npy: contains Python objects"):
         read_points(tmp_path / "objects.npy")
     (tmp_path / "bomb.npy").write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(WrongInput, match=r"bomb\.npy: contains Python objects, or is not a NumPy file"):
@@ -151,53 +158,118 @@ def test_npz_files_hold_a_table_or_a_sparse_matrix_in_either_layout(tmp_path: Pa
     ("text", "column", "labels"),
     [
         ("0,1.5\n2,0\n0.25,3\n", None, None),
-        ('\ufeff"a","b"\n0,1.5\n\n2,0\n0.25,3e0\n', None, None),
-        ("a,b,kind\n0,1.5,cat\n2,0,\n0.25,3,dog\n", "kind", ["cat", "", "dog"]),
-        # No header, although labels are words; and one over numbers only.
-        ("cat,0,1.5\n?,2,0\ndog,0.25,3\n", "0", ["cat", "?", "dog"]),
-        ("0,1,label\n0,1.5,4\n2,0,5\n0.25,3,4\n", "-1", ["4", "5", "4"]),
-        # A number is a place, unless it is a name.
+        # Without a header, although labels are words; a number is a place.
+        ("cat,0,1.5\n?,2,0\ndog,0.25,3\n", "0", ["cat", None, "dog"]),
         ("0,2,1.5\n2,7,0\n0.25,2,3\n", "1", ["2", "7", "2"]),
+        ("0;1,5;a\n2;0,0;b\n0,25;3,0;a\n", "-1", ["a", "b", "a"]),
     ],
 )
-def test_csv_files_with_and_without_header(
+def test_numbers_without_names_are_an_array(
     tmp_path: Path, text: str, column: str | None, labels: list[str] | None
 ) -> None:
-    table = read_points(written(tmp_path / "points.csv", text), column)
-    assert_array_equal(table.points, X)
-    assert table.labels == labels
+    data = read_points(written(tmp_path / "points.csv", text), column)
+    assert data.table is None
+    assert_array_equal(data.points, X)
+    assert data.labels == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "labels"),
+    [
+        ('\ufeff"a","b"\n0,1.5\n\n2,0\n0.25,3e0\n', None, None),
+        ("a,b,kind\n0,1.5,cat\n2,0,\n0.25,3,dog\n", "kind", ["cat", None, "dog"]),
+        ("0,1,label\n0,1.5,4\n2,0,5\n0.25,3,4\n", "-1", ["4", "5", "4"]),
+        ("a;b;kind\n0;1,5;007\n2;0;1.0\n0,25;3;x\n", "kind", ["007", "1.0", "x"]),
+        ("a\tb\n0\t1.5\n2\t0\n0.25\t3\n", None, None),
+        ('"a\nb"|b\n0|1.5\n2|0\n0.25|3\n', None, None),
+    ],
+)
+def test_csv_files_with_names_are_tables(
+    tmp_path: Path, text: str, column: str | None, labels: list[str] | None
+) -> None:
+    data = read_points(written(tmp_path / "points.csv", text), column)
+    assert data.table is not None
+    assert_array_equal(data.table.numbers(), X)
+    assert data.labels == labels
+
+
+@pytest.mark.parametrize("ending", [".csv.gz", ".tsv", ".parquet", ".arrow", ".feather", ".jsonl"])
+def test_a_table_is_the_same_in_every_format(tmp_path: Path, ending: str) -> None:
+    columns = {"a": X[:, 0], "city": ["Köln", None, "Ulm"], "b": X[:, 1]}
+    path, table = tmp_path / f"t{ending}", pa.table(columns)
+    if ending == ".parquet":
+        parquet.write_table(table, path)
+    elif ending in (".arrow", ".feather"):
+        feather.write_feather(table, path)
+    elif ending == ".jsonl":
+        rows = [{name: column[row] for name, column in columns.items()} for row in range(3)]
+        path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    else:
+        mark = "\t" if ending == ".tsv" else ","
+        rows = [
+            mark.join(columns),
+            *(mark.join([str(a), c or "", str(b)]) for a, c, b in zip(*columns.values(), strict=True)),
+        ]
+        text = "\n".join(rows).encode()
+        path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    data = read_data(path, TableOptions(columns=["a", "city", "b"]))
+    assert data.table is not None
+    assert_array_equal(data.table.numbers(), X)
+    assert data.table.columns["city"].tolist() == ["Köln", "", "Ulm"]
+
+
+def test_ids_keep_their_zeros(tmp_path: Path) -> None:
+    data = read_points(written(tmp_path / "t.csv", "id,x\n007,1.5\n008,2\n010,3.5\n"))
+    assert data.table is not None
+    assert data.table.ids == ["007", "008", "010"]
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a,b\n1,2\n3,cat\n", "column 'b' must hold numbers, but row 2 has 'cat'"),
-        ("1,2\n3,\n", "column '1' must hold numbers, but row 2 has nothing"),
-        ("1,2\n3,4,5\n", "row 2 must have 2 columns. Got 3 instead."),
+        ("a,b\n1,2\n3,4,5\n", "Expected 2 columns, got 3"),
         ("", "is empty"),
-        ("a,b\n", "holds no points"),
+        ("a,b\n", "holds no rows below its header"),
+        ("a,day\n1,2020-01-02\n2,2020-01-03\n", "Column 'day' holds dates"),
+        ("a,b\n" + "1,2\n" * 20 + "3,cat\n", "Column 'b' holds numbers, but 'cat' in row 21"),
+        ("a,a\n1,2\n", "several columns 'a'"),
     ],
 )
-def test_csv_files_are_refused_by_row_and_column(tmp_path: Path, text: str, sentence: str) -> None:
+def test_tables_are_refused_by_what_is_wrong(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(WrongInput, match=re.escape(sentence)):
         read_points(written(tmp_path / "points.csv", text))
 
 
-def test_parquet_files_have_numbers_in_every_column_but_that_of_labels(tmp_path: Path) -> None:
-    path = tmp_path / "points.parquet"
-    columns = {"a": pa.array(X[:, 0], pa.float32()), "kind": ["x", None, "y"], "b": pa.array(X[:, 1], pa.float32())}
-    parquet.write_table(pa.table(columns), path, row_group_size=2)
-    table = read_points(path, "kind")
-    assert table.points.dtype == np.float32
-    assert_array_equal(table.points, X)
-    assert table.labels == ["x", None, "y"]
-    with pytest.raises(WrongInput, match="column 'kind' must hold numbers, but holds string"):
-        read_points(path)
-    with pytest.raises(WrongInput, match="has no column 'sort', only a, kind, b"):
-        read_points(path, "sort")
-    parquet.write_table(pa.table({"a": [1, 2, None]}), path)
-    with pytest.raises(WrongInput, match="column 'a' must hold numbers, but row 3 is empty"):
-        read_points(path)
+def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("a,b\n1,Köln\n2,Ulm\n".encode("latin-1"))
+    with pytest.raises(WrongInput, match="save it as UTF-8"):
+        read_points(tmp_path / "t.csv")
+
+
+def test_packed_text_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"1,2\n" * (20 << 20), 9))
+    with pytest.raises(WrongInput, match="unpacks to more than 200 times its size"):
+        read_points(tmp_path / "t.csv.gz")
+
+
+@pytest.mark.parametrize("name", ["cut.parquet", "cut.arrow", "cut.csv.gz", "cut.jsonl"])
+def test_damaged_tables_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PAR1\x00\x01{")
+    with pytest.raises(WrongInput, match=re.escape(name)):
+        read_points(tmp_path / name)
+
+
+def test_columns_of_arrays_cannot_be_chosen(tmp_path: Path) -> None:
+    np.save(tmp_path / "points.npy", X)
+    with pytest.raises(WrongInput, match="is an array, which has no named columns"):
+        read_data(tmp_path / "points.npy", TableOptions(drop=["a"]))
+
+
+def test_an_unknown_ending_is_named_and_a_dataset_has_none() -> None:
+    assert not is_file("digits")
+    assert is_file("digits.csv.gz")
+    with pytest.raises(WrongInput, match=r"table\.xlsx: its ending says nothing .* must be one of \.csv"):
+        is_file("table.xlsx")
 
 
 def test_svmlight_files_are_sparse(tmp_path: Path) -> None:
@@ -208,7 +280,7 @@ def test_svmlight_files_are_sparse(tmp_path: Path) -> None:
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongInput, match=r"must end in one of \.npy"):
+    with pytest.raises(WrongInput, match=r"its ending says nothing"):
         read_points(written(tmp_path / "points.xls", "1"))
     with pytest.raises(WrongInput, match="there is no such file"):
         read_points(tmp_path / "points.npy")

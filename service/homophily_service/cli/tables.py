@@ -127,7 +127,10 @@ def _text(path: Path) -> bytes:
             content = file.read(most + 1)
         if len(content) > most:
             raise WrongInput(f"{path}: unpacks to more than {MOST_GROWTH} times its size: unpack it yourself first")
-    return content.removeprefix(b"\xef\xbb\xbf")
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    # Arrow would take other text for bytes.
+    content.decode()
+    return content
 
 
 def _first_rows(content: bytes, delimiter: str) -> _Rows:
