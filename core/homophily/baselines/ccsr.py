@@ -79,8 +79,8 @@ class CCSR(LinkClustering):
         with single_threaded_blas():
             self.metric_ = fit_metric(F, links)
             values, rotation = np.linalg.eigh(self.metric_)
-            self.embedding_ = F @ (rotation * np.sqrt(np.maximum(values, 0.0))) @ rotation.T
-        return self._kmeans(graph.W)
+            embedding = F @ (rotation * np.sqrt(np.maximum(values, 0.0))) @ rotation.T
+        return self._kmeans(embedding, graph.W)
 
 
 def fit_metric(F: Floats, links: Links) -> Floats:

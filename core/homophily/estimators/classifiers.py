@@ -28,6 +28,7 @@ from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
 
 
+@dataclass(eq=False, repr=False)
 class IRRClassifier(GraphClassifier):
     """Implicit relationship regularisation (IRR), the linear method that ERR starts from.
 
@@ -63,32 +64,20 @@ class IRRClassifier(GraphClassifier):
     True
     """
 
+    graph: KNNGraph | None = None
+    power: int | None = None
+    lambda1: float = 1e-2
+    class_prior: Any = None
+    tol: float = 1e-10
+    normalized: bool = True
+    backend: BackendName = "numpy"
+    callback: Callable[[int, float], object] | None = None
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GraphClassifier._parameter_constraints,
         "tol": [POSITIVE],
     }
-
-    def __init__(
-        self,
-        graph: KNNGraph | None = None,
-        power: int | None = None,
-        lambda1: float = 1e-2,
-        class_prior: Any = None,
-        tol: float = 1e-10,
-        normalized: bool = True,
-        backend: BackendName = "numpy",
-        callback: Callable[[int, float], object] | None = None,
-        n_jobs: int | None = None,
-    ):
-        self.graph = graph
-        self.power = power
-        self.lambda1 = lambda1
-        self.class_prior = class_prior
-        self.tol = tol
-        self.normalized = normalized
-        self.backend = backend
-        self.callback = callback
-        self.n_jobs = n_jobs
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
         arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
@@ -109,6 +98,7 @@ class Start:
     n_evaluations: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class ERRClassifier(GraphClassifier):
     """Explicit relationship regularisation (ERR) over all pairs of points, in time linear in the points.
 
@@ -204,6 +194,23 @@ class ERRClassifier(GraphClassifier):
     True
     """
 
+    graph: KNNGraph | None = None
+    power: int | None = None
+    lambda1: float = 1e-2
+    lambda2: float = 4e-3
+    sigma_f: float | None = None
+    repulsion: float | None = None
+    max_iter: int = 50
+    tol: float = 0.1
+    class_prior: Any = None
+    relationship_neighbors: int | None = None
+    multiclass: Literal["vector", "one-vs-rest"] = "vector"
+    engine: EngineName = "auto"
+    normalized: bool = True
+    backend: BackendName = "numpy"
+    callback: Callable[[State | Start], object] | None = None
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GraphClassifier._parameter_constraints,
         "lambda2": [NOT_NEGATIVE],
@@ -221,42 +228,6 @@ class ERRClassifier(GraphClassifier):
     REPULSION = 0.65
     #: False turns the preconditioner of the nonlinear conjugate gradients off, as in the paper.
     preconditioned: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        graph: KNNGraph | None = None,
-        power: int | None = None,
-        lambda1: float = 1e-2,
-        lambda2: float = 4e-3,
-        sigma_f: float | None = None,
-        repulsion: float | None = None,
-        max_iter: int = 50,
-        tol: float = 0.1,
-        class_prior: Any = None,
-        relationship_neighbors: int | None = None,
-        multiclass: Literal["vector", "one-vs-rest"] = "vector",
-        engine: EngineName = "auto",
-        normalized: bool = True,
-        backend: BackendName = "numpy",
-        callback: Callable[[State | Start], object] | None = None,
-        n_jobs: int | None = None,
-    ):
-        self.graph = graph
-        self.power = power
-        self.lambda1 = lambda1
-        self.lambda2 = lambda2
-        self.sigma_f = sigma_f
-        self.repulsion = repulsion
-        self.max_iter = max_iter
-        self.tol = tol
-        self.class_prior = class_prior
-        self.relationship_neighbors = relationship_neighbors
-        self.multiclass = multiclass
-        self.engine = engine
-        self.normalized = normalized
-        self.backend = backend
-        self.callback = callback
-        self.n_jobs = n_jobs
 
     def _check_together(self) -> None:
         if self.relationship_neighbors is not None and self._power != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -38,6 +39,7 @@ def default_embedding() -> ERREmbedding:
     return ERREmbedding(lambda2=0.05, sigma_f=0.9, link_penalty=LinkPenalty(edges=3.0))
 
 
+@dataclass(eq=False, repr=False)
 class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, CheckedEstimator):
     """Clusters of points that are neighbours or linked together, and not linked apart.
 
@@ -83,6 +85,12 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     ((200,), True)
     """
 
+    n_clusters: int | None = None
+    n_components: int | None = None
+    embedding: ERREmbedding | None = None
+    n_init: int = 10
+    random_state: Any = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [AT_LEAST_ONE, None],
         "n_components": [AT_LEAST_ONE, None],
@@ -91,20 +99,6 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         "random_state": ["random_state"],
     }
     _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {"embedding": default_embedding}
-
-    def __init__(
-        self,
-        n_clusters: int | None = None,
-        n_components: int | None = None,
-        embedding: ERREmbedding | None = None,
-        n_init: int = 10,
-        random_state: Any = None,
-    ):
-        self.n_clusters = n_clusters
-        self.n_components = n_components
-        self.embedding = embedding
-        self.n_init = n_init
-        self.random_state = random_state
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
@@ -37,6 +37,7 @@ from homophily.threads import single_threaded_blas
 STEP_OF_WIDTHS = 2.0
 
 
+@dataclass(eq=False, repr=False)
 class LinkPenalty(CheckedEstimator):
     """The part of a map's energy that comes from links.
 
@@ -60,24 +61,17 @@ class LinkPenalty(CheckedEstimator):
     10.0
     """
 
+    weight: float = 30.0
+    loss: Literal["log", "squared"] = "log"
+    closure: bool | Literal["two-class"] = True
+    edges: float = 0.3
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "weight": [NOT_NEGATIVE],
         "loss": [StrOptions({"log", "squared"})],
         "closure": ["boolean", StrOptions({"two-class"})],
         "edges": [NOT_NEGATIVE],
     }
-
-    def __init__(
-        self,
-        weight: float = 30.0,
-        loss: Literal["log", "squared"] = "log",
-        closure: bool | Literal["two-class"] = True,
-        edges: float = 0.3,
-    ):
-        self.weight = weight
-        self.loss = loss
-        self.closure = closure
-        self.edges = edges
 
 
 def falling_widths(last: float, continuation: float) -> tuple[float, ...]:
@@ -90,6 +84,7 @@ def falling_widths(last: float, continuation: float) -> tuple[float, ...]:
 WIDTHS = falling_widths(0.2, 5.0)
 
 
+@dataclass(eq=False, repr=False)
 class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
     """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
 
@@ -173,6 +168,23 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     ((200, 2), 0, 0)
     """
 
+    n_components: int = 2
+    graph: KNNGraph | None = None
+    data_weight: float = 1.0
+    lambda2: float = 0.5
+    sigma_f: float | Sequence[float] = WIDTHS
+    repulsion: float = 0.65
+    link_penalty: LinkPenalty | None = None
+    relationship: str = "gaussian"
+    relationship_neighbors: int | None = None
+    max_iter: int = 60
+    tol: float = 1e-2
+    engine: EngineName = "auto"
+    normalized: bool = True
+    backend: BackendName = "numpy"
+    callback: Callable[[State], object] | None = None
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [AT_LEAST_ONE],
         "graph": [KNNGraph, None],
@@ -195,42 +207,6 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "graph": lambda: KNNGraph(symmetrize="max"),
         "link_penalty": LinkPenalty,
     }
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        graph: KNNGraph | None = None,
-        data_weight: float = 1.0,
-        lambda2: float = 0.5,
-        sigma_f: float | Sequence[float] = WIDTHS,
-        repulsion: float = 0.65,
-        link_penalty: LinkPenalty | None = None,
-        relationship: str = "gaussian",
-        relationship_neighbors: int | None = None,
-        max_iter: int = 60,
-        tol: float = 1e-2,
-        engine: EngineName = "auto",
-        normalized: bool = True,
-        backend: BackendName = "numpy",
-        callback: Callable[[State], object] | None = None,
-        n_jobs: int | None = None,
-    ):
-        self.n_components = n_components
-        self.graph = graph
-        self.data_weight = data_weight
-        self.lambda2 = lambda2
-        self.sigma_f = sigma_f
-        self.repulsion = repulsion
-        self.link_penalty = link_penalty
-        self.relationship = relationship
-        self.relationship_neighbors = relationship_neighbors
-        self.max_iter = max_iter
-        self.tol = tol
-        self.engine = engine
-        self.normalized = normalized
-        self.backend = backend
-        self.callback = callback
-        self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:

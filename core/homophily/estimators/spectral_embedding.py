@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -17,6 +18,7 @@ from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.new_points import Columns, extend
 
 
+@dataclass(eq=False, repr=False)
 class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
     """The map T = √u·[e₂, e₃, …] of the smoothest eigenvectors of a neighbour graph's Laplacian.
 
@@ -55,6 +57,13 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
     ((300, 2), [1.0, 1.0])
     """
 
+    n_components: int = 2
+    graph: KNNGraph | None = None
+    normalized: bool = True
+    tol: float = 1e-6
+    backend: BackendName = "numpy"
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "graph": [KNNGraph, None],
         "n_components": [AT_LEAST_ONE],
@@ -63,22 +72,6 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     }
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        graph: KNNGraph | None = None,
-        normalized: bool = True,
-        tol: float = 1e-6,
-        backend: BackendName = "numpy",
-        n_jobs: int | None = None,
-    ):
-        self.n_components = n_components
-        self.graph = graph
-        self.normalized = normalized
-        self.tol = tol
-        self.backend = backend
-        self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002

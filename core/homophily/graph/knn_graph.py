@@ -41,6 +41,7 @@ _BLOCK_ENTRIES = 4_000_000
 POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
 
+@dataclass(eq=False, repr=False)
 class KNNGraph(CheckedEstimator):
     """Symmetric weighted graph of each point's nearest neighbours.
 
@@ -109,6 +110,17 @@ class KNNGraph(CheckedEstimator):
     (2, [1.0, -1.0, 0.0, 0.0])
     """
 
+    n_neighbors: int = 10
+    metric: Literal["auto", "euclidean", "cosine", "precomputed", "affinity"] = "auto"
+    weights: Literal["local", "self-tuning", "global", "fixed"] = "local"
+    sigma_x: float | None = None
+    exponent: int = 2
+    symmetrize: Literal["max", "mean"] = "mean"
+    space: SpaceName = "input"
+    n_directions: int | None = None
+    backend: BackendName = "numpy"
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_neighbors": [AT_LEAST_ONE],
         "metric": [StrOptions({"auto", "euclidean", "cosine", "precomputed", "affinity"})],
@@ -121,30 +133,6 @@ class KNNGraph(CheckedEstimator):
         "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     }
-
-    def __init__(
-        self,
-        n_neighbors: int = 10,
-        metric: Literal["auto", "euclidean", "cosine", "precomputed", "affinity"] = "auto",
-        weights: Literal["local", "self-tuning", "global", "fixed"] = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: Literal["max", "mean"] = "mean",
-        space: SpaceName = "input",
-        n_directions: int | None = None,
-        backend: BackendName = "numpy",
-        n_jobs: int | None = None,
-    ):
-        self.n_neighbors = n_neighbors
-        self.metric = metric
-        self.weights = weights
-        self.sigma_x = sigma_x
-        self.exponent = exponent
-        self.symmetrize = symmetrize
-        self.space = space
-        self.n_directions = n_directions
-        self.backend = backend
-        self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
