@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -30,8 +29,7 @@ class LinkClustering(ClusterMixin, GraphEstimator):
     n_jobs: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "graph": [KNNGraph, None],
-        "n_jobs": [Integral, None],
+        **GraphEstimator._parameter_constraints,
         "n_clusters": [AT_LEAST_ONE],
         "n_init": [AT_LEAST_ONE],
         "random_state": ["random_state"],

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.arrays import Floats
 from homophily.device.operations import CpuOperations
-from homophily.estimators.transduction import Answer, GraphClassifier, Problem
+from homophily.estimators.transduction import Answer, GraphClassifier, Problem, Report
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
@@ -79,7 +79,7 @@ class IRRClassifier(GraphClassifier):
         "tol": [POSITIVE],
     }
 
-    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
         found = self._irr(problem, self.tol, init, callback)
         energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
@@ -232,10 +232,7 @@ class ERRClassifier(GraphClassifier):
     def _check_together(self) -> None:
         if self.relationship_neighbors is not None and self._power != 1:
             raise self._wrong("power", "1 when relationship_neighbors is given: the sparse form is defined for L only")
-        if self.relationship_neighbors is not None and self.backend == "cupy":
-            raise self._wrong(
-                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
-            )
+        self._refuse_gpu(self.relationship_neighbors)
 
     def resolve_params(self, n_classes: int) -> dict[str, Any]:
         """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
@@ -278,7 +275,7 @@ class ERRClassifier(GraphClassifier):
             return float(self.sigma_f)
         return float(self.SIGMA_F * (2.0 if columns == 1 else np.sqrt(2.0)))
 
-    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         if self._one_vs_rest:
             targets = np.where(problem.confidence[:, None] > 0, 2.0 * problem.targets - 1.0, 0.0)
             problem = replace(problem, targets=targets)
@@ -318,14 +315,8 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None:
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
             degrees = self.graph_.degrees[problem.rows] if self.normalized else None
-            engine = SparseEngine(
-                problem.restricted(self.graph_.W),
-                degrees,
-                problem.restricted(mask),
-                sigma_f,
-                repulsion=self._repulsion,
-                n_jobs=self.n_jobs,
-            )
+            part = problem.restricted(self.graph_.W), degrees, problem.restricted(mask)
+            engine = SparseEngine(*part, sigma_f, repulsion=self._repulsion, n_jobs=self.n_jobs)
             return "sparse", engine, mask.nnz / mask.shape[0]
         how: dict[str, Any] = {
             "engine": self.engine,
@@ -337,29 +328,20 @@ class ERRClassifier(GraphClassifier):
         return *problem.operations.engine(F, sigma_f, **how), float(problem.laplacian.shape[0])
 
     def _descend(
-        self,
-        problem: Problem,
-        F: Floats,
-        engine: tuple[str, Any, float],
-        warm: bool,
-        callback: Callable[..., object] | None,
+        self, problem: Problem, F: Floats, engine: tuple[str, Any, float], warm: bool, callback: Report | None
     ) -> Answer:
         name, relationships, count = engine
-        lambda1, lambda2 = self.lambda1, self.lambda2
-        weight = lambda2 / count
-        operations = problem.operations
+        sigma_f, operations = self._sigma_f(F.shape[1]), problem.operations
         if self.relationship_neighbors is not None:
             # The masked form has an engine for the CPU only.
             operations = CpuOperations(problem.laplacian, self.n_jobs)
+        terms = problem.targets, self.lambda1, relationships, self.lambda2 / count
         state = operations.descend_labels(
             self._power,
             problem.confidence,
-            problem.targets,
-            lambda1,
-            relationships,
-            weight,
+            *terms,
             start=np.ascontiguousarray(F),
-            curvature=lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2) if self.preconditioned else None,
+            curvature=self.lambda1 + self.lambda2 / (2.0 * sigma_f**2) if self.preconditioned else None,
             warm=warm,
             max_iter=self.max_iter,
             tolerance=self.tol,
@@ -368,8 +350,8 @@ class ERRClassifier(GraphClassifier):
         if not np.isfinite(state.energy):
             raise ParameterError(
                 f"The 'engine' parameter of ERRClassifier must suit the problem: with {name!r}, values spread over "
-                f"{np.ptp(F, axis=0).max() / self._sigma_f(F.shape[1]):.3g} sigma_f are too far apart. Use 'auto' or "
-                "'tiles', or a larger sigma_f.",
+                f"{np.ptp(F, axis=0).max() / sigma_f:.3g} sigma_f are too far apart. Use 'auto' or 'tiles', or a "
+                "larger sigma_f.",
                 "engine",
             )
         error = relationships.error(state.x) if name == "nystrom" else None

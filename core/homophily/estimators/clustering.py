@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, _fit_context
+from sklearn.base import ClusterMixin, _fit_context
 from sklearn.utils.validation import check_is_fitted
 
 from homophily.arrays import Floats
 from homophily.estimators.embedding import ERREmbedding, LinkPenalty
+from homophily.estimators.graph_estimator import MapMixin
 from homophily.estimators.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
@@ -40,7 +41,7 @@ def default_embedding() -> ERREmbedding:
 
 
 @dataclass(eq=False, repr=False)
-class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, CheckedEstimator):
+class ERRClustering(MapMixin, ClusterMixin, CheckedEstimator):
     """Clusters of points that are neighbours or linked together, and not linked apart.
 
     The map of an :class:`ERREmbedding`, in which T keeps only the direction of each point from the origin, is divided
@@ -117,9 +118,7 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             mapped._map(graph, y, must_link, cannot_link, init)
         self._take_features(mapped)
         self.map_, self.embedding_, self.graph_, self.links_ = mapped, mapped.embedding_, graph, mapped.links_
-        self.labels_ = kmeans_by_cut(
-            self.embedding_, self.n_clusters_, graph.W, n_init=self.n_init, random_state=self.random_state
-        )
+        self.labels_ = kmeans_by_cut(self.embedding_, self.n_clusters_, graph.W, self.n_init, self.random_state)
         self.divided_must_ = self.links_.must[~self._together(self.links_.must)]
         self.joined_cannot_ = self.links_.cannot[self._together(self.links_.cannot)]
         return self
@@ -133,10 +132,6 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         """Places of points on the map, as :meth:`ERREmbedding.transform` has them."""
         check_is_fitted(self)
         return self.map_.transform(X)
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.embedding_.shape[1])
 
     def _together(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.asarray(self.labels_[pairs[:, 0]] == self.labels_[pairs[:, 1]])

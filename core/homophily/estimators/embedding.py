@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from homophily.arrays import Floats
 from homophily.device.backend import Backend
-from homophily.device.operations import CpuOperations
-from homophily.estimators.graph_estimator import GraphEstimator, in_blocks
+from homophily.device.operations import CpuOperations, Operations
+from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, MapMixin, in_blocks
 from homophily.exceptions import ContradictingLinksError
-from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
+from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
@@ -85,7 +85,7 @@ WIDTHS = falling_widths(0.2, 5.0)
 
 
 @dataclass(eq=False, repr=False)
-class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
+class ERREmbedding(MapMixin, GraphEstimator):
     """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
 
     It minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with relationships
@@ -186,8 +186,9 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     n_jobs: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GraphEstimator._parameter_constraints,
+        **COMPUTED,
         "n_components": [AT_LEAST_ONE],
-        "graph": [KNNGraph, None],
         "data_weight": [NOT_NEGATIVE],
         "lambda2": [NOT_NEGATIVE],
         "sigma_f": [POSITIVE, "array-like"],
@@ -198,10 +199,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [NOT_NEGATIVE],
         "engine": [StrOptions(set(ENGINE_NAMES))],
-        "normalized": ["boolean"],
-        "backend": BACKEND_CONSTRAINT,
         "callback": [callable, None],
-        "n_jobs": [Integral, None],
     }
     _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {
         "graph": lambda: KNNGraph(symmetrize="max"),
@@ -241,10 +239,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def _check_together(self) -> None:
         """Refuse parameters that do not go together."""
         self._penalty._validate_params()
-        if self.relationship_neighbors is not None and self.backend == "cupy":
-            raise self._wrong(
-                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
-            )
+        self._refuse_gpu(self.relationship_neighbors)
 
     def _map(self, graph: KNNGraph, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
         widths = self.widths
@@ -266,7 +261,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         violated = violated_links(state.x, self.links_, self.sigma_f_, RELATIONSHIPS[self.relationship])
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
         # Computed on demand: the surroundings that new points are placed in.
-        self._lazy: dict[str, Any] = {}
+        self._lazy = {}
         self.embedding_ = state.x
 
     def transform(self, X: Any) -> Floats:
@@ -276,16 +271,15 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         relationships with all points in it, also where ``fit`` took some.
         """
         X = self._new_points(X)
-        if "surroundings" not in self._lazy:
-            laplacian = self.graph_.laplacian(normalized=self.normalized)
-            G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
-            self._lazy["surroundings"] = Surroundings.of(
-                self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship]
-            )
-        fitted = self.graph_, self._lazy["surroundings"], self.target_
+        fitted = self.graph_, self._once("surroundings", self._surroundings), self.target_
         names = "normalized", "repulsion", "data_weight", "lambda2"
         how: dict[str, Any] = {name: getattr(self, name) for name in names}
         return np.concatenate(in_blocks(X, lambda block: place_points(block, *fitted, **how)))
+
+    def _surroundings(self) -> Surroundings:
+        laplacian = self.graph_.laplacian(normalized=self.normalized)
+        G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
+        return Surroundings.of(self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship])
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""
@@ -301,15 +295,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         if y is not None:
             labelled = links_from_labels(y)
             check_consistent_length(y, np.empty(points))
-        return check_links(
-            must_link,
-            cannot_link,
-            points,
-            more=labelled,
-            two_classes=self._penalty.closure == "two-class",
-            owner=f"{self._owner}.fit",
-            stacklevel=6,
-        )
+        how: dict[str, Any] = {"two_classes": self._penalty.closure == "two-class", "owner": f"{self._owner}.fit"}
+        return check_links(must_link, cannot_link, points, more=labelled, stacklevel=6, **how)
 
     @property
     def widths(self) -> tuple[float, ...]:
@@ -346,49 +333,29 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             return self.links_
 
     def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: tuple[float, ...]) -> State:
-        laplacian = graph.laplacian(normalized=self.normalized)
-        masked = self.relationship_neighbors is not None
-        operations = CpuOperations(laplacian, self.n_jobs) if masked else backend.operations(laplacian, self.n_jobs)
-        diagonal = self._left_out(laplacian)
-        links = self._obeyed_links(graph.n_points)
-        iterations = evaluations = 0
+        laplacian, function = graph.laplacian(normalized=self.normalized), RELATIONSHIPS[self.relationship]
+        diagonal, links = self._left_out(laplacian), self._obeyed_links(graph.n_points)
+        operations: Operations = CpuOperations(laplacian, self.n_jobs)
+        if self.relationship_neighbors is None:
+            operations = backend.operations(laplacian, self.n_jobs)
+        before = 0, 0
         for sigma_f in widths:
-            how: dict[str, Any] = {
-                "engine": self.engine,
-                "diagonal": diagonal,
-                "relationship": RELATIONSHIPS[self.relationship],
-                "tolerance": 1e-6,
-            }
             relationships: Any
+            how: dict[str, Any] = {"relationship": function}
             if self.relationship_neighbors is not None:
                 mask = graph.neighborhoods(self.relationship_neighbors)
-                self.engine_, relationships = "sparse", self._sparse_engine(graph, mask, sigma_f)
+                degrees = graph.degrees if self.normalized else None
+                how |= {"repulsion": self.repulsion, "n_jobs": self.n_jobs}
+                self.engine_, relationships = "sparse", SparseEngine(graph.W, degrees, mask, sigma_f, **how)
             else:
+                how |= {"engine": self.engine, "diagonal": diagonal, "tolerance": 1e-6}
                 self.engine_, relationships = operations.engine(F, sigma_f, **how)
-            before = iterations, evaluations
-            found = operations.descend_map(
-                (self.target_, self.data_weight, relationships, self.lambda2, links, self._penalty.weight, sigma_f),
-                F,
-                self.max_iter,
-                self.tol,
-                self._show(before),
-                link_loss=self._penalty.loss,
-                relationship=RELATIONSHIPS[self.relationship],
-            )
-            state = _after(before, found)
-            F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
+            energy = self.target_, self.data_weight, relationships, self.lambda2, links, self._penalty.weight, sigma_f
+            form: dict[str, Any] = {"link_loss": self._penalty.loss, "relationship": function}
+            show = self._show(before)
+            state = _after(before, operations.descend_map(energy, F, self.max_iter, self.tol, show, **form))
+            F, before = state.x, (state.iteration, state.n_evaluations)
         return state
-
-    def _sparse_engine(self, graph: KNNGraph, mask: csr_array, sigma_f: float) -> SparseEngine:
-        return SparseEngine(
-            graph.W,
-            graph.degrees if self.normalized else None,
-            mask,
-            sigma_f,
-            relationship=RELATIONSHIPS[self.relationship],
-            repulsion=self.repulsion,
-            n_jobs=self.n_jobs,
-        )
 
     def _show(self, before: tuple[int, int]) -> Callable[[State], object] | None:
         callback = self.callback
@@ -396,10 +363,6 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "embedding_")
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.embedding_.shape[1])
 
 
 def linked_coordinates(

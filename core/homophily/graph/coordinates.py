@@ -11,6 +11,7 @@ from scipy.linalg import eigh
 
 from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
+from homophily.parameters import wrong_parameter
 from homophily.state import State, StateReader
 from homophily.threads import even_rows, run_ranges, thread_count
 
@@ -38,11 +39,8 @@ class Space(NamedTuple):
         """The leading ``count`` principal directions of the rows of X, whitened or not; None as for graphs."""
         u, d = X.shape
         if d > MOST_COLUMNS:
-            raise ParameterError(
-                f"The 'space' parameter of KNNGraph must be 'input' for more than {MOST_COLUMNS} columns. "
-                f"Got {name!r} with {d} columns instead.",
-                "space",
-            )
+            must = f"'input' for more than {MOST_COLUMNS} columns"
+            raise wrong_parameter("space", "KNNGraph", must, f"{name!r} with {d} columns")
         origin = X.mean(axis=0, dtype=np.float64)
         covariances = np.zeros((d, d))
         with np.errstate(over="ignore", invalid="ignore"):

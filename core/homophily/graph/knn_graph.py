@@ -30,7 +30,7 @@ from homophily.graph.neighbors import (
     available_neighbors,
     neighbor_index,
 )
-from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator
+from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator, wrong_parameter
 from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
 
 # exp(-600) ≈ 1e-261: small enough to mean "hardly linked", large enough to divide by. Without a floor a far neighbour's
@@ -145,10 +145,7 @@ class KNNGraph(CheckedEstimator):
         if self.metric == "auto":
             self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
         if self.metric_ in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
-            raise ParameterError(
-                f"The 'X' parameter of KNNGraph must be square with metric={self.metric_!r}. Got {X.shape} instead.",
-                "X",
-            )
+            raise wrong_parameter("X", "KNNGraph", f"square with metric={self.metric_!r}", X.shape)
         self._check_entries(X)
         if self.space != "input" and (self.metric_ not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
             raise self._wrong("space", "'input' unless X is dense and metric is 'euclidean' or 'cosine'")
@@ -220,9 +217,7 @@ class KNNGraph(CheckedEstimator):
         """
         check_is_fitted(self)
         if not isinstance(power, Integral) or power < 1:
-            raise ParameterError(
-                f"The 'power' parameter of laplacian must be an int of at least 1. Got {power!r} instead.", "power"
-            )
+            raise wrong_parameter("power", "laplacian", "an int of at least 1", repr(power))
         key = (int(power), bool(normalized))
         if key not in self._laplacians:
             if power == 1:
@@ -406,10 +401,8 @@ class _WeightRule:
         elif kind == "global" and positive.size:
             # Relative to the largest distance, so that no square leaves the range of floats.
             largest = reach.max()
-            width = largest * float(np.mean((distances[np.isfinite(distances)] / largest) ** exponent)) ** (
-                1 / exponent
-            )
-            width *= factor
+            mean = float(np.mean((distances[np.isfinite(distances)] / largest) ** exponent))
+            width = largest * mean ** (1 / exponent) * factor
         return cls(kind, exponent, width, typical, factor)
 
     @classmethod
@@ -471,11 +464,8 @@ def _affinity_weights(X: Any) -> sparse.csr_array:
     weights = _canonical(sparse.csr_array(X, copy=True))
     difference = abs(weights - weights.T)
     if difference.nnz and difference.max() > 1e-10 * weights.max():
-        raise ParameterError(
-            "The 'X' parameter of KNNGraph must be symmetric with metric='affinity'. "
-            f"Got entries that differ by {difference.max():.3g} from their mirror image instead.",
-            "X",
-        )
+        got = f"entries that differ by {difference.max():.3g} from their mirror image"
+        raise wrong_parameter("X", "KNNGraph", "symmetric with metric='affinity'", got)
     weights = sparse.csr_array((weights + weights.T) * 0.5)
     weights.setdiag(0.0)
     return _canonical(weights)
@@ -507,11 +497,7 @@ def _near_entries(X: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _fill_smallest(
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    entries: Floats,
-    values: Floats,
-    indices: Indices,
+    rows: NDArray[np.int64], columns: NDArray[np.int64], entries: Floats, values: Floats, indices: Indices
 ) -> None:
     """Put each row's smallest entries into ``values`` and their columns into ``indices``, in order."""
     order = np.lexsort((columns, entries, rows))

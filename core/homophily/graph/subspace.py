@@ -37,7 +37,6 @@ def iterate(
     X: Block = problem.start
     n, bound = problem.n, problem.bound
     values = np.array([0.0, bound / 2])
-    residual = np.inf
     for _ in range(MAX_ROUNDS):
         Q, _ = xp.linalg.qr(without_known(apply(X, values)))
         # The columns of a filtered block are nearly dependent: what rounding left of the known ones was scaled up.

@@ -107,7 +107,7 @@ class CellEngine:
 
         def find_panels(chunk: int) -> None:
             own = self._part(edges.rows.size, chunk)
-            ends = edges.rows[own], edges.cols[own], edges.doubled[own]
+            ends = edges.part(own.start, own.stop)
             grid.edge_panels(*ends, places, self.farthest, blocks, middles[own], strengths[own])
 
         # Threads share the work by panels: each panel has a cost of its own, whatever the number of its points.
@@ -145,8 +145,7 @@ class CellEngine:
         cells = places, starts, order, bits, 2 * (self.cell / self.sigma_f) ** 2, self.farthest
 
         def visit(chunk: int, gradient: Floats) -> float:
-            own = self._part(self.edges.rows.size, chunk)
-            ends = self.edges.rows[own], self.edges.cols[own], self.edges.doubled[own]
+            ends = self.edges.part(*even_rows(self.edges.rows.size, self.chunks)[chunk : chunk + 2])
             energy = pairs.pair_sums(*ends, *cells, gradient)
             own = self._part(len(F), chunk)
             return float(energy + pairs.pair_sums(points[own], points[own], self.edges.diagonal[own], *cells, gradient))

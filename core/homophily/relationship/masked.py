@@ -18,9 +18,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.arrays import Floats
+from homophily.arrays import Floats, side_by_side
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import balanced_rows, run_ranges, sum_chunks, thread_count
 
@@ -102,10 +101,8 @@ class SparseEngine:
     ) -> None:
         self.sigma_f = sigma_f
         self.relationship = relationship
-        # Neighbours side by side keep what a row asks for in the cache.
-        self.order = reverse_cuthill_mckee(W, symmetric_mode=True)
+        self.order, W = side_by_side(W)
         self.mask_indptr, self.mask_indices = _permuted_pattern(mask, self.order)
-        W = csr_array(W[self.order][:, self.order])
         d = np.ones(len(self.order)) if degrees is None else degrees[self.order]
         root = np.where(d > 0, d, 1.0) ** -0.5
         ends = np.repeat(np.arange(len(d)), np.diff(W.indptr))

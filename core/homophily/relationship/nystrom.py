@@ -12,10 +12,9 @@ import numpy as np
 from numba import njit
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.spatial.distance import cdist
 
-from homophily.arrays import Floats
+from homophily.arrays import Floats, side_by_side
 from homophily.relationship.functions import exp_negative
 from homophily.threads import balanced_rows, run_chunks, run_ranges, single_threaded_blas, thread_count
 
@@ -68,9 +67,7 @@ class NystromEngine:
         diagonal: Floats | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        # Neighbours side by side keep the rows of C that a row of L asks for in the cache.
-        self.order = reverse_cuthill_mckee(L, symmetric_mode=True)
-        self.L = csr_array(L[self.order][:, self.order])
+        self.order, self.L = side_by_side(L)
         self.power = power
         self.diagonal = None if diagonal is None else diagonal[self.order, None]
         self.sigma_f = sigma_f

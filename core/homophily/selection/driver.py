@@ -73,18 +73,9 @@ def find(
     # One GPU has nothing left for a second fit.
     parallel_groups = n_points <= PARALLEL_POINTS and fixed.get("backend", "numpy") == "numpy"
     workers, inner = (threads, 1) if parallel_groups else (1, threads)
-    search = Search(
-        n_points,
-        len(labels.classes),
-        method=method,
-        trials=trials,
-        seconds=seconds,
-        seed=seed,
-        vary=vary,
-        fixed=fixed,
-        graph=not given,
-        n_features=dense_columns(X),
-    )
+    searched: dict[str, Any] = {"vary": vary, "fixed": fixed, "graph": not given, "n_features": dense_columns(X)}
+    budget: dict[str, Any] = {"trials": trials, "seconds": seconds, "seed": seed}
+    search = Search(n_points, len(labels.classes), method=method, **budget, **searched)
     graphs: dict[str, _Built] = {}
     starts: dict[str, Starts] = {}
 

@@ -122,21 +122,9 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         checked: Classifier = clone(estimator)
         X = checked._points(X)
         fixed = _given(estimator)
-        found = find(
-            X,
-            y,
-            validation=validation,
-            method=method,
-            trials=self.trials,
-            seconds=self.seconds,
-            seed=self.random_state,
-            vary=self.vary,
-            sample_weight=sample_weight,
-            n_jobs=self.n_jobs,
-            warm_start=self.warm_start,
-            callback=self.callback,
-            **fixed,
-        )
+        own = ("trials", "seconds", "vary", "warm_start", "callback", "n_jobs")
+        how: dict[str, Any] = {name: getattr(self, name) for name in own} | {"seed": self.random_state}
+        found = find(X, y, validation=validation, method=method, sample_weight=sample_weight, **how, **fixed)
         chosen = {name: value for name, value in found.best.parameters.items() if name not in fixed}
         self.best_params_ = {f"graph__{name}" if name in OF_THE_GRAPH else name: chosen[name] for name in chosen}
         self.results_: list[Trial] = found.search.trials

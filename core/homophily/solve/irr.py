@@ -62,9 +62,7 @@ def _close_product(h: Any, lambda1: float, p: Any, q: Any, sums: Any, bounds: An
 
 
 @njit(cache=True, nogil=True)
-def _advance(
-    alpha: Any, scale: Any, p: Any, q: Any, x: Any, r: Any, sums: Any, bounds: Any, begin: int, end: int
-) -> None:
+def _advance(alpha, scale, p, q, x, r, sums, bounds, begin, end):  # type: ignore[no-untyped-def]
     """Set x ← x + αp, r ← r − αq, and rᵀz, zᵀz, xᵀx of each block of rows, with z = scale · r."""
     for block in range(begin, end):
         sums[block] = 0.0

@@ -116,14 +116,12 @@ class NonlinearCG:
     def run(self, x: Floats, callback: Callback | None = None) -> State:
         """Step until finished or ``max_iter``, showing every state to the callback."""
         state = self.init(x)
-        shown = state.iteration
         if callback:
             callback(state)
         while not state.finished and state.iteration < self.max_iter:
-            state = self.step(state)
-            if callback and state.iteration > shown:
+            before, state = state, self.step(state)
+            if callback and state.iteration > before.iteration:
                 callback(state)
-            shown = state.iteration
         return state
 
     def _preconditioned(self, gradient: Floats) -> Floats:

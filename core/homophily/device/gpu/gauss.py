@@ -242,8 +242,7 @@ class SpaceEngine:
         gradient = self.edges.ends.product(xp.concatenate([together - apart, together + apart]))
         gradient += read_edges().slope
         if self.series is not None:
-            inside = (xp.abs(x) <= self.half).all().reshape(1)
-            energy = xp.where(inside, energy, np.nan)
+            energy = xp.where((xp.abs(x) <= self.half).all().reshape(1), energy, np.nan)
         return energy, gradient
 
     def _reader(self, x: Any, middle: Any, strength: Any, rows: int) -> tuple[Callable[[], Sums], Callable[[], Sums]]:
@@ -262,16 +261,12 @@ class SpaceEngine:
             lambda: points.sums(middles, strength, decay, farthest),
         )
 
-    def _phases(self, places: Any) -> tuple[Any, Any]:
-        """Products of exp(iqωx) over the first axes (b, P), and those along the last axis (b, M)."""
-        return space_phases(self.backend.xp, places, self.waves)
-
     def _gather(self, places: Any, weights: Any, rows: int) -> Any:
         """The weighted modes (P, M) whose conjugate product with exp(iω·m) is the Gauss sum at m."""
         xp = self.backend.xp
         total: Any = 0.0
         for block in blocks_of(places.shape[0], rows):
-            first, last = self._phases(places[block])
+            first, last = space_phases(xp, places[block], self.waves)
             total = total + xp.matmul((first * weights[block][:, None]).T, last)
         along = self.weights[0]
         for weight in self.weights[1:-1]:
