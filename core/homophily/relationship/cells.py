@@ -130,7 +130,7 @@ class CellEngine:
         run_chunks(find_panels, chunks)
         grid.point_panels(places, blocks, panels)
         shares, edge_shares = (
-            np.array_split(grid.sorted_by_panel(where, counted), chunks) for where in (panels, middles)
+            np.array_split(pairs.counting_sort(where, counted)[1], chunks) for where in (panels, middles)
         )
         run_chunks(spread_points, chunks)
         source = sources.sum(axis=0)
