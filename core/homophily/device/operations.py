@@ -14,7 +14,7 @@ from homophily.solve.irr import IRRSolution, solve_irr
 from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
 from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy
-from homophily.solve.nonlinear_cg import NonlinearCG, State
+from homophily.solve.nonlinear_cg import NonlinearCG
 
 
 class Operations:
@@ -28,8 +28,9 @@ class Operations:
     """As :class:`homophily.solve.label_energy.LabelEnergy`."""
     preconditioner: Callable[..., Any]
     """As :class:`homophily.solve.label_energy.PolynomialPreconditioner`."""
-    label_optimizer: Callable[..., Any]
     map_energy: Callable[..., Any]
+    """As :class:`homophily.solve.map_energy.MapEnergy`."""
+    label_optimizer: Callable[..., Any]
     map_optimizer: Callable[..., Any]
 
     def evaluate(self, F: Floats, sigma_f: float, **how: Any) -> tuple[str, float, Floats, float | None]:
@@ -41,39 +42,6 @@ class Operations:
         """Energy and gradient at F, all three on the host."""
         energy, gradient = engine(F)
         return energy, gradient
-
-    def descend_labels(
-        self,
-        power: int,
-        confidence: Floats,
-        *terms: Any,
-        start: Floats,
-        curvature: float | None,
-        warm: bool,
-        max_iter: int,
-        tolerance: float,
-        callback: Callable[..., object] | None,
-    ) -> State:
-        """Minimise the label energy of these ``terms``; ``curvature`` is the preconditioner's c, None goes without."""
-        energy = self.label_energy(power, confidence, *terms)
-        preconditioner = None if curvature is None else self.preconditioner(power, confidence, curvature)
-        # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
-        scale = energy.relationship_slope(start) if warm else None
-        state: State = self.label_optimizer(energy, max_iter, tolerance, preconditioner, scale).run(start, callback)
-        return state
-
-    def descend_map(
-        self,
-        energy: tuple[Any, ...],
-        F: Floats,
-        max_iter: int,
-        tolerance: float,
-        callback: Callable[[State], object] | None,
-        **how: Any,
-    ) -> State:
-        """The descent of maps, with the arguments of :class:`homophily.solve.map_energy.MapEnergy` in ``energy``."""
-        state: State = self.map_optimizer(self.map_energy(*energy, **how), max_iter, tolerance).run(F, callback)
-        return state
 
 
 class CpuOperations(Operations):

@@ -74,10 +74,7 @@ class IRRClassifier(GraphClassifier):
     callback: Callable[[int, float], object] | None = None
     n_jobs: int | None = None
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **GraphClassifier._parameter_constraints,
-        "tol": [POSITIVE],
-    }
+    _parameter_constraints = GraphClassifier._parameter_constraints | {"tol": [POSITIVE]}
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
@@ -335,18 +332,16 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None:
             # The masked form has an engine for the CPU only.
             operations = CpuOperations(problem.laplacian, self.n_jobs)
+        on_graph, start = (self._power, problem.confidence), np.ascontiguousarray(F)
         terms = problem.targets, self.lambda1, relationships, self.lambda2 / count
-        state = operations.descend_labels(
-            self._power,
-            problem.confidence,
-            *terms,
-            start=np.ascontiguousarray(F),
-            curvature=self.lambda1 + self.lambda2 / (2.0 * sigma_f**2) if self.preconditioned else None,
-            warm=warm,
-            max_iter=self.max_iter,
-            tolerance=self.tol,
-            callback=callback,
-        )
+        energy = operations.label_energy(*on_graph, *terms)
+        preconditioner = None
+        if self.preconditioned:
+            preconditioner = operations.preconditioner(*on_graph, self.lambda1 + self.lambda2 / (2.0 * sigma_f**2))
+        # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
+        scale = energy.relationship_slope(start) if warm else None
+        optimizer = operations.label_optimizer(energy, self.max_iter, self.tol, preconditioner, scale)
+        state: State = optimizer.run(start, callback)
         if not np.isfinite(state.energy):
             raise ParameterError(
                 f"The 'engine' parameter of ERRClassifier must suit the problem: with {name!r}, values spread over "

@@ -352,8 +352,8 @@ class ERREmbedding(MapMixin, GraphEstimator):
                 self.engine_, relationships = operations.engine(F, sigma_f, **how)
             energy = self.target_, self.data_weight, relationships, self.lambda2, links, self._penalty.weight, sigma_f
             form: dict[str, Any] = {"link_loss": self._penalty.loss, "relationship": function}
-            show = self._show(before)
-            state = _after(before, operations.descend_map(energy, F, self.max_iter, self.tol, show, **form))
+            optimizer = operations.map_optimizer(operations.map_energy(*energy, **form), self.max_iter, self.tol)
+            state = _after(before, optimizer.run(F, self._show(before)))
             F, before = state.x, (state.iteration, state.n_evaluations)
         return state
 
@@ -366,21 +366,14 @@ class ERREmbedding(MapMixin, GraphEstimator):
 
 
 def linked_coordinates(
-    graph: KNNGraph,
-    links: Links,
-    strength: float,
-    n: int,
-    *,
-    normalized: bool = True,
-    backend: Backend | None = None,
-    n_jobs: int | None = None,
+    graph: KNNGraph, links: Links, strength: float, n: int, *, normalized: bool = True, **how: Any
 ) -> Floats:
     """The spectral map √u·[e₂, …] of a graph whose links are edges: W + γ d̄ (must − cannot), d̄ the mean degree.
 
-    Degrees are sums of absolute weights, so that no eigenvalue is negative.
+    Degrees are sums of absolute weights, so that no eigenvalue is negative. ``backend`` and ``n_jobs`` say how.
     """
     if strength == 0.0 or len(links) == 0:
-        return spectral_coordinates(graph, n, normalized=normalized, backend=backend, n_jobs=n_jobs)[1]
+        return spectral_coordinates(graph, n, normalized=normalized, **how)[1]
     u = graph.n_points
     weight = strength * graph.degrees.mean()
     edges = pair_matrix(links.pairs, weight * np.where(links.targets > 0, 1.0, -1.0), u)
@@ -388,8 +381,7 @@ def linked_coordinates(
     parts, _ = connected_components(W, directed=False)
     if parts > 1:
         # Which vectors separate components is known only without negative weights.
-        positive = csr_array(graph.W + edges.maximum(0.0))
-        return spectral_coordinates(positive, n, backend=backend, n_jobs=n_jobs)[1]
+        return spectral_coordinates(csr_array(graph.W + edges.maximum(0.0)), n, **how)[1]
     degrees = np.asarray(abs(W).sum(axis=1))
     if normalized:
         roots = diags_array(degrees**-0.5)
@@ -399,7 +391,7 @@ def linked_coordinates(
         matrix = csr_array(diags_array(degrees) - W)
         constant = np.full(u, u**-0.5)
     matrix.sort_indices()
-    _, vectors = smallest_eigenpairs(matrix, n + 1, backend=backend, n_jobs=n_jobs)
+    _, vectors = smallest_eigenpairs(matrix, n + 1, **how)
     # Cannot-links may make the constant vector rougher than the others: then it is not among them.
     overlap = (constant @ vectors) ** 2
     constant_at = int(overlap.argmax()) if overlap.max() > 0.5 else n

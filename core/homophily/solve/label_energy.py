@@ -20,7 +20,7 @@ from homophily.graph.laplacian import apply_power, power_diagonal
 from homophily.relationship.choose import Engine
 
 
-@dataclass
+@dataclass(eq=False)
 class LabelEnergy:
     """E(F) and its gradient; a call is one evaluation."""
 
@@ -91,7 +91,7 @@ class PolynomialPreconditioner:
         solution = step.copy()
         for keep, gain in self._weights():
             scaled = self.root * step
-            product = self.scale * apply_power(self.laplacian, self.power, scaled, self.n_jobs)
+            product = self.scale * self._smooth(scaled)
             residual -= self.root * (self.shifted * scaled + product)
             step *= keep
             step += gain * residual
@@ -108,3 +108,6 @@ class PolynomialPreconditioner:
             following = 1.0 / (2.0 * ratio - rho)
             yield following * rho, 2.0 * following / self.radius
             rho = following
+
+    def _smooth(self, F: Floats) -> Floats:
+        return apply_power(self.laplacian, self.power, F, self.n_jobs)
