@@ -26,6 +26,13 @@ def side_by_side(matrix: csr_array) -> tuple[NDArray[np.int32], csr_array]:
     return order, csr_array(matrix[order][:, order])
 
 
+def restored(rows: NDArray[Any], order: NDArray[np.integer]) -> NDArray[Any]:
+    """Rows that are in an order, back in their own."""
+    own = np.empty_like(rows)
+    own[order] = rows
+    return own
+
+
 def factorise(matrix: Any) -> SuperLU:
     """The factors of a symmetric positive definite sparse matrix."""
     options = {"SymmetricMode": True}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,10 +68,7 @@ class COSC(LinkClustering):
     (True, False)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinkClustering._parameter_constraints,
-        "gamma": [NOT_NEGATIVE, None],
-    }
+    _parameter_constraints = LinkClustering._parameter_constraints | {"gamma": [NOT_NEGATIVE, None]}
 
     def __init__(
         self,

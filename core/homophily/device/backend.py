@@ -122,7 +122,7 @@ class CupyBackend(Device):
         """A search among all pairs of these points."""
         from homophily.device.gpu.neighbors import DeviceSearch
 
-        return DeviceSearch(self, points)
+        return DeviceSearch(self, points).nearest
 
     def eigenpairs(self, problem: EigenProblem) -> Eigenpairs:
         """The smallest eigenvalues, their eigenvectors and the residual."""
@@ -199,10 +199,8 @@ def get_backend(name: BackendName = "numpy") -> Backend:
 def select_device(device: str) -> BackendName:
     """Choose where this process computes, by "cpu", "auto", "cuda" or "cuda:<number>"; the ``backend`` to ask for."""
     global _chosen_device
-    if device == "cpu":
-        return "numpy"
-    if device == "auto":
-        return "auto"
+    if device in ("cpu", "auto"):
+        return "numpy" if device == "cpu" else "auto"
     kind, _, number = device.partition(":")
     if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
         raise ValueError(f"The device must be 'cpu', 'auto', 'cuda' or 'cuda:<number>'. Got {device!r} instead.")

@@ -125,8 +125,7 @@ class ERRClustering(MapMixin, ClusterMixin, CheckedEstimator):
 
     def fit_predict(self, X: Any, y: Any = None, **links: Any) -> NDArray[np.int32]:
         """Fit, and return ``labels_``."""
-        labels: NDArray[np.int32] = self.fit(X, y, **links).labels_
-        return labels
+        return np.asarray(self.fit(X, y, **links).labels_)
 
     def transform(self, X: Any) -> Floats:
         """Places of points on the map, as :meth:`ERREmbedding.transform` has them."""

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.arrays import Floats
 from homophily.device.backend import Backend, get_backend
-from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
+from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import POINTS, KNNGraph
 from homophily.parameters import CheckedEstimator, wrong_parameter
 
@@ -53,19 +53,18 @@ class GraphEstimator(CheckedEstimator):
         wanted, actual = self.graph.get_params(), fitted.resolved_params_
         if wanted["metric"] == "auto":
             wanted["metric"] = actual["metric"]
-        differing = [name for name in wanted if name not in _COMPUTING and wanted[name] != actual[name]]
-        if differing:
-            name = differing[0]
-            got = f"{name}={wanted[name]!r}, but X has {name}={actual[name]!r},"
-            raise wrong_parameter("graph", self._owner, "None or agree with the graph given as X", got)
+        for name, value in wanted.items():
+            if name not in _COMPUTING and value != actual[name]:
+                got = f"{name}={value!r}, but X has {name}={actual[name]!r},"
+                raise wrong_parameter("graph", self._owner, "None or agree with the graph given as X", got)
 
     def _graph(self, X: Any) -> KNNGraph:
         """The graph of checked points."""
         if isinstance(X, KNNGraph):
             return X
         if self.graph is None:
-            backend: BackendName = getattr(self, "backend", "numpy")
-            graph: KNNGraph = self._parts["graph"]().set_params(backend=backend, n_jobs=self.n_jobs)
+            computing = {"backend": getattr(self, "backend", "numpy"), "n_jobs": self.n_jobs}
+            graph: KNNGraph = self._parts["graph"]().set_params(**computing)
         else:
             graph = clone(self.graph)
         graph.fit(X)

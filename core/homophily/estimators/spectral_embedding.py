@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import _fit_context
@@ -63,12 +63,9 @@ class SpectralEmbedding(MapMixin, GraphEstimator):
     backend: BackendName = "numpy"
     n_jobs: int | None = None
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **GraphEstimator._parameter_constraints,
-        **COMPUTED,
-        "n_components": [AT_LEAST_ONE],
-        "tol": [POSITIVE],
-    }
+    _parameter_constraints = (
+        GraphEstimator._parameter_constraints | COMPUTED | {"n_components": [AT_LEAST_ONE], "tol": [POSITIVE]}
+    )
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002

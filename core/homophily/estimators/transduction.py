@@ -180,11 +180,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         validation takes as long as the answer.
         """
         scores, reached = self._extend(X if validated else self._new_points(X))
-        return Answers(
-            self._decide(scores, reached),
-            self._decision(scores, reached),
-            self._probabilities(scores, reached) if probabilities else None,
-        )
+        classes, decision = self._decide(scores, reached), self._decision(scores, reached)
+        return Answers(classes, decision, self._probabilities(scores, reached) if probabilities else None)
 
     @property
     def label_distributions_(self) -> Floats:

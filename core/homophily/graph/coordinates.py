@@ -51,8 +51,7 @@ class Space(NamedTuple):
             raise ParameterError(f"The 'X' parameter of KNNGraph must have finite variances with space={name!r}.", "X")
         if count is None:
             count = PRINCIPAL_DIRECTIONS if name == "principal" else d
-        first = max(0, d - count)
-        variances, directions = eigh(covariances, subset_by_index=(first, d - 1))
+        variances, directions = eigh(covariances, subset_by_index=(max(0, d - count), d - 1))
         kept = variances > LEAST_VARIANCE * variances[-1]
         if name == "whitened":
             directions[:, kept] /= np.sqrt(variances[kept])

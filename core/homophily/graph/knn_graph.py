@@ -260,13 +260,12 @@ class KNNGraph(CheckedEstimator):
         if self.metric_ == "affinity":
             raise ValueError("Neighbourhoods need distances, which a graph with metric='affinity' does not have.")
         size = available_neighbors(size, self.n_points)
-        if size in self._neighborhoods:
-            return self._neighborhoods[size]
-        distances, indices = self._others(size - 1)
-        itself = np.arange(self.n_points, dtype=np.int32)[:, None]
-        indices = np.hstack([itself, indices])
-        present = np.hstack([itself >= 0, np.isfinite(distances)])
-        self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
+        if size not in self._neighborhoods:
+            distances, indices = self._others(size - 1)
+            itself = np.arange(self.n_points, dtype=np.int32)[:, None]
+            indices = np.hstack([itself, indices])
+            present = np.hstack([itself >= 0, np.isfinite(distances)])
+            self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
         return self._neighborhoods[size]
 
     def to_arrays(self) -> State:

@@ -334,7 +334,7 @@ class DeviceIndex(DenseIndex):
 
     def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
         search = getattr(self, "_search", None)
-        return super()._candidates(rows, count) if search is None else search.nearest(self._searched(rows), count)
+        return super()._candidates(rows, count) if search is None else search(self._searched(rows), count)
 
 
 class SparseIndex(NeighborIndex):

@@ -78,13 +78,6 @@ def spectral_vectors(
     ``normalized``). With c components, the following c − 1 also have the eigenvalue 0 and tell components apart: each
     the next smaller one from all larger ones, so that large components are parted first. Isolated points count as the
     smallest.
-
-    >>> import numpy as np
-    >>> from scipy.sparse import csr_array
-    >>> path = csr_array(np.array([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]))
-    >>> values, vectors = spectral_vectors(path, 2, normalized=False)
-    >>> values.round(12).tolist(), np.abs(vectors[:, 1]).round(3).tolist()
-    ([0.0, 1.0], [0.707, 0.0, 0.707])
     """
     graph = _as_graph(graph)
     parts = graph.n_components
@@ -122,10 +115,7 @@ def spectral_coordinates(graph: KNNGraph | csr_array, n: int, **how: Any) -> tup
 
 
 def _as_graph(graph: KNNGraph | csr_array) -> KNNGraph:
-    if isinstance(graph, KNNGraph):
-        return graph
-    made: KNNGraph = KNNGraph(metric="affinity").fit(graph)
-    return made
+    return graph if isinstance(graph, KNNGraph) else KNNGraph(metric="affinity").fit(graph)
 
 
 def null_vectors(graph: KNNGraph, *, normalized: bool = True) -> csr_array:

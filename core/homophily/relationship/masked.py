@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.arrays import Floats, side_by_side
+from homophily.arrays import Floats, restored, side_by_side
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import balanced_rows, run_ranges, sum_chunks, thread_count
 
@@ -126,18 +126,14 @@ class SparseEngine:
             return float(_masked_sums(first, last, F, *function, *matrix, gradient))
 
         energy, ordered = sum_chunks(kernel, self.chunks, F.shape)
-        gradient = np.empty_like(F)
-        gradient[self.order] = ordered
-        return energy, gradient
+        return energy, restored(ordered, self.order)
 
 
 def _permuted_pattern(mask: csr_array, order: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """``mask[order][:, order]`` as row pointers and sorted 32-bit column indices, the values left behind."""
     pattern = csr_array((np.ones(mask.nnz, dtype=np.bool_), mask.indices, mask.indptr), shape=mask.shape)
     pattern = csr_array(pattern[order])
-    position = np.empty(len(order), dtype=np.int32)
-    position[order] = np.arange(len(order), dtype=np.int32)
-    pattern.indices = position[pattern.indices]
+    pattern.indices = restored(np.arange(len(order), dtype=np.int32), order)[pattern.indices]
     pattern.has_sorted_indices = False
     pattern.sort_indices()
     return pattern.indptr.astype(np.int64), pattern.indices

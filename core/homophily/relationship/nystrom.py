@@ -108,10 +108,7 @@ class NystromEngine:
         return float(np.sum(X * Y)), gradient
 
     def error(self, F: Floats, *, sample: int = 64, seed: int = 0) -> float:
-        """Relative error of the energy at ``F``, over a seeded sample of the rows of K evaluated exactly.
-
-        The energy is a sum over rows, ``Σ_i k_iᵀGk_i``; both forms are summed over the same rows.
-        """
+        """Relative error of the energy Σ_i k_iᵀGk_i at ``F``, both forms summed over the same seeded sample of rows."""
         F = F[self.order]
         chosen = np.sort(np.random.default_rng(seed).choice(len(F), min(sample, len(F)), replace=False))
         exact = self._kernel(F, F[chosen])
@@ -141,8 +138,7 @@ class NystromEngine:
 def landmark_whitening(landmarks: Floats, sigma_f: float) -> Floats:
     """L^{-1} of K_ZZ = LLᵀ: CACᵀ = ΦΦᵀ for Φ = CL^{-T}."""
     K_ZZ = np.exp(-cdist(landmarks, landmarks, "sqeuclidean") / sigma_f**2) + SHIFT * np.eye(len(landmarks))
-    whitening: Floats = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
-    return whitening
+    return np.asarray(solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True))
 
 
 def relative_error(value: float, truth: float) -> float:
@@ -151,13 +147,7 @@ def relative_error(value: float, truth: float) -> float:
 
 
 def choose_landmarks(
-    F: Floats,
-    sigma_f: float,
-    *,
-    targets: Floats | None = None,
-    most: int = 512,
-    tolerance: float = 1e-3,
-    seed: int = 0,
+    F: Floats, sigma_f: float, *, targets: Floats | None = None, most: int = 512, tolerance: float = 1e-3, seed: int = 0
 ) -> Floats:
     """Landmarks for a solve that starts at ``F``, by pivoted Cholesky on a seeded sample of points.
 

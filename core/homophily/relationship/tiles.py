@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from homophily.arrays import Floats, side_by_side
+from homophily.arrays import Floats, restored, side_by_side
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import sum_chunks, thread_count
 
@@ -163,9 +163,7 @@ class TileEngine:
             return float(_tile_sums(F, columns, *matrix, *function, chunk, chunks, gradient))
 
         energy, ordered = sum_chunks(kernel, chunks, F.shape)
-        gradient = np.empty_like(F)
-        gradient[self.order] = ordered
-        return energy, gradient
+        return energy, restored(ordered, self.order)
 
 
 def near_blocks(F: Floats, reach: float) -> NDArray[np.intp]:

@@ -106,10 +106,7 @@ SEARCHED: dict[str, Searched] = {
 
 
 class Ranges:
-    """The range, the beginning and the first trials of every parameter searched.
-
-    The arguments are those of :class:`~homophily.selection.Search`. ``fixed`` may gain the only space that there is.
-    """
+    """The range, the beginning and the first trials of each parameter that a ``Search`` with these arguments varies."""
 
     def __init__(
         self,
@@ -135,12 +132,13 @@ class Ranges:
         self.lambda2_share: float = LAMBDA2_SHARES[0 if one_column else 1]
         self.spaces: tuple[str, ...] = self._possible_spaces(vary)
         if len(self.spaces) == 1:
-            # Nothing to choose between.
             self._leave_out("space")
             if self.spaces != ("input",) and vary is None:
                 self.fixed.setdefault("space", self.spaces[0])
         if "input" in self.spaces or (self._few_columns and vary is None):
             self._leave_out("n_directions")
+        most = self.most_directions(self.fixed.get("space"))
+        self.directions: Dimension = Dimension(min(LEAST_DIRECTIONS, most), most, "integer", step=1.6)
 
     def names(self, stage: Stage) -> list[str]:
         """What a stage searches."""
@@ -209,12 +207,6 @@ class Ranges:
         """The largest number of directions in a space."""
         most = min(MOST_DIRECTIONS, self._columns or MOST_DIRECTIONS)
         return max(1, min(most, self.n_points // WHITENED_POINTS)) if space == "whitened" else most
-
-    @property
-    def directions(self) -> Dimension:
-        """How far the number of directions is searched."""
-        most = self.most_directions(self.fixed.get("space"))
-        return Dimension(min(LEAST_DIRECTIONS, most), most, "integer", step=1.6)
 
     def design(self, stage: Stage) -> list[Parameters]:
         """The first trials of a stage: grids around where it begins, nearest first, for budgets that end within."""

@@ -160,22 +160,15 @@ class Search:
     def _best(self, parameters: Parameters, trial: Trial | None) -> Best:
         graph = {name: value for name, value in parameters.items() if name in GRAPH_FIELDS}
         solver = {name: value for name, value in parameters.items() if name not in GRAPH_FIELDS}
-        if trial is None:
-            return Best(self.method, graph, solver, None, None, None)
-        return Best(self.method, graph, solver, trial.error, trial.loss, trial.number)
+        found = (None, None, None) if trial is None else (trial.error, trial.loss, trial.number)
+        return Best(self.method, graph, solver, *found)
 
     def _tried(self, stage: Stage, before: float = math.inf) -> list[Trial]:
         """Trials of a stage with a result, numbered below ``before``: a batch must not depend on its own outcomes."""
         # Older workers do not name fields that were added since.
         searched = {*self.ranges.names("graph"), *self.ranges.names(stage)}
-        return [
-            trial
-            for trial in self.trials
-            if trial.stage == stage
-            and trial.number < before
-            and trial.error is not None
-            and searched <= trial.parameters.keys()
-        ]
+        known = [trial for trial in self.trials if searched <= trial.parameters.keys() and trial.error is not None]
+        return [trial for trial in known if trial.stage == stage and trial.number < before]
 
     def _ranked(self, stage: Stage, before: float = math.inf) -> list[Trial]:
         """Trials, best first; those of the last stage also by their graphs, which the trials of IRR inform about."""

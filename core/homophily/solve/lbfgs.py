@@ -1,8 +1,4 @@
-"""L-BFGS: the optimiser of maps, whose links are stiff in directions that no preconditioner here knows.
-
-It takes the line search and the shape ``init / step / run`` from :mod:`homophily.solve.nonlinear_cg`; its state also
-has the last steps and how the gradient changed over them.
-"""
+"""L-BFGS: the optimiser of maps, whose links are stiff in directions that no preconditioner here knows."""
 
 from __future__ import annotations
 

@@ -144,7 +144,4 @@ class NonlinearCG:
 
     def _first_step(self, state: State) -> float:
         """The step that was right last time; before any, a full one that moves no value by more than 1."""
-        if state.iteration == 0:
-            largest = float(np.abs(state.direction).max())
-            return min(1.0, 1.0 / largest)
-        return state.step_size
+        return state.step_size if state.iteration else min(1.0, 1.0 / float(np.abs(state.direction).max()))

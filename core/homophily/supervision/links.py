@@ -49,9 +49,6 @@ def check_links(
     than trusting them; a :class:`~homophily.exceptions.ContradictingLinksWarning` shows an example. With
     ``two_classes`` it also warns of links that need a third class. Nothing is concluded from contradicting links, see
     :func:`close_links`. ``stacklevel`` is that of the caller of ``fit``, past scikit-learn's wrapper.
-
-    >>> check_links([(3, 1), (1, 3)], None, points=5).must.tolist()
-    [[1, 3]]
     """
     links = Links(_read("must_link", must_link, points, owner), _read("cannot_link", cannot_link, points, owner))
     if more is not None:
@@ -134,11 +131,7 @@ def pair_matrix(pairs: Pairs, values: Floats, points: int) -> csr_array:
 
 
 def draw_links(y: ArrayLike, n_must: int, n_cannot: int, random_state: Any = None) -> Links:
-    """Different pairs of labelled points at random: ``n_must`` of one class and ``n_cannot`` of two.
-
-    Every such pair is as likely as any other; all of them, if there are fewer. ``random_state`` is a seed or a NumPy
-    Generator.
-    """
+    """Different pairs of labelled points at random: up to ``n_must`` of one class and ``n_cannot`` of two."""
     position = _class_positions(y)
     labelled = np.flatnonzero(position >= 0)
     members = [labelled[position[labelled] == c] for c in range(position.max(initial=-1) + 1)]

@@ -129,11 +129,8 @@ class LineEngine:
         return energy, gradient.reshape(-1, 1)
 
 
-class Sums(NamedTuple):
-    """Gauss sums of some sources: their value (m,) and slope (m, n) at places (m, n)."""
-
-    value: Any
-    slope: Any
+Sums = tuple[Any, Any]
+"""Gauss sums of some sources: their value (m,) and slope (m, n) at places (m, n)."""
 
 
 class DeviceEdges(NamedTuple):
@@ -235,12 +232,12 @@ class SpaceEngine:
         gap, middle = ends - others, 0.5 * (ends + others)
         strength = self.edges.weights * xp.exp(-0.5 * inverse * (gap * gap).sum(axis=1))
         read_sources, read_edges = self._reader(x, middle, strength, rows)
-        at_middles = read_sources()
-        energy = dot(backend, strength, at_middles.value)
-        together = (0.5 * strength)[:, None] * at_middles.slope
-        apart = (inverse * strength * at_middles.value)[:, None] * gap
+        value, slope = read_sources()
+        energy = dot(backend, strength, value)
+        together = (0.5 * strength)[:, None] * slope
+        apart = (inverse * strength * value)[:, None] * gap
         gradient = self.edges.ends.product(xp.concatenate([together - apart, together + apart]))
-        gradient += read_edges().slope
+        gradient += read_edges()[1]
         if self.series is not None:
             energy = xp.where((xp.abs(x) <= self.half).all().reshape(1), energy, np.nan)
         return energy, gradient
@@ -277,7 +274,7 @@ class SpaceEngine:
         xp = self.backend.xp
         parts = [read_modes(xp, places[block], modes, self.waves) for block in blocks_of(places.shape[0], rows)]
         value, slope = zip(*parts, strict=True)
-        return Sums(xp.concatenate(value), xp.concatenate(slope))
+        return xp.concatenate(value), xp.concatenate(slope)
 
 
 def blocks_of(count: int, size: int) -> list[slice]:
@@ -344,4 +341,4 @@ class SortedPoints(NamedTuple):
         arrays = self.places, sources.places, xp.take(weights, sources.order), self.boxes, sources.boxes, found
         backend.kernels.launch("pair_sums", count, *sizes, *arrays)
         result[self.order] = found
-        return Sums(xp.ascontiguousarray(result[:, 0]), result[:, 1:])
+        return xp.ascontiguousarray(result[:, 0]), result[:, 1:]

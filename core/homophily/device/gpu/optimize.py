@@ -33,11 +33,7 @@ SEARCHING, ASKING, STOPPED, FINISHED = range(4)
 
 @dataclass(frozen=True)
 class Shown:
-    """What a callback sees of a state; its arrays are fetched only if they are asked for.
-
-    Conjugate gradients tell of several steps after each look: the numbers are those of each step, the arrays those of
-    the last one.
-    """
+    """What a callback sees of a state: numbers of its step, and arrays of the last step, fetched when asked for."""
 
     state: State
     backend: CupyBackend
