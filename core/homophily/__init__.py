@@ -1,14 +1,4 @@
-"""Label a whole dataset from a handful of labels, and map it, by explicit relationship regularisation (ERR).
-
->>> from sklearn.datasets import make_moons
->>> from homophily import ERRClassifier
->>> X, y = make_moons(500, noise=0.1, random_state=0)
->>> few = y.copy()
->>> few[10:] = -1
->>> classifier = ERRClassifier().fit(X, few)
->>> bool((classifier.transduction_ == y).mean() > 0.98)
-True
-"""
+"""Label a whole dataset from a handful of labels, and map it, by explicit relationship regularisation (ERR)."""
 
 import pkgutil
 from pathlib import Path

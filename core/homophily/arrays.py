@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import SuperLU, splu
 
 Floats = NDArray[np.float64]
@@ -19,6 +20,19 @@ def submatrix(matrix: csr_array, rows: NDArray[np.integer]) -> csr_array:
     return part
 
 
+def side_by_side(matrix: csr_array) -> tuple[NDArray[np.int32], csr_array]:
+    """An order that puts neighbours side by side, where the cache has what a row asks for, and the matrix in it."""
+    order = reverse_cuthill_mckee(matrix, symmetric_mode=True)
+    return order, csr_array(matrix[order][:, order])
+
+
+def restored(rows: NDArray[Any], order: NDArray[np.integer]) -> NDArray[Any]:
+    """Rows that are in an order, back in their own."""
+    own = np.empty_like(rows)
+    own[order] = rows
+    return own
+
+
 def factorise(matrix: Any) -> SuperLU:
     """The factors of a symmetric positive definite sparse matrix."""
     options = {"SymmetricMode": True}
@@ -26,9 +40,7 @@ def factorise(matrix: Any) -> SuperLU:
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view for compiled kernels that only read: numba compiles anew for arrays that cannot be written to, such as
-    memory maps, so that all are passed as such.
-    """
+    """A view that cannot be written to: numba compiles anew for those (memory maps), so kernels get no others."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -25,6 +25,11 @@ def check_parameters(values: Mapping[str, Any], constraints: Mapping[str, list[A
             raise ParameterError(str(error), name) from None
 
 
+def wrong_parameter(parameter: str, owner: str, must: str, got: object) -> ParameterError:
+    """The error of a parameter, in scikit-learn's words."""
+    return ParameterError(f"The {parameter!r} parameter of {owner} must be {must}. Got {got} instead.", parameter)
+
+
 class CheckedEstimator(BaseEstimator):
     """A scikit-learn estimator whose errors name the parameter that is wrong."""
 
@@ -57,5 +62,4 @@ class CheckedEstimator(BaseEstimator):
 
     def _wrong(self, parameter: str, must: str) -> ParameterError:
         """The error of a parameter that does not go with the others."""
-        sentence = f"The {parameter!r} parameter of {self._owner} must be {must}."
-        return ParameterError(f"{sentence} Got {getattr(self, parameter)!r} instead.", parameter)
+        return wrong_parameter(parameter, self._owner, must, repr(getattr(self, parameter)))

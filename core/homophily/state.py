@@ -21,10 +21,7 @@ _INDICES = ("int32", "int64")
 
 
 class State(NamedTuple):
-    """A fitted object as arrays by name, and the rest as a document that JSON can hold.
-
-    The arrays are of bool, int, uint8 or float.
-    """
+    """A fitted object as arrays of bool, int, uint8 or float by name, and the rest as a document that JSON can hold."""
 
     arrays: dict[str, NDArray[Any]]
     document: dict[str, Any]

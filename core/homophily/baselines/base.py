@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,30 +18,22 @@ from homophily.parameters import AT_LEAST_ONE
 from homophily.supervision.links import Links, check_links
 
 
+@dataclass(eq=False, repr=False)
 class LinkClustering(ClusterMixin, GraphEstimator):
     """Clusters of the points of a graph, with links; the subclasses document the parameters."""
 
+    n_clusters: int = 2
+    graph: KNNGraph | None = None
+    n_init: int = 10
+    random_state: Any = None
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "graph": [KNNGraph, None],
-        "n_jobs": [Integral, None],
+        **GraphEstimator._parameter_constraints,
         "n_clusters": [AT_LEAST_ONE],
         "n_init": [AT_LEAST_ONE],
         "random_state": ["random_state"],
     }
-
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        graph: KNNGraph | None = None,
-        n_init: int = 10,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-    ):
-        self.n_clusters = n_clusters
-        self.graph = graph
-        self.n_init = n_init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, must_link: Any = None, cannot_link: Any = None) -> Self:  # noqa: ARG002
@@ -62,8 +54,6 @@ class LinkClustering(ClusterMixin, GraphEstimator):
     def _cluster(self, graph: KNNGraph, links: Links) -> NDArray[np.int32]:
         raise NotImplementedError
 
-    def _kmeans(self, W: csr_array) -> NDArray[np.int32]:
-        """Clusters of the embedding."""
-        return kmeans_by_cut(self.embedding_, self.n_clusters, W, self.n_init, self.random_state)
-
-    embedding_: Floats
+    def _kmeans(self, embedding: Floats, W: csr_array) -> NDArray[np.int32]:
+        self.embedding_ = embedding
+        return kmeans_by_cut(embedding, self.n_clusters, W, self.n_init, self.random_state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,10 +56,7 @@ class CCSR(LinkClustering):
     ((100,), (100, 8))
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinkClustering._parameter_constraints,
-        "n_vectors": [AT_LEAST_ONE],
-    }
+    _parameter_constraints = LinkClustering._parameter_constraints | {"n_vectors": [AT_LEAST_ONE]}
 
     def __init__(
         self,
@@ -79,8 +76,8 @@ class CCSR(LinkClustering):
         with single_threaded_blas():
             self.metric_ = fit_metric(F, links)
             values, rotation = np.linalg.eigh(self.metric_)
-            self.embedding_ = F @ (rotation * np.sqrt(np.maximum(values, 0.0))) @ rotation.T
-        return self._kmeans(graph.W)
+            embedding = F @ (rotation * np.sqrt(np.maximum(values, 0.0))) @ rotation.T
+        return self._kmeans(embedding, graph.W)
 
 
 def fit_metric(F: Floats, links: Links) -> Floats:

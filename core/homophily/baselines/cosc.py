@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,11 @@ from homophily.arrays import Floats, submatrix
 from homophily.baselines.base import LinkClustering
 from homophily.baselines.ratio_dca import CutProblem, Division
 from homophily.estimators.partition import in_order_of_appearance
+from homophily.exceptions import ContradictingLinksError
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import smallest_eigenpairs, spectral_vectors
 from homophily.parameters import NOT_NEGATIVE
-from homophily.supervision.links import Links, find_contradiction, find_groups, pair_matrix
+from homophily.supervision.links import Links, find_groups, pair_matrix
 from homophily.threads import single_threaded_blas
 
 Members = NDArray[np.int64]
@@ -67,10 +68,7 @@ class COSC(LinkClustering):
     (True, False)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinkClustering._parameter_constraints,
-        "gamma": [NOT_NEGATIVE, None],
-    }
+    _parameter_constraints = LinkClustering._parameter_constraints | {"gamma": [NOT_NEGATIVE, None]}
 
     def __init__(
         self,
@@ -121,30 +119,29 @@ class COSC(LinkClustering):
     ) -> tuple[Members, Members] | None:
         """The best division of a part over all starts."""
         inside = merged.restrict(part)
-        enforce = last and self.gamma is None and inside.cannot.nnz > 0 and _two_colourable(inside.cannot)
+        enforce = last and self.gamma is None and inside.cannot.nnz > 0
         if enforce:
             # Apart from the same is together: what is left are pairs of vertices.
-            pairs = _upper_pairs(inside.cannot)
-            groups = find_groups(Links(pairs[:0], pairs), len(part), two_classes=True).groups
-            inside = inside.contract(groups)
+            pairs = np.column_stack(inside.cannot.nonzero()).astype(np.int64)
+            pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+            try:
+                inside = inside.contract(find_groups(Links(pairs[:0], pairs), len(part), two_classes=True).groups)
+            except ContradictingLinksError:
+                enforce = False
         if len(inside.masses) < 2:
             return None
         problem = CutProblem(inside.weights, np.maximum(inside.masses, 1e-12 * unit), inside.cannot)
         soft = LAST_PENALTY if last else EARLY_PENALTY
         penalties: Floats = unit * (PENALTIES if enforce else np.array([soft if self.gamma is None else self.gamma]))
-        best: tuple[float, Division] | None = None
-        for start in self._starts(inside.weights, inside.cannot, unit, random):
-            division = _sweep(problem, start, penalties, enforce)
-            quality = problem.total(division, penalties[-1])
-            if best is None or quality < best[0]:
-                best = quality, division
-        if best is None or not 0 < best[1].inside.sum() < len(inside.masses):
+        starts = self._starts(inside.weights, inside.cannot, unit, random)
+        divisions = [_sweep(problem, start, penalties, enforce) for start in starts]
+        best = min(divisions, key=lambda division: problem.total(division, penalties[-1]))
+        if not 0 < best.inside.sum() < len(inside.masses):
             return None
-        side = best[1].inside[inside.groups]
+        side = best.inside[inside.groups]
         return part[side], part[~side]
 
     def _starts(self, weights: csr_array, cannot: csr_array, unit: float, random: Any) -> list[Floats]:
-        n = weights.shape[0]
         degrees = np.asarray(weights.sum(axis=1))
         roots = np.sqrt(np.where(degrees > 0, degrees, 1.0))
         starts = [spectral_vectors(weights, 2, n_jobs=self.n_jobs)[1][:, 1] / roots]
@@ -155,9 +152,7 @@ class COSC(LinkClustering):
             starts.append(
                 smallest_eigenpairs(signed, 1, semidefinite=False, tolerance=1e-3, n_jobs=self.n_jobs)[1][:, 0]
             )
-        while len(starts) < self.n_init:
-            starts.append(random.normal(size=n))
-        return starts
+        return starts + [random.normal(size=len(degrees)) for _ in range(self.n_init - len(starts))]
 
 
 class _Merged(NamedTuple):
@@ -202,16 +197,6 @@ def _part_score(merged: _Merged, part: Members, unit: float) -> float:
     violated = float(submatrix(merged.cannot, part).sum()) / 2
     volume = float(merged.masses[part].sum())
     return (leaving + unit * violated) / volume if volume > 0 else 0.0
-
-
-def _upper_pairs(cannot: csr_array) -> NDArray[np.int64]:
-    pairs = np.column_stack(cannot.nonzero()).astype(np.int64)
-    return pairs[pairs[:, 0] < pairs[:, 1]]
-
-
-def _two_colourable(cannot: csr_array) -> bool:
-    pairs = _upper_pairs(cannot)
-    return find_contradiction(Links(pairs[:0], pairs), cannot.shape[0], two_classes=True) is None
 
 
 def _sweep(problem: CutProblem, start: Floats, penalties: Floats, enforce: bool) -> Division:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,9 +65,8 @@ class CSP(LinkClustering):
     ((100,), (100, 1))
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LinkClustering._parameter_constraints,
-        "beta": [Interval(Real, None, 1, closed="neither"), None],
+    _parameter_constraints = LinkClustering._parameter_constraints | {
+        "beta": [Interval(Real, None, 1, closed="neither"), None]
     }
 
     def __init__(
@@ -117,11 +116,8 @@ def _link_matrix(links: Links, roots: Floats) -> csr_array:
 
 
 def _dense_solutions(L: csr_array, bounded: csr_array, null: csr_array) -> Floats:
-    """All v with Lv = λBv and λ > 0.
-
-    They are B-orthogonal to the null vectors of L, and where all vectors are, L is positive definite. There Bv = μLv
-    with μ = 1/λ > 0.
-    """
+    """All v with Lv = λBv and λ > 0."""
+    # They are B-orthogonal to the null vectors of L, where L is positive definite: there Bv = μLv with μ = 1/λ > 0.
     basis = null_space((bounded @ null).toarray().T)
     mu, y = eigh(basis.T @ (bounded @ basis), basis.T @ (L @ basis))
     return np.asarray(basis @ y[:, mu > 0])

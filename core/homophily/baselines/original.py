@@ -49,5 +49,4 @@ class Original(LinkClustering):
     def _cluster(self, graph: KNNGraph, links: Links) -> NDArray[np.int32]:  # noqa: ARG002
         columns = min(max(2, self.n_clusters - 1), graph.n_points - 1)
         _, vectors = spectral_vectors(graph, columns + 1, n_jobs=self.n_jobs)
-        self.embedding_ = np.ascontiguousarray(vectors[:, 1:] * np.sqrt(graph.n_points))
-        return self._kmeans(graph.W)
+        return self._kmeans(np.ascontiguousarray(vectors[:, 1:] * np.sqrt(graph.n_points)), graph.W)

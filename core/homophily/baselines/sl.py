@@ -47,8 +47,7 @@ class SL(LinkClustering):
         linked = linked_weights(graph.W, links)
         _, vectors = spectral_vectors(linked, self.n_clusters, normalized=False, n_jobs=self.n_jobs)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        self.embedding_ = vectors / np.where(lengths > 0, lengths, 1.0)
-        return self._kmeans(linked)
+        return self._kmeans(vectors / np.where(lengths > 0, lengths, 1.0), linked)
 
 
 def linked_weights(W: csr_array, links: Links) -> csr_array:

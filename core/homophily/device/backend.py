@@ -37,15 +37,6 @@ class NumpyBackend(Device):
 
     name = "numpy"
     on_device = False
-    xp: Any = np
-
-    def to_device(self, array: Any, dtype: Any = np.float64) -> Any:
-        """A contiguous array."""
-        return np.ascontiguousarray(array, dtype=dtype)
-
-    def to_host(self, array: Any) -> NDArray[Any]:
-        """The array itself."""
-        return np.asarray(array)
 
     def neighbor_search(self, points: NDArray[np.float32]) -> None:
         """None: the CPU's own indexes are taken."""
@@ -131,7 +122,7 @@ class CupyBackend(Device):
         """A search among all pairs of these points."""
         from homophily.device.gpu.neighbors import DeviceSearch
 
-        return DeviceSearch(self, points)
+        return DeviceSearch(self, points).nearest
 
     def eigenpairs(self, problem: EigenProblem) -> Eigenpairs:
         """The smallest eigenvalues, their eigenvectors and the residual."""
@@ -193,9 +184,6 @@ def get_backend(name: BackendName = "numpy") -> Backend:
 
     "cupy" raises a :class:`~homophily.exceptions.DeviceUnavailableError` that says what is missing; "auto" then takes
     the CPU, with one warning in a process.
-
-    >>> get_backend("numpy").name
-    'numpy'
     """
     if name == "numpy":
         return _NUMPY
@@ -209,16 +197,10 @@ def get_backend(name: BackendName = "numpy") -> Backend:
 
 
 def select_device(device: str) -> BackendName:
-    """Choose where this process computes, by "cpu", "auto", "cuda" or "cuda:<number>"; the ``backend`` to ask for.
-
-    >>> select_device("cpu")
-    'numpy'
-    """
+    """Choose where this process computes, by "cpu", "auto", "cuda" or "cuda:<number>"; the ``backend`` to ask for."""
     global _chosen_device
-    if device == "cpu":
-        return "numpy"
-    if device == "auto":
-        return "auto"
+    if device in ("cpu", "auto"):
+        return "numpy" if device == "cpu" else "auto"
     kind, _, number = device.partition(":")
     if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
         raise ValueError(f"The device must be 'cpu', 'auto', 'cuda' or 'cuda:<number>'. Got {device!r} instead.")

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.arrays import Floats
 from homophily.device.operations import CpuOperations
-from homophily.estimators.transduction import Answer, GraphClassifier, Problem
+from homophily.estimators.transduction import Answer, GraphClassifier, Problem, Report
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
@@ -28,6 +28,7 @@ from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
 
 
+@dataclass(eq=False, repr=False)
 class IRRClassifier(GraphClassifier):
     """Implicit relationship regularisation (IRR), the linear method that ERR starts from.
 
@@ -63,34 +64,19 @@ class IRRClassifier(GraphClassifier):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **GraphClassifier._parameter_constraints,
-        "tol": [POSITIVE],
-    }
+    graph: KNNGraph | None = None
+    power: int | None = None
+    lambda1: float = 1e-2
+    class_prior: Any = None
+    tol: float = 1e-10
+    normalized: bool = True
+    backend: BackendName = "numpy"
+    callback: Callable[[int, float], object] | None = None
+    n_jobs: int | None = None
 
-    def __init__(
-        self,
-        graph: KNNGraph | None = None,
-        power: int | None = None,
-        lambda1: float = 1e-2,
-        class_prior: Any = None,
-        tol: float = 1e-10,
-        normalized: bool = True,
-        backend: BackendName = "numpy",
-        callback: Callable[[int, float], object] | None = None,
-        n_jobs: int | None = None,
-    ):
-        self.graph = graph
-        self.power = power
-        self.lambda1 = lambda1
-        self.class_prior = class_prior
-        self.tol = tol
-        self.normalized = normalized
-        self.backend = backend
-        self.callback = callback
-        self.n_jobs = n_jobs
+    _parameter_constraints = GraphClassifier._parameter_constraints | {"tol": [POSITIVE]}
 
-    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
         found = self._irr(problem, self.tol, init, callback)
         energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
@@ -109,6 +95,7 @@ class Start:
     n_evaluations: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class ERRClassifier(GraphClassifier):
     """Explicit relationship regularisation (ERR) over all pairs of points, in time linear in the points.
 
@@ -204,6 +191,23 @@ class ERRClassifier(GraphClassifier):
     True
     """
 
+    graph: KNNGraph | None = None
+    power: int | None = None
+    lambda1: float = 1e-2
+    lambda2: float = 4e-3
+    sigma_f: float | None = None
+    repulsion: float | None = None
+    max_iter: int = 50
+    tol: float = 0.1
+    class_prior: Any = None
+    relationship_neighbors: int | None = None
+    multiclass: Literal["vector", "one-vs-rest"] = "vector"
+    engine: EngineName = "auto"
+    normalized: bool = True
+    backend: BackendName = "numpy"
+    callback: Callable[[State | Start], object] | None = None
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GraphClassifier._parameter_constraints,
         "lambda2": [NOT_NEGATIVE],
@@ -222,49 +226,10 @@ class ERRClassifier(GraphClassifier):
     #: False turns the preconditioner of the nonlinear conjugate gradients off, as in the paper.
     preconditioned: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        graph: KNNGraph | None = None,
-        power: int | None = None,
-        lambda1: float = 1e-2,
-        lambda2: float = 4e-3,
-        sigma_f: float | None = None,
-        repulsion: float | None = None,
-        max_iter: int = 50,
-        tol: float = 0.1,
-        class_prior: Any = None,
-        relationship_neighbors: int | None = None,
-        multiclass: Literal["vector", "one-vs-rest"] = "vector",
-        engine: EngineName = "auto",
-        normalized: bool = True,
-        backend: BackendName = "numpy",
-        callback: Callable[[State | Start], object] | None = None,
-        n_jobs: int | None = None,
-    ):
-        self.graph = graph
-        self.power = power
-        self.lambda1 = lambda1
-        self.lambda2 = lambda2
-        self.sigma_f = sigma_f
-        self.repulsion = repulsion
-        self.max_iter = max_iter
-        self.tol = tol
-        self.class_prior = class_prior
-        self.relationship_neighbors = relationship_neighbors
-        self.multiclass = multiclass
-        self.engine = engine
-        self.normalized = normalized
-        self.backend = backend
-        self.callback = callback
-        self.n_jobs = n_jobs
-
     def _check_together(self) -> None:
         if self.relationship_neighbors is not None and self._power != 1:
             raise self._wrong("power", "1 when relationship_neighbors is given: the sparse form is defined for L only")
-        if self.relationship_neighbors is not None and self.backend == "cupy":
-            raise self._wrong(
-                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
-            )
+        self._refuse_gpu(self.relationship_neighbors)
 
     def resolve_params(self, n_classes: int) -> dict[str, Any]:
         """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
@@ -307,7 +272,7 @@ class ERRClassifier(GraphClassifier):
             return float(self.sigma_f)
         return float(self.SIGMA_F * (2.0 if columns == 1 else np.sqrt(2.0)))
 
-    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         if self._one_vs_rest:
             targets = np.where(problem.confidence[:, None] > 0, 2.0 * problem.targets - 1.0, 0.0)
             problem = replace(problem, targets=targets)
@@ -347,14 +312,8 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None:
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
             degrees = self.graph_.degrees[problem.rows] if self.normalized else None
-            engine = SparseEngine(
-                problem.restricted(self.graph_.W),
-                degrees,
-                problem.restricted(mask),
-                sigma_f,
-                repulsion=self._repulsion,
-                n_jobs=self.n_jobs,
-            )
+            part = problem.restricted(self.graph_.W), degrees, problem.restricted(mask)
+            engine = SparseEngine(*part, sigma_f, repulsion=self._repulsion, n_jobs=self.n_jobs)
             return "sparse", engine, mask.nnz / mask.shape[0]
         how: dict[str, Any] = {
             "engine": self.engine,
@@ -366,39 +325,28 @@ class ERRClassifier(GraphClassifier):
         return *problem.operations.engine(F, sigma_f, **how), float(problem.laplacian.shape[0])
 
     def _descend(
-        self,
-        problem: Problem,
-        F: Floats,
-        engine: tuple[str, Any, float],
-        warm: bool,
-        callback: Callable[..., object] | None,
+        self, problem: Problem, F: Floats, engine: tuple[str, Any, float], warm: bool, callback: Report | None
     ) -> Answer:
         name, relationships, count = engine
-        lambda1, lambda2 = self.lambda1, self.lambda2
-        weight = lambda2 / count
-        operations = problem.operations
+        sigma_f, operations = self._sigma_f(F.shape[1]), problem.operations
         if self.relationship_neighbors is not None:
             # The masked form has an engine for the CPU only.
             operations = CpuOperations(problem.laplacian, self.n_jobs)
-        state = operations.descend_labels(
-            self._power,
-            problem.confidence,
-            problem.targets,
-            lambda1,
-            relationships,
-            weight,
-            start=np.ascontiguousarray(F),
-            curvature=lambda1 + lambda2 / (2.0 * self._sigma_f(F.shape[1]) ** 2) if self.preconditioned else None,
-            warm=warm,
-            max_iter=self.max_iter,
-            tolerance=self.tol,
-            callback=callback,
-        )
+        on_graph, start = (self._power, problem.confidence), np.ascontiguousarray(F)
+        terms = problem.targets, self.lambda1, relationships, self.lambda2 / count
+        energy = operations.label_energy(*on_graph, *terms)
+        preconditioner = None
+        if self.preconditioned:
+            preconditioner = operations.preconditioner(*on_graph, self.lambda1 + self.lambda2 / (2.0 * sigma_f**2))
+        # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
+        scale = energy.relationship_slope(start) if warm else None
+        optimizer = operations.label_optimizer(energy, self.max_iter, self.tol, preconditioner, scale)
+        state: State = optimizer.run(start, callback)
         if not np.isfinite(state.energy):
             raise ParameterError(
                 f"The 'engine' parameter of ERRClassifier must suit the problem: with {name!r}, values spread over "
-                f"{np.ptp(F, axis=0).max() / self._sigma_f(F.shape[1]):.3g} sigma_f are too far apart. Use 'auto' or "
-                "'tiles', or a larger sigma_f.",
+                f"{np.ptp(F, axis=0).max() / sigma_f:.3g} sigma_f are too far apart. Use 'auto' or 'tiles', or a "
+                "larger sigma_f.",
                 "engine",
             )
         error = relationships.error(state.x) if name == "nystrom" else None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, _fit_context
+from sklearn.base import ClusterMixin, _fit_context
 from sklearn.utils.validation import check_is_fitted
 
 from homophily.arrays import Floats
 from homophily.estimators.embedding import ERREmbedding, LinkPenalty
+from homophily.estimators.graph_estimator import MapMixin
 from homophily.estimators.partition import kmeans_by_cut, suggest_n_clusters
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_vectors
@@ -38,7 +40,8 @@ def default_embedding() -> ERREmbedding:
     return ERREmbedding(lambda2=0.05, sigma_f=0.9, link_penalty=LinkPenalty(edges=3.0))
 
 
-class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, CheckedEstimator):
+@dataclass(eq=False, repr=False)
+class ERRClustering(MapMixin, ClusterMixin, CheckedEstimator):
     """Clusters of points that are neighbours or linked together, and not linked apart.
 
     The map of an :class:`ERREmbedding`, in which T keeps only the direction of each point from the origin, is divided
@@ -83,6 +86,12 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     ((200,), True)
     """
 
+    n_clusters: int | None = None
+    n_components: int | None = None
+    embedding: ERREmbedding | None = None
+    n_init: int = 10
+    random_state: Any = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [AT_LEAST_ONE, None],
         "n_components": [AT_LEAST_ONE, None],
@@ -91,20 +100,6 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         "random_state": ["random_state"],
     }
     _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {"embedding": default_embedding}
-
-    def __init__(
-        self,
-        n_clusters: int | None = None,
-        n_components: int | None = None,
-        embedding: ERREmbedding | None = None,
-        n_init: int = 10,
-        random_state: Any = None,
-    ):
-        self.n_clusters = n_clusters
-        self.n_components = n_components
-        self.embedding = embedding
-        self.n_init = n_init
-        self.random_state = random_state
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
@@ -123,26 +118,19 @@ class ERRClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             mapped._map(graph, y, must_link, cannot_link, init)
         self._take_features(mapped)
         self.map_, self.embedding_, self.graph_, self.links_ = mapped, mapped.embedding_, graph, mapped.links_
-        self.labels_ = kmeans_by_cut(
-            self.embedding_, self.n_clusters_, graph.W, n_init=self.n_init, random_state=self.random_state
-        )
+        self.labels_ = kmeans_by_cut(self.embedding_, self.n_clusters_, graph.W, self.n_init, self.random_state)
         self.divided_must_ = self.links_.must[~self._together(self.links_.must)]
         self.joined_cannot_ = self.links_.cannot[self._together(self.links_.cannot)]
         return self
 
     def fit_predict(self, X: Any, y: Any = None, **links: Any) -> NDArray[np.int32]:
         """Fit, and return ``labels_``."""
-        labels: NDArray[np.int32] = self.fit(X, y, **links).labels_
-        return labels
+        return np.asarray(self.fit(X, y, **links).labels_)
 
     def transform(self, X: Any) -> Floats:
         """Places of points on the map, as :meth:`ERREmbedding.transform` has them."""
         check_is_fitted(self)
         return self.map_.transform(X)
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.embedding_.shape[1])
 
     def _together(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.asarray(self.labels_[pairs[:, 0]] == self.labels_[pairs[:, 1]])

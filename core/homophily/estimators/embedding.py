@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from homophily.arrays import Floats
 from homophily.device.backend import Backend
-from homophily.device.operations import CpuOperations
-from homophily.estimators.graph_estimator import GraphEstimator, in_blocks
+from homophily.device.operations import CpuOperations, Operations
+from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, MapMixin, in_blocks
 from homophily.exceptions import ContradictingLinksError
-from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
+from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
@@ -37,6 +37,7 @@ from homophily.threads import single_threaded_blas
 STEP_OF_WIDTHS = 2.0
 
 
+@dataclass(eq=False, repr=False)
 class LinkPenalty(CheckedEstimator):
     """The part of a map's energy that comes from links.
 
@@ -60,24 +61,17 @@ class LinkPenalty(CheckedEstimator):
     10.0
     """
 
+    weight: float = 30.0
+    loss: Literal["log", "squared"] = "log"
+    closure: bool | Literal["two-class"] = True
+    edges: float = 0.3
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "weight": [NOT_NEGATIVE],
         "loss": [StrOptions({"log", "squared"})],
         "closure": ["boolean", StrOptions({"two-class"})],
         "edges": [NOT_NEGATIVE],
     }
-
-    def __init__(
-        self,
-        weight: float = 30.0,
-        loss: Literal["log", "squared"] = "log",
-        closure: bool | Literal["two-class"] = True,
-        edges: float = 0.3,
-    ):
-        self.weight = weight
-        self.loss = loss
-        self.closure = closure
-        self.edges = edges
 
 
 def falling_widths(last: float, continuation: float) -> tuple[float, ...]:
@@ -90,7 +84,8 @@ def falling_widths(last: float, continuation: float) -> tuple[float, ...]:
 WIDTHS = falling_widths(0.2, 5.0)
 
 
-class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
+@dataclass(eq=False, repr=False)
+class ERREmbedding(MapMixin, GraphEstimator):
     """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
 
     It minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with relationships
@@ -173,9 +168,27 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     ((200, 2), 0, 0)
     """
 
+    n_components: int = 2
+    graph: KNNGraph | None = None
+    data_weight: float = 1.0
+    lambda2: float = 0.5
+    sigma_f: float | Sequence[float] = WIDTHS
+    repulsion: float = 0.65
+    link_penalty: LinkPenalty | None = None
+    relationship: str = "gaussian"
+    relationship_neighbors: int | None = None
+    max_iter: int = 60
+    tol: float = 1e-2
+    engine: EngineName = "auto"
+    normalized: bool = True
+    backend: BackendName = "numpy"
+    callback: Callable[[State], object] | None = None
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GraphEstimator._parameter_constraints,
+        **COMPUTED,
         "n_components": [AT_LEAST_ONE],
-        "graph": [KNNGraph, None],
         "data_weight": [NOT_NEGATIVE],
         "lambda2": [NOT_NEGATIVE],
         "sigma_f": [POSITIVE, "array-like"],
@@ -186,51 +199,12 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [NOT_NEGATIVE],
         "engine": [StrOptions(set(ENGINE_NAMES))],
-        "normalized": ["boolean"],
-        "backend": BACKEND_CONSTRAINT,
         "callback": [callable, None],
-        "n_jobs": [Integral, None],
     }
     _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {
         "graph": lambda: KNNGraph(symmetrize="max"),
         "link_penalty": LinkPenalty,
     }
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        graph: KNNGraph | None = None,
-        data_weight: float = 1.0,
-        lambda2: float = 0.5,
-        sigma_f: float | Sequence[float] = WIDTHS,
-        repulsion: float = 0.65,
-        link_penalty: LinkPenalty | None = None,
-        relationship: str = "gaussian",
-        relationship_neighbors: int | None = None,
-        max_iter: int = 60,
-        tol: float = 1e-2,
-        engine: EngineName = "auto",
-        normalized: bool = True,
-        backend: BackendName = "numpy",
-        callback: Callable[[State], object] | None = None,
-        n_jobs: int | None = None,
-    ):
-        self.n_components = n_components
-        self.graph = graph
-        self.data_weight = data_weight
-        self.lambda2 = lambda2
-        self.sigma_f = sigma_f
-        self.repulsion = repulsion
-        self.link_penalty = link_penalty
-        self.relationship = relationship
-        self.relationship_neighbors = relationship_neighbors
-        self.max_iter = max_iter
-        self.tol = tol
-        self.engine = engine
-        self.normalized = normalized
-        self.backend = backend
-        self.callback = callback
-        self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, must_link: Any = None, cannot_link: Any = None, init: Any = None) -> Self:
@@ -265,10 +239,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def _check_together(self) -> None:
         """Refuse parameters that do not go together."""
         self._penalty._validate_params()
-        if self.relationship_neighbors is not None and self.backend == "cupy":
-            raise self._wrong(
-                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
-            )
+        self._refuse_gpu(self.relationship_neighbors)
 
     def _map(self, graph: KNNGraph, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
         widths = self.widths
@@ -290,7 +261,7 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         violated = violated_links(state.x, self.links_, self.sigma_f_, RELATIONSHIPS[self.relationship])
         self.violated_must_, self.violated_cannot_ = violated.must, violated.cannot
         # Computed on demand: the surroundings that new points are placed in.
-        self._lazy: dict[str, Any] = {}
+        self._lazy = {}
         self.embedding_ = state.x
 
     def transform(self, X: Any) -> Floats:
@@ -300,16 +271,15 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         relationships with all points in it, also where ``fit`` took some.
         """
         X = self._new_points(X)
-        if "surroundings" not in self._lazy:
-            laplacian = self.graph_.laplacian(normalized=self.normalized)
-            G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
-            self._lazy["surroundings"] = Surroundings.of(
-                self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship]
-            )
-        fitted = self.graph_, self._lazy["surroundings"], self.target_
+        fitted = self.graph_, self._once("surroundings", self._surroundings), self.target_
         names = "normalized", "repulsion", "data_weight", "lambda2"
         how: dict[str, Any] = {name: getattr(self, name) for name in names}
         return np.concatenate(in_blocks(X, lambda block: place_points(block, *fitted, **how)))
+
+    def _surroundings(self) -> Surroundings:
+        laplacian = self.graph_.laplacian(normalized=self.normalized)
+        G = csr_array(laplacian + diags_array(self._left_out(laplacian)))
+        return Surroundings.of(self.embedding_, G, self.sigma_f_, RELATIONSHIPS[self.relationship])
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""
@@ -325,15 +295,8 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
         if y is not None:
             labelled = links_from_labels(y)
             check_consistent_length(y, np.empty(points))
-        return check_links(
-            must_link,
-            cannot_link,
-            points,
-            more=labelled,
-            two_classes=self._penalty.closure == "two-class",
-            owner=f"{self._owner}.fit",
-            stacklevel=6,
-        )
+        how: dict[str, Any] = {"two_classes": self._penalty.closure == "two-class", "owner": f"{self._owner}.fit"}
+        return check_links(must_link, cannot_link, points, more=labelled, stacklevel=6, **how)
 
     @property
     def widths(self) -> tuple[float, ...]:
@@ -370,49 +333,29 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
             return self.links_
 
     def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: tuple[float, ...]) -> State:
-        laplacian = graph.laplacian(normalized=self.normalized)
-        masked = self.relationship_neighbors is not None
-        operations = CpuOperations(laplacian, self.n_jobs) if masked else backend.operations(laplacian, self.n_jobs)
-        diagonal = self._left_out(laplacian)
-        links = self._obeyed_links(graph.n_points)
-        iterations = evaluations = 0
+        laplacian, function = graph.laplacian(normalized=self.normalized), RELATIONSHIPS[self.relationship]
+        diagonal, links = self._left_out(laplacian), self._obeyed_links(graph.n_points)
+        operations: Operations = CpuOperations(laplacian, self.n_jobs)
+        if self.relationship_neighbors is None:
+            operations = backend.operations(laplacian, self.n_jobs)
+        before = 0, 0
         for sigma_f in widths:
-            how: dict[str, Any] = {
-                "engine": self.engine,
-                "diagonal": diagonal,
-                "relationship": RELATIONSHIPS[self.relationship],
-                "tolerance": 1e-6,
-            }
             relationships: Any
+            how: dict[str, Any] = {"relationship": function}
             if self.relationship_neighbors is not None:
                 mask = graph.neighborhoods(self.relationship_neighbors)
-                self.engine_, relationships = "sparse", self._sparse_engine(graph, mask, sigma_f)
+                degrees = graph.degrees if self.normalized else None
+                how |= {"repulsion": self.repulsion, "n_jobs": self.n_jobs}
+                self.engine_, relationships = "sparse", SparseEngine(graph.W, degrees, mask, sigma_f, **how)
             else:
+                how |= {"engine": self.engine, "diagonal": diagonal, "tolerance": 1e-6}
                 self.engine_, relationships = operations.engine(F, sigma_f, **how)
-            before = iterations, evaluations
-            found = operations.descend_map(
-                (self.target_, self.data_weight, relationships, self.lambda2, links, self._penalty.weight, sigma_f),
-                F,
-                self.max_iter,
-                self.tol,
-                self._show(before),
-                link_loss=self._penalty.loss,
-                relationship=RELATIONSHIPS[self.relationship],
-            )
-            state = _after(before, found)
-            F, iterations, evaluations = state.x, state.iteration, state.n_evaluations
+            energy = self.target_, self.data_weight, relationships, self.lambda2, links, self._penalty.weight, sigma_f
+            form: dict[str, Any] = {"link_loss": self._penalty.loss, "relationship": function}
+            optimizer = operations.map_optimizer(operations.map_energy(*energy, **form), self.max_iter, self.tol)
+            state = _after(before, optimizer.run(F, self._show(before)))
+            F, before = state.x, (state.iteration, state.n_evaluations)
         return state
-
-    def _sparse_engine(self, graph: KNNGraph, mask: csr_array, sigma_f: float) -> SparseEngine:
-        return SparseEngine(
-            graph.W,
-            graph.degrees if self.normalized else None,
-            mask,
-            sigma_f,
-            relationship=RELATIONSHIPS[self.relationship],
-            repulsion=self.repulsion,
-            n_jobs=self.n_jobs,
-        )
 
     def _show(self, before: tuple[int, int]) -> Callable[[State], object] | None:
         callback = self.callback
@@ -421,27 +364,16 @@ class ERREmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstim
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "embedding_")
 
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.embedding_.shape[1])
-
 
 def linked_coordinates(
-    graph: KNNGraph,
-    links: Links,
-    strength: float,
-    n: int,
-    *,
-    normalized: bool = True,
-    backend: Backend | None = None,
-    n_jobs: int | None = None,
+    graph: KNNGraph, links: Links, strength: float, n: int, *, normalized: bool = True, **how: Any
 ) -> Floats:
     """The spectral map √u·[e₂, …] of a graph whose links are edges: W + γ d̄ (must − cannot), d̄ the mean degree.
 
-    Degrees are sums of absolute weights, so that no eigenvalue is negative.
+    Degrees are sums of absolute weights, so that no eigenvalue is negative. ``backend`` and ``n_jobs`` say how.
     """
     if strength == 0.0 or len(links) == 0:
-        return spectral_coordinates(graph, n, normalized=normalized, backend=backend, n_jobs=n_jobs)[1]
+        return spectral_coordinates(graph, n, normalized=normalized, **how)[1]
     u = graph.n_points
     weight = strength * graph.degrees.mean()
     edges = pair_matrix(links.pairs, weight * np.where(links.targets > 0, 1.0, -1.0), u)
@@ -449,8 +381,7 @@ def linked_coordinates(
     parts, _ = connected_components(W, directed=False)
     if parts > 1:
         # Which vectors separate components is known only without negative weights.
-        positive = csr_array(graph.W + edges.maximum(0.0))
-        return spectral_coordinates(positive, n, backend=backend, n_jobs=n_jobs)[1]
+        return spectral_coordinates(csr_array(graph.W + edges.maximum(0.0)), n, **how)[1]
     degrees = np.asarray(abs(W).sum(axis=1))
     if normalized:
         roots = diags_array(degrees**-0.5)
@@ -460,7 +391,7 @@ def linked_coordinates(
         matrix = csr_array(diags_array(degrees) - W)
         constant = np.full(u, u**-0.5)
     matrix.sort_indices()
-    _, vectors = smallest_eigenpairs(matrix, n + 1, backend=backend, n_jobs=n_jobs)
+    _, vectors = smallest_eigenpairs(matrix, n + 1, **how)
     # Cannot-links may make the constant vector rougher than the others: then it is not among them.
     overlap = (constant @ vectors) ** 2
     constant_at = int(overlap.argmax()) if overlap.max() > 0.5 else n

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.arrays import Floats
 from homophily.device.backend import Backend, get_backend
-from homophily.exceptions import ParameterError
-from homophily.graph.computing import BackendName
+from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import POINTS, KNNGraph
-from homophily.parameters import CheckedEstimator
+from homophily.parameters import CheckedEstimator, wrong_parameter
 from homophily.tables.columns import in_fitted_order
 
 Result = TypeVar("Result")
 
 #: New points at a time, so that their edges take some megabytes.
 BLOCK = 16_384
+#: Parameters of the estimators that may compute on a GPU.
+COMPUTED: dict[str, list[Any]] = {"normalized": ["boolean"], "backend": BACKEND_CONSTRAINT}
 #: Parameters that do not change the graph.
 _COMPUTING = ("backend", "n_jobs")
 
@@ -30,7 +32,9 @@ class GraphEstimator(CheckedEstimator):
 
     graph: KNNGraph | None
     n_jobs: int | None
+    _lazy: dict[str, Any]
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"graph": [KNNGraph, None], "n_jobs": [Integral, None]}
     _parts: ClassVar[Mapping[str, Callable[[], Any]]] = {"graph": KNNGraph}
 
     def _points(self, X: Any) -> Any:
@@ -50,22 +54,18 @@ class GraphEstimator(CheckedEstimator):
         wanted, actual = self.graph.get_params(), fitted.resolved_params_
         if wanted["metric"] == "auto":
             wanted["metric"] = actual["metric"]
-        differing = [name for name in wanted if name not in _COMPUTING and wanted[name] != actual[name]]
-        if differing:
-            name = differing[0]
-            raise ParameterError(
-                f"The 'graph' parameter of {self._owner} must be None or agree with the graph given as X. "
-                f"Got {name}={wanted[name]!r}, but X has {name}={actual[name]!r}, instead.",
-                "graph",
-            )
+        for name, value in wanted.items():
+            if name not in _COMPUTING and value != actual[name]:
+                got = f"{name}={value!r}, but X has {name}={actual[name]!r},"
+                raise wrong_parameter("graph", self._owner, "None or agree with the graph given as X", got)
 
     def _graph(self, X: Any) -> KNNGraph:
         """The graph of checked points."""
         if isinstance(X, KNNGraph):
             return X
         if self.graph is None:
-            backend: BackendName = getattr(self, "backend", "numpy")
-            graph: KNNGraph = self._parts["graph"]().set_params(backend=backend, n_jobs=self.n_jobs)
+            computing = {"backend": getattr(self, "backend", "numpy"), "n_jobs": self.n_jobs}
+            graph: KNNGraph = self._parts["graph"]().set_params(**computing)
         else:
             graph = clone(self.graph)
         graph.fit(X)
@@ -82,12 +82,22 @@ class GraphEstimator(CheckedEstimator):
         values = np.array(init, dtype=np.float64, order="C")
         columns = values[:, None] if values.ndim == shape[1] == 1 else values
         if columns.shape != shape or not np.isfinite(columns).all():
-            raise ParameterError(
-                f"The 'init' parameter of {self._owner}.fit must be a finite array of shape {shape}. "
-                f"Got one of shape {values.shape} instead.",
-                "init",
-            )
+            must, got = f"a finite array of shape {shape}", f"one of shape {values.shape}"
+            raise wrong_parameter("init", f"{self._owner}.fit", must, got)
         return columns
+
+    def _once(self, name: str, make: Callable[[], Result]) -> Result:
+        """What a fitted estimator computes on demand, and keeps until it is fitted again."""
+        if name not in self._lazy:
+            self._lazy[name] = make()
+        made: Result = self._lazy[name]
+        return made
+
+    def _refuse_gpu(self, relationship_neighbors: int | None) -> None:
+        if relationship_neighbors is not None and getattr(self, "backend", "numpy") == "cupy":
+            raise self._wrong(
+                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
+            )
 
     def _backend(self) -> Backend:
         """Where to compute; estimators without the parameter know the CPU only."""
@@ -98,6 +108,14 @@ class GraphEstimator(CheckedEstimator):
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = self.graph is not None and self.graph.metric in ("precomputed", "affinity")
         return tags
+
+
+class MapMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
+    """A map ``embedding_``, whose columns are named after the estimator."""
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])
 
 
 def in_blocks(X: Any, answer: Callable[[Any], Result]) -> list[Result]:

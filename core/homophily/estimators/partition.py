@@ -11,20 +11,13 @@ from sklearn.cluster import KMeans
 from sklearn.utils import check_consistent_length, check_random_state
 
 from homophily.arrays import Floats
-from homophily.exceptions import ParameterError
+from homophily.parameters import wrong_parameter
 from homophily.supervision.labels import class_array
 from homophily.threads import single_threaded_blas
 
 
 def normalized_cut(W: csr_array, labels: ArrayLike) -> float:
-    """Σ over clusters of the weight that leaves it, divided by the sum of its degrees; 0 for a cluster without edges.
-
-    >>> import numpy as np
-    >>> from scipy.sparse import csr_array
-    >>> path = csr_array(np.array([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]))
-    >>> normalized_cut(path, [0, 0, 1])
-    1.3333333333333333
-    """
+    """Σ over clusters of the weight that leaves it, divided by its volume (sum of degrees); 0 for one without edges."""
     check_consistent_length(W, labels)
     _, cluster = np.unique(class_array(labels), return_inverse=True)
     rows = np.repeat(cluster, np.diff(W.indptr))
@@ -39,44 +32,30 @@ def kmeans_by_cut(
 ) -> NDArray[np.int32]:
     """k-means from ``n_init`` starts; of the results, the one with the smallest normalised cut of the graph ``W``.
 
-    The choice needs no labels. Clusters are numbered by the first point of each, so that numbers do not depend on the
-    start. Equal results, to the last bit, for every number of threads.
+    Clusters are numbered by the first point of each, so that numbers do not depend on the start. Equal results, to the
+    last bit, for every number of threads.
     """
     seeds = check_random_state(random_state).randint(np.iinfo(np.int32).max, size=n_init)
-    best: tuple[float, float] | None = None
-    labels = np.zeros(len(coordinates), dtype=np.int32)
     with single_threaded_blas():
-        for seed in seeds:
-            found = KMeans(n_clusters, n_init=1, random_state=int(seed)).fit(coordinates)
-            # Far from any edge all cuts are equal; then the tighter clusters.
-            quality = normalized_cut(W, found.labels_), float(found.inertia_)
-            if best is None or quality < best:
-                best, labels = quality, found.labels_
-    return in_order_of_appearance(labels)
+        found = [KMeans(n_clusters, n_init=1, random_state=int(seed)).fit(coordinates) for seed in seeds]
+    # Far from any edge all cuts are equal; then the tighter clusters.
+    best = min(found, key=lambda each: (normalized_cut(W, each.labels_), float(each.inertia_)))
+    return in_order_of_appearance(best.labels_)
 
 
 def in_order_of_appearance(labels: NDArray[np.integer] | NDArray[np.bool_]) -> NDArray[np.int32]:
     """The same clusters, numbered 0, 1, … by the first point of each."""
     _, first, index = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int32)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[index]
+    return np.argsort(np.argsort(first)).astype(np.int32)[index]
 
 
-def suggest_n_clusters(eigenvalues: ArrayLike, least: int = 2) -> int:
-    """The number of clusters before the widest gap between eigenvalues of a Laplacian, at least ``least``.
+def suggest_n_clusters(eigenvalues: ArrayLike) -> int:
+    """The number of clusters before the widest gap between eigenvalues of a Laplacian, at least 2.
 
     ``eigenvalues`` are the smallest ones, ascending, the 0 of the constant vector among them; m of them tell up to
     m − 1 clusters apart.
-
-    >>> suggest_n_clusters([0.0, 0.01, 0.02, 0.3, 0.4])
-    3
     """
     values = np.asarray(eigenvalues, dtype=np.float64)
-    if values.ndim != 1 or len(values) <= least:
-        raise ParameterError(
-            f"The 'eigenvalues' parameter of suggest_n_clusters must be at least {least + 1} numbers. "
-            f"Got shape {values.shape} instead.",
-            "eigenvalues",
-        )
-    return least + int(np.argmax(np.diff(values)[least - 1 :]))
+    if values.ndim != 1 or len(values) < 3:
+        raise wrong_parameter("eigenvalues", "suggest_n_clusters", "at least 3 numbers", f"shape {values.shape}")
+    return 2 + int(np.argmax(np.diff(values)[1:]))

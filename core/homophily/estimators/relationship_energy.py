@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -12,9 +13,8 @@ from sklearn.utils._param_validation import StrOptions
 
 from homophily.arrays import Floats
 from homophily.device.backend import get_backend
-from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
-from homophily.parameters import POSITIVE, check_parameters
+from homophily.parameters import POSITIVE, check_parameters, wrong_parameter
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.functions import RELATIONSHIPS
 
@@ -82,11 +82,8 @@ def relationship_energy(
     how["relationship"] = RELATIONSHIPS[relationship]
     values = np.asarray(F)
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
-        raise ParameterError(
-            "The 'F' parameter of relationship_energy must be a finite array of numbers of shape (u,) or (u, n). "
-            f"Got {values.dtype} of shape {values.shape} instead.",
-            "F",
-        )
+        must, got = "a finite array of numbers of shape (u,) or (u, n)", f"{values.dtype} of shape {values.shape}"
+        raise wrong_parameter("F", "relationship_energy", must, got)
     columns = np.array(values.reshape(len(values), -1), dtype=np.float64, order="C")
     matrix: csr_array = csr_array(G).astype(np.float64)
     _check_matrix(matrix, len(columns))
@@ -102,12 +99,10 @@ def relationship_energy(
 
 
 def _check_matrix(G: csr_array, points: int) -> None:
+    wrong = partial(wrong_parameter, "G", "relationship_energy")
     if G.shape != (points, points):
-        problem = f"a square matrix with a row for each of F's {points} points. Got shape {G.shape} instead"
-    elif not np.isfinite(G.data).all():
-        problem = "finite. Got NaN or infinity instead"
-    elif abs(G - G.T).max() > 1e-10 * max(abs(G).max(), 1e-300):
-        problem = "symmetric. Got a matrix that differs from its transpose instead"
-    else:
-        return
-    raise ParameterError(f"The 'G' parameter of relationship_energy must be {problem}.", "G")
+        raise wrong(f"a square matrix with a row for each of F's {points} points", f"shape {G.shape}")
+    if not np.isfinite(G.data).all():
+        raise wrong("finite", "NaN or infinity")
+    if abs(G - G.T).max() > 1e-10 * max(abs(G).max(), 1e-300):
+        raise wrong("symmetric", "a matrix that differs from its transpose")

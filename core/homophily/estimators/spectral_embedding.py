@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import _fit_context
 
 from homophily.arrays import Floats
-from homophily.estimators.graph_estimator import GraphEstimator, in_blocks
-from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
+from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, MapMixin, in_blocks
+from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.spectral import spectral_coordinates
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.new_points import Columns, extend
 
 
-class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GraphEstimator):
+@dataclass(eq=False, repr=False)
+class SpectralEmbedding(MapMixin, GraphEstimator):
     """The map T = √u·[e₂, e₃, …] of the smoothest eigenvectors of a neighbour graph's Laplacian.
 
     In a graph of several components the first coordinates separate these (with a warning); see
@@ -55,30 +56,16 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
     ((300, 2), [1.0, 1.0])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "graph": [KNNGraph, None],
-        "n_components": [AT_LEAST_ONE],
-        "normalized": ["boolean"],
-        "tol": [POSITIVE],
-        "backend": BACKEND_CONSTRAINT,
-        "n_jobs": [Integral, None],
-    }
+    n_components: int = 2
+    graph: KNNGraph | None = None
+    normalized: bool = True
+    tol: float = 1e-6
+    backend: BackendName = "numpy"
+    n_jobs: int | None = None
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        graph: KNNGraph | None = None,
-        normalized: bool = True,
-        tol: float = 1e-6,
-        backend: BackendName = "numpy",
-        n_jobs: int | None = None,
-    ):
-        self.n_components = n_components
-        self.graph = graph
-        self.normalized = normalized
-        self.tol = tol
-        self.backend = backend
-        self.n_jobs = n_jobs
+    _parameter_constraints = (
+        GraphEstimator._parameter_constraints | COMPUTED | {"n_components": [AT_LEAST_ONE], "tol": [POSITIVE]}
+    )
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
@@ -88,8 +75,7 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
             raise self._wrong("n_components", f"smaller than the number of points, n_samples={graph.n_points}")
         how: dict[str, Any] = {"tolerance": self.tol, "backend": self._backend(), "n_jobs": self.n_jobs}
         found = spectral_coordinates(graph, self.n_components, normalized=self.normalized, **how)
-        self.eigenvalues_, self.embedding_ = found
-        self.graph_ = graph
+        self.graph_, (self.eigenvalues_, self.embedding_) = graph, found
         return self
 
     def transform(self, X: Any) -> Floats:
@@ -101,7 +87,3 @@ class SpectralEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Graph
         fitted = self.graph_, (Columns(self.embedding_, None),), np.ones(self.graph_.n_points, dtype=bool)
         how: dict[str, Any] = {"normalized": self.normalized, "lambda1": 1.0, "n_jobs": self.n_jobs}
         return np.concatenate(in_blocks(X, lambda block: extend(block, *fitted, **how)[0]))
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.embedding_.shape[1])

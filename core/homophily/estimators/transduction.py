@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -22,9 +21,8 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from homophily.arrays import Floats, read_only, submatrix
 from homophily.device.operations import CpuOperations, Operations
-from homophily.estimators.graph_estimator import GraphEstimator, in_blocks
+from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, in_blocks
 from homophily.exceptions import ParameterError, UnlabelledComponentsWarning, warned_already
-from homophily.graph.computing import BACKEND_CONSTRAINT
 from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution
@@ -40,6 +38,9 @@ CALIBRATION_FOLDS = 5
 CACHED_POINTS = 100_000
 #: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
 _FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
+
+
+Report = Callable[..., object]
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     """What IRR and ERR share: graph, labels, decision, probabilities, new points."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "graph": [KNNGraph, None],
+        **GraphEstimator._parameter_constraints,
+        **COMPUTED,
         "power": [AT_LEAST_ONE, None],
-        "normalized": ["boolean"],
         "lambda1": [POSITIVE],
         "class_prior": ["array-like", StrOptions({"estimate"}), None],
-        "backend": BACKEND_CONSTRAINT,
         "callback": [callable, None],
-        "n_jobs": [Integral, None],
     }
 
     @_fit_context(prefer_skip_nested_validation=False)
@@ -135,7 +134,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
         self.given_labels_ = labels
         # Computed on demand: the calibration, the mean degree, the terms and columns for new points.
-        self._lazy: dict[str, Any] = {}
+        self._lazy = {}
         scores = self._scores(self.solution_, self.graph_.degrees)
         if self.class_prior is None:
             self.offsets_ = likely_offsets(scores[problem.rows], labels.counts)
@@ -181,11 +180,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         validation takes as long as the answer.
         """
         scores, reached = self._extend(X if validated else self._new_points(X))
-        return Answers(
-            self._decide(scores, reached),
-            self._decision(scores, reached),
-            self._probabilities(scores, reached) if probabilities else None,
-        )
+        classes, decision = self._decide(scores, reached), self._decision(scores, reached)
+        return Answers(classes, decision, self._probabilities(scores, reached) if probabilities else None)
 
     @property
     def label_distributions_(self) -> Floats:
@@ -197,11 +193,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def calibration_(self) -> Calibration:
         """The map from scores to probabilities, fitted on demand."""
         check_is_fitted(self)
-        if "calibration" not in self._lazy:
-            with self._backend().job():
-                self._lazy["calibration"] = self._calibrate()
-        calibration: Calibration = self._lazy["calibration"]
-        return calibration
+        return self._once("calibration", self._calibrate)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right answers among the points that ``y`` has a label for."""
@@ -232,20 +224,18 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def _check_together(self) -> None:
         """Refuse parameters that do not go together."""
 
-    def _solve(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+    def _solve(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         """Minimise where the backend computes."""
         with self._backend().job() as backend:
-            # Nothing on the device outlives the job.
+            # No variable here: nothing on the device outlives the job.
             return self._minimise(
                 replace(problem, operations=backend.operations(problem.laplacian, self.n_jobs)), init, callback
             )
 
-    def _minimise(self, problem: Problem, init: Floats | None, callback: Callable[..., object] | None) -> Answer:
+    def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         raise NotImplementedError
 
-    def _irr(
-        self, problem: Problem, tolerance: float, init: Floats | None, callback: Callable[[int, float], object] | None
-    ) -> IRRSolution:
+    def _irr(self, problem: Problem, tolerance: float, init: Floats | None, callback: Report | None) -> IRRSolution:
         """The minimiser of the energy without relationships."""
         how: dict[str, Any] = {"power": self._power, "tolerance": tolerance, "initial": init, "callback": callback}
         return problem.operations.solve_irr(problem.confidence, problem.targets, self.lambda1, **how)
@@ -286,10 +276,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def _scores(self, values: Floats, degrees: Floats) -> Floats:
         if not self.normalized:
             return values
-        if "mean_degree" not in self._lazy:
-            self._lazy["mean_degree"] = self.graph_.degrees[self.reached_].mean() or 1.0
-        relative = np.where(degrees > 0, degrees, 1.0) / self._lazy["mean_degree"]
-        return np.asarray(values / np.sqrt(relative)[:, None])
+        mean_degree = self._once("mean_degree", lambda: self.graph_.degrees[self.reached_].mean() or 1.0)
+        return np.asarray(values / np.sqrt(np.where(degrees > 0, degrees, 1.0) / mean_degree)[:, None])
 
     def _calibrate(self) -> Calibration:
         """Fit the slope on scores of labelled points that a repeated fit did not see."""
@@ -298,24 +286,18 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         folds = label_folds(labels.class_index[candidates], CALIBRATION_FOLDS)
         problem = self._problem(labels)
         scores = np.zeros((len(candidates), self.solution_.shape[1]))
-        for fold in range(CALIBRATION_FOLDS):
-            held_out = candidates[folds == fold]
-            if held_out.size == 0:
-                continue
-            confidence = labels.confidence.copy()
-            confidence[held_out] = 0.0
-            part = replace(problem, confidence=confidence[problem.rows])
-            values = np.zeros_like(self.solution_)
-            with warned_already():
+        # One job for all folds, which share what was sent to the device.
+        with self._backend().job(), warned_already():
+            for fold in np.unique(folds[folds >= 0]):
+                held_out = candidates[folds == fold]
+                confidence = labels.confidence.copy()
+                confidence[held_out] = 0.0
+                values = np.zeros_like(self.solution_)
+                part = replace(problem, confidence=confidence[problem.rows])
                 values[problem.rows] = self._solve(part, None, None).F
-            scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
-        used = folds >= 0
-        return fit_calibration(
-            scores[used],
-            labels.class_index[candidates[used]],
-            self.offsets_,
-            labels.confidence[candidates[used]],
-        )
+                scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
+        used = candidates[folds >= 0]
+        return fit_calibration(scores[folds >= 0], labels.class_index[used], self.offsets_, labels.confidence[used])
 
     # -- answering -----------------------------------------------------------------------------------------------
 
@@ -337,28 +319,20 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
         """Scores of points, and which of them a label reaches."""
-        fitted = self.graph_, self._columns(), self.reached_
+        fitted = self.graph_, self._once("columns", self._columns), self.reached_
         how: dict[str, Any] = {"normalized": self.normalized, "lambda1": self.lambda1, "n_jobs": self.n_jobs}
         blocks = in_blocks(X, lambda block: extend(block, *fitted, **how))
         values, degrees, reached = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return self._scores(values, degrees), reached
 
     def _terms(self) -> tuple[RelationshipTerm | None, ...]:
-        if "terms" not in self._lazy:
-            self._lazy["terms"] = self._new_point_terms()
-        terms: tuple[RelationshipTerm | None, ...] = self._lazy["terms"]
-        return terms
+        return self._once("terms", self._new_point_terms)
 
     def _columns(self) -> tuple[Columns, ...]:
         """The columns of the solution that are extended together, each with its term."""
-        if "columns" not in self._lazy:
-            terms = self._terms()
-            parts = np.split(self.solution_, len(terms), axis=1)
-            self._lazy["columns"] = tuple(
-                Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True)
-            )
-        columns: tuple[Columns, ...] = self._lazy["columns"]
-        return columns
+        terms = self._terms()
+        parts = np.split(self.solution_, len(terms), axis=1)
+        return tuple(Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True))
 
     # -- storing -------------------------------------------------------------------------------------------------
 

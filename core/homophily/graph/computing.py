@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from homophily.arrays import Floats
 
 BackendName = Literal["numpy", "cupy", "auto"]
-BACKENDS: tuple[BackendName, ...] = ("numpy", "cupy", "auto")
-BACKEND_CONSTRAINT = [StrOptions(set(BACKENDS))]
+BACKEND_CONSTRAINT = [StrOptions(set(get_args(BackendName)))]
 
 Eigenpairs = tuple[Floats, Floats, float]
 
@@ -37,11 +36,8 @@ class EigenProblem(NamedTuple):
     """No eigenvalue is larger."""
 
 
-class NeighborSearch(Protocol):
-    """Points that can be asked for the nearest of them."""
-
-    def nearest(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """Columns (m, count) of about the nearest points, in ascending order of their numbers."""
+NeighborSearch = Callable[[NDArray[np.float32], int], NDArray[np.int64]]
+"""From queries and a count to columns (m, count) of about the nearest points, in ascending order of their numbers."""
 
 
 class Device(Protocol):

@@ -11,6 +11,7 @@ from scipy.linalg import eigh
 
 from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
+from homophily.parameters import wrong_parameter
 from homophily.state import State, StateReader
 from homophily.threads import even_rows, run_ranges, thread_count
 
@@ -38,11 +39,8 @@ class Space(NamedTuple):
         """The leading ``count`` principal directions of the rows of X, whitened or not; None as for graphs."""
         u, d = X.shape
         if d > MOST_COLUMNS:
-            raise ParameterError(
-                f"The 'space' parameter of KNNGraph must be 'input' for more than {MOST_COLUMNS} columns. "
-                f"Got {name!r} with {d} columns instead.",
-                "space",
-            )
+            must = f"'input' for more than {MOST_COLUMNS} columns"
+            raise wrong_parameter("space", "KNNGraph", must, f"{name!r} with {d} columns")
         origin = X.mean(axis=0, dtype=np.float64)
         covariances = np.zeros((d, d))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -53,8 +51,7 @@ class Space(NamedTuple):
             raise ParameterError(f"The 'X' parameter of KNNGraph must have finite variances with space={name!r}.", "X")
         if count is None:
             count = PRINCIPAL_DIRECTIONS if name == "principal" else d
-        first = max(0, d - count)
-        variances, directions = eigh(covariances, subset_by_index=(first, d - 1))
+        variances, directions = eigh(covariances, subset_by_index=(max(0, d - count), d - 1))
         kept = variances > LEAST_VARIANCE * variances[-1]
         if name == "whitened":
             directions[:, kept] /= np.sqrt(variances[kept])

@@ -30,7 +30,7 @@ from homophily.graph.neighbors import (
     available_neighbors,
     neighbor_index,
 )
-from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator
+from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator, wrong_parameter
 from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
 from homophily.tables.columns import in_fitted_order
 
@@ -42,6 +42,7 @@ _BLOCK_ENTRIES = 4_000_000
 POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
 
+@dataclass(eq=False, repr=False)
 class KNNGraph(CheckedEstimator):
     """Symmetric weighted graph of each point's nearest neighbours.
 
@@ -110,6 +111,17 @@ class KNNGraph(CheckedEstimator):
     (2, [1.0, -1.0, 0.0, 0.0])
     """
 
+    n_neighbors: int = 10
+    metric: Literal["auto", "euclidean", "cosine", "precomputed", "affinity"] = "auto"
+    weights: Literal["local", "self-tuning", "global", "fixed"] = "local"
+    sigma_x: float | None = None
+    exponent: int = 2
+    symmetrize: Literal["max", "mean"] = "mean"
+    space: SpaceName = "input"
+    n_directions: int | None = None
+    backend: BackendName = "numpy"
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_neighbors": [AT_LEAST_ONE],
         "metric": [StrOptions({"auto", "euclidean", "cosine", "precomputed", "affinity"})],
@@ -123,30 +135,6 @@ class KNNGraph(CheckedEstimator):
         "n_jobs": [Integral, None],
     }
 
-    def __init__(
-        self,
-        n_neighbors: int = 10,
-        metric: Literal["auto", "euclidean", "cosine", "precomputed", "affinity"] = "auto",
-        weights: Literal["local", "self-tuning", "global", "fixed"] = "local",
-        sigma_x: float | None = None,
-        exponent: int = 2,
-        symmetrize: Literal["max", "mean"] = "mean",
-        space: SpaceName = "input",
-        n_directions: int | None = None,
-        backend: BackendName = "numpy",
-        n_jobs: int | None = None,
-    ):
-        self.n_neighbors = n_neighbors
-        self.metric = metric
-        self.weights = weights
-        self.sigma_x = sigma_x
-        self.exponent = exponent
-        self.symmetrize = symmetrize
-        self.space = space
-        self.n_directions = n_directions
-        self.backend = backend
-        self.n_jobs = n_jobs
-
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Find the neighbours of the rows of X and weigh them; y is ignored."""
@@ -158,10 +146,7 @@ class KNNGraph(CheckedEstimator):
         if self.metric == "auto":
             self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
         if self.metric_ in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
-            raise ParameterError(
-                f"The 'X' parameter of KNNGraph must be square with metric={self.metric_!r}. Got {X.shape} instead.",
-                "X",
-            )
+            raise wrong_parameter("X", "KNNGraph", f"square with metric={self.metric_!r}", X.shape)
         self._check_entries(X)
         if self.space != "input" and (self.metric_ not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
             raise self._wrong("space", "'input' unless X is dense and metric is 'euclidean' or 'cosine'")
@@ -233,9 +218,7 @@ class KNNGraph(CheckedEstimator):
         """
         check_is_fitted(self)
         if not isinstance(power, Integral) or power < 1:
-            raise ParameterError(
-                f"The 'power' parameter of laplacian must be an int of at least 1. Got {power!r} instead.", "power"
-            )
+            raise wrong_parameter("power", "laplacian", "an int of at least 1", repr(power))
         key = (int(power), bool(normalized))
         if key not in self._laplacians:
             if power == 1:
@@ -278,13 +261,12 @@ class KNNGraph(CheckedEstimator):
         if self.metric_ == "affinity":
             raise ValueError("Neighbourhoods need distances, which a graph with metric='affinity' does not have.")
         size = available_neighbors(size, self.n_points)
-        if size in self._neighborhoods:
-            return self._neighborhoods[size]
-        distances, indices = self._others(size - 1)
-        itself = np.arange(self.n_points, dtype=np.int32)[:, None]
-        indices = np.hstack([itself, indices])
-        present = np.hstack([itself >= 0, np.isfinite(distances)])
-        self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
+        if size not in self._neighborhoods:
+            distances, indices = self._others(size - 1)
+            itself = np.arange(self.n_points, dtype=np.int32)[:, None]
+            indices = np.hstack([itself, indices])
+            present = np.hstack([itself >= 0, np.isfinite(distances)])
+            self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
         return self._neighborhoods[size]
 
     def to_arrays(self) -> State:
@@ -419,10 +401,8 @@ class _WeightRule:
         elif kind == "global" and positive.size:
             # Relative to the largest distance, so that no square leaves the range of floats.
             largest = reach.max()
-            width = largest * float(np.mean((distances[np.isfinite(distances)] / largest) ** exponent)) ** (
-                1 / exponent
-            )
-            width *= factor
+            mean = float(np.mean((distances[np.isfinite(distances)] / largest) ** exponent))
+            width = largest * mean ** (1 / exponent) * factor
         return cls(kind, exponent, width, typical, factor)
 
     @classmethod
@@ -484,11 +464,8 @@ def _affinity_weights(X: Any) -> sparse.csr_array:
     weights = _canonical(sparse.csr_array(X, copy=True))
     difference = abs(weights - weights.T)
     if difference.nnz and difference.max() > 1e-10 * weights.max():
-        raise ParameterError(
-            "The 'X' parameter of KNNGraph must be symmetric with metric='affinity'. "
-            f"Got entries that differ by {difference.max():.3g} from their mirror image instead.",
-            "X",
-        )
+        got = f"entries that differ by {difference.max():.3g} from their mirror image"
+        raise wrong_parameter("X", "KNNGraph", "symmetric with metric='affinity'", got)
     weights = sparse.csr_array((weights + weights.T) * 0.5)
     weights.setdiag(0.0)
     return _canonical(weights)
@@ -520,11 +497,7 @@ def _near_entries(X: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _fill_smallest(
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    entries: Floats,
-    values: Floats,
-    indices: Indices,
+    rows: NDArray[np.int64], columns: NDArray[np.int64], entries: Floats, values: Floats, indices: Indices
 ) -> None:
     """Put each row's smallest entries into ``values`` and their columns into ``indices``, in order."""
     order = np.lexsort((columns, entries, rows))

@@ -28,8 +28,6 @@ MAX_ITER = 20_000
 
 
 # Unsigned indices spare the compiler Python's negative indexing, which halves the speed of these loops.
-
-
 @njit(cache=True, nogil=True)
 def _product_vector(indptr: Any, indices: Any, data: Any, x: Any, out: Any, first: int, last: int) -> None:
     for i in range(np.uint64(first), np.uint64(last)):

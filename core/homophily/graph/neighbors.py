@@ -88,7 +88,7 @@ class NeighborIndex(ABC):
     def query(self, X: Any, k: int) -> tuple[Distances, Indices]:
         """Distances to and indices of the ``k`` stored points nearest to each row of ``X``; nearest first."""
         rows = self._prepare(X)
-        return self._in_blocks(rows, np.arange(rows.shape[0]), available_neighbors(k, self.size))
+        return self._in_blocks(rows, np.arange(rows.shape[0]), available_neighbors(k, self.size), False)
 
     def self_query(self, k: int) -> tuple[Distances, Indices]:
         """The ``k`` nearest *other* points of every stored point; a copy of a point counts as another point."""
@@ -134,13 +134,17 @@ class NeighborIndex(ABC):
         """The order in which the stored points are best looked up."""
         return np.arange(self.size)
 
-    def _jobs(self, rows: Any) -> int | None:
-        """``n_jobs`` of a search for these rows."""
-        return self.n_jobs if rows.shape[0] >= _ROWS_WORTH_THREADS else 1
+    def _threads(self, rows: int) -> int:
+        return thread_count(self.n_jobs if rows >= _ROWS_WORTH_THREADS else 1)
 
-    def _in_blocks(
-        self, rows: Any, visits: NDArray[np.int64], k: int, stored: bool = False
-    ) -> tuple[Distances, Indices]:
+    def _run_rows(self, kernel: Any, rows: Any, points: Any, candidates: NDArray[np.int64]) -> Distances:
+        """The kernel's distances in the index's metric."""
+        distances, count = np.empty(candidates.shape), len(candidates)
+        run_ranges(kernel, even_rows(count, self._threads(count)), rows, points, candidates, self._scale, distances)
+        # Scaling to length one leaves errors near 1e-16; rounded off, equal directions and right angles tie exactly.
+        return np.round(0.5 * distances**2, 14) if self.metric == "cosine" else distances
+
+    def _in_blocks(self, rows: Any, visits: NDArray[np.int64], k: int, stored: bool) -> tuple[Distances, Indices]:
         m = rows.shape[0]
         distances, indices = np.empty((m, k)), np.empty((m, k), dtype=np.int32)
         for start in range(0, m if k else 0, _BLOCK_ROWS):
@@ -181,13 +185,7 @@ def available_neighbors(k: int, most: int) -> int:
 def neighbor_index(
     X: Any, metric: Metric = "euclidean", n_jobs: int | None = None, device: Device | None = None
 ) -> NeighborIndex:
-    """Index the rows of a dense array or a sparse matrix; a GPU searches among dense rows, if that is the device.
-
-    >>> import numpy as np
-    >>> distances, indices = neighbor_index(np.array([[0.0], [1.0], [3.0]])).self_query(1)
-    >>> indices.ravel().tolist(), distances.ravel().tolist()
-    ([1, 0, 1], [1.0, 1.0, 2.0])
-    """
+    """Index the rows of a dense array or a sparse matrix; a GPU searches among dense rows, if that is the device."""
     if sparse.issparse(X):
         return SparseIndex(X, metric, n_jobs)
     if device is not None and device.on_device:
@@ -220,18 +218,16 @@ class DenseIndex(NeighborIndex):
     @property
     def links(self) -> NDArray[np.uint8]:
         """The HNSW graph in faiss's own bytes, without the points: those it searches are made from ``points``."""
-        if self._links is None:
-            links = faiss.serialize_index(self._structure, faiss.IO_FLAG_SKIP_STORAGE)
-            return np.asarray(links, dtype=np.uint8)
-        return self._links
+        if self._links is not None:
+            return self._links
+        return np.asarray(faiss.serialize_index(self._structure, faiss.IO_FLAG_SKIP_STORAGE), dtype=np.uint8)
 
     def to_arrays(self) -> State:
         """The index as arrays, without its search structure."""
         arrays = {"points": self.points, "centre": self._centre}
         if self.method == "hnsw":
             arrays["links"] = self.links
-        document = {"kind": "dense", "method": self.method, "depth": int(self._depth), "scale": self._scale}
-        return State(arrays, document)
+        return State(arrays, {"kind": "dense", "method": self.method, "depth": int(self._depth), "scale": self._scale})
 
     def _read(self, stored: StateReader, columns: int) -> None:
         self.points = stored.array("points", (self.size, columns), FLOATS)
@@ -270,10 +266,9 @@ class DenseIndex(NeighborIndex):
     def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
         seen, structure = self._searched(rows), self._structure
         if self.method == "kd-tree":
-            nearest = np.arange(1, count + 1)
-            workers = thread_count(self._jobs(rows))
-            return np.asarray(structure.query(seen, nearest, workers=workers)[1], dtype=np.int64)
-        with _faiss_threads(self._jobs(rows)):
+            found = structure.query(seen, np.arange(1, count + 1), workers=self._threads(len(rows)))[1]
+            return np.asarray(found, dtype=np.int64)
+        with _faiss_threads(self._threads(len(rows))):
             if self.method == "exact":
                 return np.asarray(structure.search(seen, count)[1])
             depth = faiss.SearchParametersHNSW(  # type: ignore[attr-defined]
@@ -287,9 +282,7 @@ class DenseIndex(NeighborIndex):
             return np.asarray(found)
 
     def _distances(self, rows: NDArray[Any], candidates: NDArray[np.int64]) -> Distances:
-        points = read_only(self.points)
-        distances = _run_rows(_dense_distances, self._jobs(rows), rows, points, candidates, self._scale)
-        return _metric_distances(distances, self.metric)
+        return self._run_rows(_dense_distances, rows, read_only(self.points), candidates)
 
     def _tune(self) -> None:
         """Search as deep as the wanted recall needs, judged on a sample of the stored points."""
@@ -341,7 +334,7 @@ class DeviceIndex(DenseIndex):
 
     def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
         search = getattr(self, "_search", None)
-        return super()._candidates(rows, count) if search is None else search.nearest(self._searched(rows), count)
+        return super()._candidates(rows, count) if search is None else search(self._searched(rows), count)
 
 
 class SparseIndex(NeighborIndex):
@@ -381,15 +374,14 @@ class SparseIndex(NeighborIndex):
     def _candidates(self, rows: Any, count: int) -> NDArray[np.int64]:
         queries = _with_column(rows / self._scale, np.ones(rows.shape[0]))
         # Without a threshold of -inf, products of zero and less would be dropped. With it each row has ``count``.
-        threads = thread_count(self._jobs(rows))
+        threads = self._threads(rows.shape[0])
         best = sp_matmul_topn(queries, self._structure, count, threshold=-np.inf, n_threads=threads)
         return np.asarray(best.indices, dtype=np.int64).reshape(rows.shape[0], count)
 
     def _distances(self, rows: Any, candidates: NDArray[np.int64]) -> Distances:
         ours = (rows.indptr, rows.indices, rows.data)
         theirs = tuple(read_only(part) for part in (self.points.indptr, self.points.indices, self.points.data))
-        distances = _run_rows(_sparse_distances, self._jobs(rows), ours, theirs, candidates, self._scale)
-        return _metric_distances(distances, self.metric)
+        return self._run_rows(_sparse_distances, ours, theirs, candidates)
 
 
 def _all_pairs(points: NDArray[np.float32]) -> Any:
@@ -426,14 +418,7 @@ _STRUCTURES: dict[str, Callable[[Any], Any]] = {"kd-tree": KDTree, "exact": _all
 
 def _choose_method(points: int, columns: int) -> Method:
     few = _TREE_COLUMNS_ALWAYS if points <= _EXACT_POINTS else _TREE_COLUMNS_LARGE
-    if columns <= few:
-        return "kd-tree"
-    return "exact" if points <= _EXACT_POINTS else "hnsw"
-
-
-def _metric_distances(euclidean: Distances, metric: Metric) -> Distances:
-    # Scaling to length one leaves errors near 1e-16; rounded off, equal directions and right angles tie exactly.
-    return np.round(0.5 * euclidean**2, 14) if metric == "cosine" else euclidean
+    return "kd-tree" if columns <= few else "exact" if points <= _EXACT_POINTS else "hnsw"
 
 
 def _power_of_two(largest: float) -> float:
@@ -484,12 +469,6 @@ def _faiss_threads(n_jobs: int | None) -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
-
-
-def _run_rows(kernel: Any, n_jobs: int | None, rows: Any, points: Any, candidates: Any, scale: float) -> Distances:
-    distances = np.empty(candidates.shape)
-    run_ranges(kernel, even_rows(len(candidates), thread_count(n_jobs)), rows, points, candidates, scale, distances)
-    return distances
 
 
 # Sums may be reordered for speed (a relative error near 1e-16·columns); whatever the order, (a − b)² = (b − a)², and

@@ -19,11 +19,12 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.exceptions import ConvergenceWarning
 
 from homophily.arrays import Floats, factorise
-from homophily.exceptions import DisconnectedGraphWarning, ParameterError
+from homophily.exceptions import DisconnectedGraphWarning
 from homophily.graph.computing import Device, EigenProblem
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import choose_method, sparse_product
 from homophily.graph.subspace import Filter, chebyshev_filter, iterate
+from homophily.parameters import wrong_parameter
 from homophily.threads import single_threaded_blas
 
 DENSE_POINTS = 400  # below, LAPACK takes milliseconds
@@ -43,26 +44,19 @@ def smallest_eigenpairs(
 ) -> tuple[Floats, Floats]:
     """The ``n`` smallest eigenvalues of a symmetric sparse matrix, ascending, with orthonormal eigenvectors (u, n).
 
-    Parameters
-    ----------
-    matrix : symmetric, with sorted indices.
-    known : (u, c) orthonormal columns that span an eigenspace; what is returned is orthogonal to it.
-    semidefinite : no eigenvalue is negative; allows the factorisation that chain-like graphs need.
-    tolerance : largest residual ‖Av − λv‖, in units of the spread of the block's eigenvalues (or 1e-6 of the
-        matrix' norm times that, if this is larger). A ConvergenceWarning tells that it was not reached.
-
-    backend : where to iterate; a GPU leaves what it cannot find, and graphs that are better factorised, to the CPU.
+    The matrix has sorted indices. What is returned is orthogonal to the eigenspace that the orthonormal columns of
+    ``known`` (u, c) span. ``semidefinite`` (no eigenvalue is negative) allows the factorisation that chain-like graphs
+    need. ``tolerance`` is the largest residual ‖Av − λv‖, in units of the spread of the block's eigenvalues (or 1e-6 of
+    the matrix' norm times that, if this is larger); a ConvergenceWarning tells that it was not reached. A GPU as
+    ``backend`` leaves what it cannot find, and graphs that are better factorised, to the CPU.
 
     The same bits are returned for every number of threads. Each vector has its largest entry positive (the first such).
     """
     u = matrix.shape[0]
     free = u - (0 if known is None else known.shape[1])
     if not 1 <= n <= free:
-        raise ParameterError(
-            f"The 'n' parameter of smallest_eigenpairs must be between 1 and the {free} eigenvectors that are not "
-            f"known yet. Got {n} instead.",
-            "n",
-        )
+        must = f"between 1 and the {free} eigenvectors that are not known yet"
+        raise wrong_parameter("n", "smallest_eigenpairs", must, n)
     columns = -4 * (-(n + SPARE_COLUMNS) // 4)
     with single_threaded_blas():
         if u <= DENSE_POINTS or columns * 3 > free:
@@ -75,11 +69,7 @@ def smallest_eigenpairs(
 
 
 def spectral_vectors(
-    graph: KNNGraph | csr_array,
-    n: int,
-    *,
-    normalized: bool = True,
-    **how: Any,
+    graph: KNNGraph | csr_array, n: int, *, normalized: bool = True, **how: Any
 ) -> tuple[Floats, Floats]:
     """The ``n`` smallest eigenvalues of a graph's Laplacian and orthonormal eigenvectors (u, n), constant one first.
 
@@ -88,22 +78,12 @@ def spectral_vectors(
     ``normalized``). With c components, the following c − 1 also have the eigenvalue 0 and tell components apart: each
     the next smaller one from all larger ones, so that large components are parted first. Isolated points count as the
     smallest.
-
-    >>> import numpy as np
-    >>> from scipy.sparse import csr_array
-    >>> path = csr_array(np.array([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]))
-    >>> values, vectors = spectral_vectors(path, 2, normalized=False)
-    >>> values.round(12).tolist(), np.abs(vectors[:, 1]).round(3).tolist()
-    ([0.0, 1.0], [0.707, 0.0, 0.707])
     """
     graph = _as_graph(graph)
     parts = graph.n_components
     if not 1 <= n <= graph.n_points:
-        raise ParameterError(
-            f"The 'n' parameter of spectral_vectors must be between 1 and the number of points, {graph.n_points}. "
-            f"Got {n} instead.",
-            "n",
-        )
+        must = f"between 1 and the number of points, {graph.n_points}"
+        raise wrong_parameter("n", "spectral_vectors", must, n)
     kernel, masses = _kernel(graph, normalized)
     known = _kernel_vectors(kernel, masses, min(n, parts))
     values = np.zeros(known.shape[1])
@@ -135,10 +115,7 @@ def spectral_coordinates(graph: KNNGraph | csr_array, n: int, **how: Any) -> tup
 
 
 def _as_graph(graph: KNNGraph | csr_array) -> KNNGraph:
-    if isinstance(graph, KNNGraph):
-        return graph
-    made: KNNGraph = KNNGraph(metric="affinity").fit(graph)
-    return made
+    return graph if isinstance(graph, KNNGraph) else KNNGraph(metric="affinity").fit(graph)
 
 
 def null_vectors(graph: KNNGraph, *, normalized: bool = True) -> csr_array:
@@ -152,13 +129,11 @@ def _kernel(graph: KNNGraph, normalized: bool) -> tuple[csr_array, Floats]:
     amplitude = np.sqrt(graph.degrees) if normalized else np.ones(graph.n_points)
     masses: Floats = np.bincount(labels, weights=amplitude**2, minlength=parts).astype(np.float64)
     order = np.argsort(-masses, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(parts)
+    rank = np.argsort(order)
     norms = np.sqrt(masses)
     # An isolated point has no degree; its null vector is the point itself.
     entries = np.where(norms[labels] > 0, amplitude / np.where(norms > 0, norms, 1.0)[labels], 1.0)
-    points = np.arange(len(labels))
-    kernel = csr_array((entries, (points, rank[labels])), shape=(len(labels), parts))
+    kernel = csr_array((entries, (np.arange(len(labels)), rank[labels])), shape=(len(labels), parts))
     return kernel, masses[order]
 
 
@@ -216,7 +191,6 @@ def _subspace(
     filters = [chebyshev_filter(product, bound)]
     if direct:
         filters.insert(0, _inverse(matrix, bound))
-    residual = np.inf
     for apply in filters:
         values, X, residual = iterate(np, np.asarray, product, apply, problem._replace(start=X), without_known)
         if residual <= tolerance:

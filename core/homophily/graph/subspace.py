@@ -1,7 +1,6 @@
-"""Subspace iteration for the smallest eigenvalues of a symmetric matrix, over NumPy or CuPy.
+"""Subspace iteration for the smallest eigenvalues of a symmetric matrix, which is known by its products alone.
 
-What is iterated is a block of columns; the matrix is known by its product with a block alone, so that the CPU's and the
-GPU's products serve alike.
+``xp`` is NumPy or CuPy, whose arrays ``to_host`` makes NumPy's.
 """
 
 from __future__ import annotations
@@ -30,14 +29,10 @@ def iterate(
     problem: EigenProblem,
     without_known: Callable[[Block], Block],
 ) -> tuple[Floats, Block, float]:
-    """Filter, orthonormalise and rotate the problem's block until its first ``n`` columns are eigenvectors.
-
-    ``xp`` is NumPy or a module like it, and ``to_host`` makes its arrays NumPy's.
-    """
+    """Filter, orthonormalise and rotate the problem's block until its first ``n`` columns are eigenvectors."""
     X: Block = problem.start
     n, bound = problem.n, problem.bound
     values = np.array([0.0, bound / 2])
-    residual = np.inf
     for _ in range(MAX_ROUNDS):
         Q, _ = xp.linalg.qr(without_known(apply(X, values)))
         # The columns of a filtered block are nearly dependent: what rounding left of the known ones was scaled up.

@@ -107,7 +107,7 @@ class CellEngine:
 
         def find_panels(chunk: int) -> None:
             own = self._part(edges.rows.size, chunk)
-            ends = edges.rows[own], edges.cols[own], edges.doubled[own]
+            ends = edges.part(own.start, own.stop)
             grid.edge_panels(*ends, places, self.farthest, blocks, middles[own], strengths[own])
 
         # Threads share the work by panels: each panel has a cost of its own, whatever the number of its points.
@@ -130,7 +130,7 @@ class CellEngine:
         run_chunks(find_panels, chunks)
         grid.point_panels(places, blocks, panels)
         shares, edge_shares = (
-            np.array_split(grid.sorted_by_panel(where, counted), chunks) for where in (panels, middles)
+            np.array_split(pairs.counting_sort(where, counted)[1], chunks) for where in (panels, middles)
         )
         run_chunks(spread_points, chunks)
         source = sources.sum(axis=0)
@@ -145,8 +145,7 @@ class CellEngine:
         cells = places, starts, order, bits, 2 * (self.cell / self.sigma_f) ** 2, self.farthest
 
         def visit(chunk: int, gradient: Floats) -> float:
-            own = self._part(self.edges.rows.size, chunk)
-            ends = self.edges.rows[own], self.edges.cols[own], self.edges.doubled[own]
+            ends = self.edges.part(*even_rows(self.edges.rows.size, self.chunks)[chunk : chunk + 2])
             energy = pairs.pair_sums(*ends, *cells, gradient)
             own = self._part(len(F), chunk)
             return float(energy + pairs.pair_sums(points[own], points[own], self.edges.diagonal[own], *cells, gradient))

@@ -18,7 +18,6 @@ import math
 import numpy as np
 from numba import njit
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from homophily.arrays import Floats
@@ -124,23 +123,12 @@ def spread_sources(places: Floats, moments: Floats) -> None:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def edge_pass(
-    rows: NDArray[np.int32],
-    cols: NDArray[np.int32],
-    doubled: Floats,
-    places: Floats,
-    decay: float,
-    coefficients: Floats,
-    moments: Floats,
-    gradient: Floats,
-) -> None:
+def edge_pass(rows, cols, doubled, places, decay, coefficients, moments, gradient):  # type: ignore[no-untyped-def]
     """Add the edges' w·b(m) to ``moments`` and their part of the gradient, w = 2 G_jk exp(−decay (x_j − x_k)²).
 
     Blocks keep the loops simple enough for the compiler to vectorise the exponential.
     """
-    gap = np.empty(BLOCK)
-    middle = np.empty(BLOCK)
-    weight = np.empty(BLOCK)
+    gap, middle, weight = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for start in range(0, rows.size, BLOCK):
         size = min(BLOCK, rows.size - start)
         for e in range(size):
@@ -162,9 +150,7 @@ def edge_pass(
 
 
 @njit(cache=True, nogil=True)
-def diagonal_pass(
-    first: int, last: int, diagonal: Floats, places: Floats, coefficients: Floats, moments: Floats, gradient: Floats
-) -> None:
+def diagonal_pass(first, last, diagonal, places, coefficients, moments, gradient):  # type: ignore[no-untyped-def]
     """Add G_jj·b(f_j) and its part of the gradient, for the points from ``first`` to ``last``."""
     for j in range(first, last):
         add_powers(moments, places[j], diagonal[j])
@@ -188,8 +174,7 @@ class ChebyshevEngine:
         self.edges = UpperEdges.of(G)
         self.scale = 2 * SUBPANELS / sigma_f  # sub-panels per unit of f
         self.decay = 1 / (2 * sigma_f**2 * self.scale**2)
-        worthwhile = 1 + self.edges.rows.size // EDGES_WORTH_A_THREAD
-        self.chunks = min(thread_count(n_jobs), worthwhile)
+        self.chunks = min(thread_count(n_jobs), 1 + self.edges.rows.size // EDGES_WORTH_A_THREAD)
 
     @staticmethod
     def copes_with(values_range: float, sigma_f: float) -> bool:
@@ -218,23 +203,12 @@ class ChebyshevEngine:
         edge_cuts, row_cuts = even_rows(edges.rows.size, self.chunks), even_rows(points, self.chunks)
 
         def run(chunk: int) -> None:
-            part = slice(edge_cuts[chunk], edge_cuts[chunk + 1])
-            edge_pass(
-                edges.rows[part],
-                edges.cols[part],
-                edges.doubled[part],
-                places,
-                self.decay,
-                sums,
-                moments[chunk],
-                partial[chunk],
-            )
-            first, last = row_cuts[chunk], row_cuts[chunk + 1]
+            part = edges.part(*edge_cuts[chunk : chunk + 2])
+            edge_pass(*part, places, self.decay, sums, moments[chunk], partial[chunk])
+            first, last = row_cuts[chunk : chunk + 2]
             diagonal_pass(first, last, edges.diagonal, places, sums, moments[chunk], partial[chunk])
 
         run_chunks(run, self.chunks)
-        total = moments.sum(axis=0)
-        energy = float(np.vdot(total, sums))
-        gradient = np.empty_like(F)
+        total, gradient = moments.sum(axis=0), np.empty_like(F)
         gather_adjoint(places, _smooth(total), partial, self.scale, gradient)
-        return energy, gradient
+        return float(np.vdot(total, sums)), gradient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
@@ -37,10 +37,7 @@ class Engine(Protocol):
 
 
 def choose_engine(F: Floats, sigma_f: float, relationship: Relationship = GAUSSIAN) -> EngineName:
-    """The engine expected to be fastest for F's dimensions and size; "nystrom" is a proposal to be checked.
-
-    All but "nystrom" are exact or keep to the tolerance, wherever F moves.
-    """
+    """The engine expected to be fastest for F's dimensions and size; "nystrom" is a proposal to be checked."""
     points, dimensions = F.shape
     if not relationship.has_gauss_sums:
         return "tiles"
@@ -76,16 +73,14 @@ def make_engine(
     name = choose_engine(F, sigma_f, relationship) if engine == "auto" else engine
     if name not in ("dense", "tiles"):
         check_gauss_sums(name, relationship)
+    how: dict[str, Any] = {"power": power, "diagonal": diagonal, "n_jobs": n_jobs}
     if name == "nystrom":
-        landmarks = choose_landmarks(F, sigma_f, targets=targets)
-        low_rank = NystromEngine(laplacian, sigma_f, landmarks=landmarks, power=power, diagonal=diagonal, n_jobs=n_jobs)
+        low_rank = NystromEngine(laplacian, sigma_f, landmarks=choose_landmarks(F, sigma_f, targets=targets), **how)
         if engine == "nystrom" or low_rank.error(F) <= LOW_RANK_ERROR:
             return name, low_rank
         name = "tiles"
     if name == "tiles":
-        return name, TileEngine(
-            laplacian, sigma_f, power=power, diagonal=diagonal, relationship=relationship, n_jobs=n_jobs
-        )
+        return name, TileEngine(laplacian, sigma_f, relationship=relationship, **how)
     G = laplacian if powered is None else powered()
     if diagonal is not None:
         G = csr_array(G + diags_array(diagonal))

@@ -1,8 +1,7 @@
 """The full regulariser written out with dense u×u arrays, in NumPy.
 
-This is the paper's form: O(u³) time with a dense ``G`` and O(u²) memory. It serves as the reference the fast engines
-are held against and as the stand-in for the paper in the benchmarks; nothing else should use it beyond a few thousand
-points.
+This is the paper's form, in O(u³) time and O(u²) memory: the reference that the fast engines are held against, and the
+stand-in for the paper in the benchmarks.
 """
 
 from __future__ import annotations

@@ -27,3 +27,7 @@ class UpperEdges(NamedTuple):
         upper.sort_indices()
         rows = np.repeat(np.arange(upper.shape[0], dtype=np.int32), np.diff(upper.indptr))
         return cls(rows, upper.indices.astype(np.int32), 2.0 * upper.data, np.ascontiguousarray(G.diagonal()))
+
+    def part(self, first: int, last: int) -> tuple[NDArray[np.int32], NDArray[np.int32], Floats]:
+        """Rows, columns and doubled weights of some of the edges."""
+        return self.rows[first:last], self.cols[first:last], self.doubled[first:last]

@@ -89,23 +89,6 @@ def _panel_of(x, y, blocks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sorted_by_panel(panels, count):  # type: ignore[no-untyped-def]
-    """Indices of the non-negative entries in the order of their panels, ties in the order given."""
-    starts = np.zeros(count + 1, np.int32)
-    for e in range(panels.size):
-        if panels[e] >= 0:
-            starts[panels[e] + 1] += 1
-    for panel in range(count):
-        starts[panel + 1] += starts[panel]
-    order = np.empty(starts[count], np.int32)
-    for e in range(panels.size):
-        if panels[e] >= 0:
-            order[starts[panels[e]]] = e
-            starts[panels[e]] += 1
-    return order
-
-
-@njit(cache=True, nogil=True)
 def point_panels(places, blocks, panels):  # type: ignore[no-untyped-def]
     """Panel of each point."""
     for i in range(places.shape[0]):

@@ -18,9 +18,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.arrays import Floats
+from homophily.arrays import Floats, restored, side_by_side
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import balanced_rows, run_ranges, sum_chunks, thread_count
 
@@ -102,10 +101,8 @@ class SparseEngine:
     ) -> None:
         self.sigma_f = sigma_f
         self.relationship = relationship
-        # Neighbours side by side keep what a row asks for in the cache.
-        self.order = reverse_cuthill_mckee(W, symmetric_mode=True)
+        self.order, W = side_by_side(W)
         self.mask_indptr, self.mask_indices = _permuted_pattern(mask, self.order)
-        W = csr_array(W[self.order][:, self.order])
         d = np.ones(len(self.order)) if degrees is None else degrees[self.order]
         root = np.where(d > 0, d, 1.0) ** -0.5
         ends = np.repeat(np.arange(len(d)), np.diff(W.indptr))
@@ -129,18 +126,14 @@ class SparseEngine:
             return float(_masked_sums(first, last, F, *function, *matrix, gradient))
 
         energy, ordered = sum_chunks(kernel, self.chunks, F.shape)
-        gradient = np.empty_like(F)
-        gradient[self.order] = ordered
-        return energy, gradient
+        return energy, restored(ordered, self.order)
 
 
 def _permuted_pattern(mask: csr_array, order: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """``mask[order][:, order]`` as row pointers and sorted 32-bit column indices, the values left behind."""
     pattern = csr_array((np.ones(mask.nnz, dtype=np.bool_), mask.indices, mask.indptr), shape=mask.shape)
     pattern = csr_array(pattern[order])
-    position = np.empty(len(order), dtype=np.int32)
-    position[order] = np.arange(len(order), dtype=np.int32)
-    pattern.indices = position[pattern.indices]
+    pattern.indices = restored(np.arange(len(order), dtype=np.int32), order)[pattern.indices]
     pattern.has_sorted_indices = False
     pattern.sort_indices()
     return pattern.indptr.astype(np.int64), pattern.indices

@@ -12,10 +12,9 @@ import numpy as np
 from numba import njit
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.spatial.distance import cdist
 
-from homophily.arrays import Floats
+from homophily.arrays import Floats, side_by_side
 from homophily.relationship.functions import exp_negative
 from homophily.threads import balanced_rows, run_chunks, run_ranges, single_threaded_blas, thread_count
 
@@ -68,9 +67,7 @@ class NystromEngine:
         diagonal: Floats | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        # Neighbours side by side keep the rows of C that a row of L asks for in the cache.
-        self.order = reverse_cuthill_mckee(L, symmetric_mode=True)
-        self.L = csr_array(L[self.order][:, self.order])
+        self.order, self.L = side_by_side(L)
         self.power = power
         self.diagonal = None if diagonal is None else diagonal[self.order, None]
         self.sigma_f = sigma_f
@@ -111,10 +108,7 @@ class NystromEngine:
         return float(np.sum(X * Y)), gradient
 
     def error(self, F: Floats, *, sample: int = 64, seed: int = 0) -> float:
-        """Relative error of the energy at ``F``, over a seeded sample of the rows of K evaluated exactly.
-
-        The energy is a sum over rows, ``Σ_i k_iᵀGk_i``; both forms are summed over the same rows.
-        """
+        """Relative error of the energy Σ_i k_iᵀGk_i at ``F``, both forms summed over the same seeded sample of rows."""
         F = F[self.order]
         chosen = np.sort(np.random.default_rng(seed).choice(len(F), min(sample, len(F)), replace=False))
         exact = self._kernel(F, F[chosen])
@@ -144,8 +138,7 @@ class NystromEngine:
 def landmark_whitening(landmarks: Floats, sigma_f: float) -> Floats:
     """L^{-1} of K_ZZ = LLᵀ: CACᵀ = ΦΦᵀ for Φ = CL^{-T}."""
     K_ZZ = np.exp(-cdist(landmarks, landmarks, "sqeuclidean") / sigma_f**2) + SHIFT * np.eye(len(landmarks))
-    whitening: Floats = solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True)
-    return whitening
+    return np.asarray(solve_triangular(np.linalg.cholesky(K_ZZ), np.eye(len(landmarks)), lower=True))
 
 
 def relative_error(value: float, truth: float) -> float:
@@ -154,13 +147,7 @@ def relative_error(value: float, truth: float) -> float:
 
 
 def choose_landmarks(
-    F: Floats,
-    sigma_f: float,
-    *,
-    targets: Floats | None = None,
-    most: int = 512,
-    tolerance: float = 1e-3,
-    seed: int = 0,
+    F: Floats, sigma_f: float, *, targets: Floats | None = None, most: int = 512, tolerance: float = 1e-3, seed: int = 0
 ) -> Floats:
     """Landmarks for a solve that starts at ``F``, by pivoted Cholesky on a seeded sample of points.
 

@@ -25,23 +25,33 @@ def _cell_of(place, bits):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sort_points(places, bits):  # type: ignore[no-untyped-def]
-    """Where each cell's points start in the order of cells, and that order. Places are in units of cells."""
-    u, n = places.shape
-    starts = np.zeros((1 << (bits * n)) + 1, np.int32)
-    for i in range(u):
-        starts[_cell_of(places[i], bits) + 1] += 1
-    for cell in range(starts.size - 1):
-        starts[cell + 1] += starts[cell]
-    order = np.empty(u, np.int32)
-    for i in range(u):
-        cell = _cell_of(places[i], bits)
-        order[starts[cell]] = i
-        starts[cell] += 1
-    # Filling the cells moved every start to the next cell's.
+def counting_sort(numbers, count):  # type: ignore[no-untyped-def]
+    """Where each number below ``count`` starts in the order of the numbers, and that order, without negative ones."""
+    starts = np.zeros(count + 1, np.int32)
+    for e in range(numbers.size):
+        if numbers[e] >= 0:
+            starts[numbers[e] + 1] += 1
+    for number in range(count):
+        starts[number + 1] += starts[number]
+    order = np.empty(starts[count], np.int32)
+    for e in range(numbers.size):
+        if numbers[e] >= 0:
+            order[starts[numbers[e]]] = e
+            starts[numbers[e]] += 1
+    # Filling in the order moved every start to the next number's.
     starts[1:] = starts[:-1].copy()
     starts[0] = 0
     return starts, order
+
+
+@njit(cache=True, nogil=True)
+def sort_points(places, bits):  # type: ignore[no-untyped-def]
+    """Where each cell's points start in the order of cells, and that order. Places are in units of cells."""
+    u, n = places.shape
+    cells = np.empty(u, np.int64)
+    for i in range(u):
+        cells[i] = _cell_of(places[i], bits)
+    return counting_sort(cells, 1 << (bits * n))
 
 
 @njit(cache=True, nogil=True)
@@ -51,7 +61,6 @@ def _sort_edges(rows, columns, weights, places, decay, farthest, bits):  # type:
     middle = np.empty(n)
     cells = np.full(rows.size, -1, np.int64)
     strengths = np.empty(rows.size)
-    starts = np.zeros((1 << (bits * n)) + 1, np.int32)
     for e in range(rows.size):
         j, k = rows[e], columns[e]
         x = 0.0
@@ -62,15 +71,7 @@ def _sort_edges(rows, columns, weights, places, decay, farthest, bits):  # type:
         if 0.25 * decay * x < farthest:
             strengths[e] = weights[e] * np.exp(-0.25 * decay * x)
             cells[e] = _cell_of(middle, bits)
-            starts[cells[e] + 1] += 1
-    for cell in range(starts.size - 1):
-        starts[cell + 1] += starts[cell]
-    order = np.empty(starts[-1], np.int32)
-    for e in range(rows.size):
-        if cells[e] >= 0:
-            order[starts[cells[e]]] = e
-            starts[cells[e]] += 1
-    return order, cells, strengths
+    return counting_sort(cells, 1 << (bits * n))[1], cells, strengths
 
 
 @njit(cache=True, nogil=True)

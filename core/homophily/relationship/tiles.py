@@ -10,9 +10,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from homophily.arrays import Floats
+from homophily.arrays import Floats, restored, side_by_side
 from homophily.relationship.functions import GAUSSIAN, Relationship, relate, slope
 from homophily.threads import sum_chunks, thread_count
 
@@ -145,9 +144,7 @@ class TileEngine:
         relationship: Relationship = GAUSSIAN,
         n_jobs: int | None = None,
     ) -> None:
-        # Neighbours side by side keep the rows of K that a row of L asks for in the cache.
-        self.order = reverse_cuthill_mckee(L, symmetric_mode=True)
-        self.L = csr_array(L[self.order][:, self.order])
+        self.order, self.L = side_by_side(L)
         self.power = power
         self.diagonal = np.zeros(L.shape[0]) if diagonal is None else diagonal[self.order]
         self.sigma_f = sigma_f
@@ -166,9 +163,7 @@ class TileEngine:
             return float(_tile_sums(F, columns, *matrix, *function, chunk, chunks, gradient))
 
         energy, ordered = sum_chunks(kernel, chunks, F.shape)
-        gradient = np.empty_like(F)
-        gradient[self.order] = ordered
-        return energy, gradient
+        return energy, restored(ordered, self.order)
 
 
 def near_blocks(F: Floats, reach: float) -> NDArray[np.intp]:

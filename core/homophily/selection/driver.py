@@ -38,11 +38,8 @@ class Found(NamedTuple):
     """Confidence of the labels that the final fit may see."""
 
 
-class _Built(NamedTuple):
-    """A graph and what was warned of as it was built, which a user should hear of the best one only."""
-
-    graph: KNNGraph
-    warnings: list[Warning | str]
+_Built = tuple[KNNGraph, list[Warning | str]]
+"""A graph and what was warned of as it was built, which a user should hear of the best one only."""
 
 
 def find(
@@ -73,25 +70,16 @@ def find(
     # One GPU has nothing left for a second fit.
     parallel_groups = n_points <= PARALLEL_POINTS and fixed.get("backend", "numpy") == "numpy"
     workers, inner = (threads, 1) if parallel_groups else (1, threads)
-    search = Search(
-        n_points,
-        len(labels.classes),
-        method=method,
-        trials=trials,
-        seconds=seconds,
-        seed=seed,
-        vary=vary,
-        fixed=fixed,
-        graph=not given,
-        n_features=dense_columns(X),
-    )
+    searched: dict[str, Any] = {"vary": vary, "fixed": fixed, "graph": not given, "n_features": dense_columns(X)}
+    budget: dict[str, Any] = {"trials": trials, "seconds": seconds, "seed": seed}
+    search = Search(n_points, len(labels.classes), method=method, **budget, **searched)
     graphs: dict[str, _Built] = {}
     starts: dict[str, Starts] = {}
 
     def run(group: Group) -> Outcome:
         key = _key(group.graph)
         deadline = began + search.seconds_until(group.stage)
-        points = graphs[key].graph if key in graphs else X
+        points = graphs[key][0] if key in graphs else X
         outcome = run_group(group, points, y, parts, deadline, inner, callback, warm_start, starts.get(key))
         return outcome._replace(ended=time.perf_counter() - began)
 
@@ -102,17 +90,17 @@ def find(
         while groups := search.ask():
             wanted = {_key(group.graph): group.graph for group in groups}
             # Graphs of large data are large: only those of the batch before are kept.
-            graphs = {key: graph for key, graph in graphs.items() if key in wanted}
+            graphs = {key: built for key, built in graphs.items() if key in wanted}
             starts = {key: starts.get(key) or Starts() for key in wanted}
             for key, parameters in wanted.items():
                 if key not in graphs and time.perf_counter() < began + search.seconds_until(groups[0].stage):
                     graphs[key] = _build(parameters, X, n_jobs)
             search.tell(parallel(joblib.delayed(run)(group) for group in groups))
     best = search.best
-    built = graphs.get(_key(best.graph)) or _build(best.graph, X, n_jobs)
-    for warning in built.warnings:
+    graph, caught = graphs.get(_key(best.graph)) or _build(best.graph, X, n_jobs)
+    for warning in caught:
         warnings.warn(warning, stacklevel=4)
-    return Found(search, best, built.graph, labels.confidence if validation is None else parts[0].confidence)
+    return Found(search, best, graph, labels.confidence if validation is None else parts[0].confidence)
 
 
 def dense_columns(X: Any) -> int | None:
@@ -123,7 +111,7 @@ def dense_columns(X: Any) -> int | None:
 def _build(parameters: Parameters, X: Any, n_jobs: int | None) -> _Built:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NeighborsWarning)
-        return _Built(build_graph(parameters, X, n_jobs), [each.message for each in caught])
+        return build_graph(parameters, X, n_jobs), [each.message for each in caught]
 
 
 def _key(parameters: Parameters) -> str:

@@ -78,10 +78,7 @@ def build_graph(parameters: Parameters, X: Any, n_jobs: int | None = None) -> KN
     >>> build_graph({"n_neighbors": 1}, [[0.0], [1.0], [3.0]]).n_points
     3
     """
-    if isinstance(X, KNNGraph):
-        return X
-    graph: KNNGraph = KNNGraph(**{**parameters, "n_jobs": n_jobs}).fit(X)
-    return graph
+    return X if isinstance(X, KNNGraph) else KNNGraph(**{**parameters, "n_jobs": n_jobs}).fit(X)
 
 
 def hold_out(labels: Labels, validation: ArrayLike | None = None, seed: int = 0) -> list[Part]:
@@ -114,13 +111,8 @@ def _part(labels: Labels, held_out: Indices) -> Part:
 
 def _read_validation(validation: ArrayLike, labels: Labels) -> Indices:
     points = np.unique(np.asarray(validation))
-    if (
-        points.size == 0
-        or points.dtype.kind not in "iu"
-        or points[0] < 0
-        or points[-1] >= len(labels.confidence)
-        or not (labels.confidence[points] > 0).all()
-    ):
+    within = points.size and points.dtype.kind in "iu" and points[0] >= 0 and points[-1] < len(labels.confidence)
+    if not within or not (labels.confidence[points] > 0).all():
         raise ParameterError(
             "The 'validation' parameter must be positions of points whose class is in y. "
             f"Got {np.asarray(validation)!r} instead.",
@@ -331,10 +323,7 @@ def trial_of(group: Group, position: int, result: Result) -> Trial:
 
 
 def calibrated_loss(scores: Floats, classes: NDArray[Any], known: NDArray[Any]) -> Floats:
-    """Log-loss of each answer under the one slope that suits all these scores best.
-
-    Scores of different parameters differ in scale. The slope removes that and leaves how well they separate classes.
-    """
+    """Log-loss of each answer under the one slope that suits all these scores best, whatever their scale."""
     # No fit can know a class that only validation points have.
     possible = np.isin(classes, known)
     index = np.searchsorted(known, classes[possible])

@@ -16,6 +16,7 @@ from homophily.estimators.classifiers import ERRClassifier
 from homophily.exceptions import ParameterError
 from homophily.graph.coordinates import MOST_COLUMNS
 from homophily.graph.knn_graph import KNNGraph
+from homophily.parameters import wrong_parameter
 from homophily.selection.records import Method, Parameters, Stage
 from homophily.selection.sampler import Dimension, rounded
 
@@ -105,10 +106,7 @@ SEARCHED: dict[str, Searched] = {
 
 
 class Ranges:
-    """The range, the beginning and the first trials of every parameter searched.
-
-    The arguments are those of :class:`~homophily.selection.Search`. ``fixed`` may gain the only space that there is.
-    """
+    """The range, the beginning and the first trials of each parameter that a ``Search`` with these arguments varies."""
 
     def __init__(
         self,
@@ -124,14 +122,23 @@ class Ranges:
         self.fixed = dict(fixed)
         self.vary = _read_vary(vary, self.fixed, method, graph)
         self._columns = n_features
+        self._few_columns = n_features is not None and n_features <= FEW_COLUMNS
+        self.most_neighbors: int = max(10, min(80, n_points // 5, int(math.sqrt(MOST_ENTRIES / n_points))))
+        # Where a search begins: the weights, the classifier's default σ_f, and λ2 as a share of λ1.
+        varied = "global" if "weights" in self.vary and n_classes == 2 else "local"
+        self.weights: str = str(self.fixed.get("weights", varied))
+        one_column = n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
+        self.sigma_f: float = rounded(ERRClassifier.SIGMA_F * (2.0 if one_column else math.sqrt(2.0)))
+        self.lambda2_share: float = LAMBDA2_SHARES[0 if one_column else 1]
         self.spaces: tuple[str, ...] = self._possible_spaces(vary)
         if len(self.spaces) == 1:
-            # Nothing to choose between.
             self._leave_out("space")
             if self.spaces != ("input",) and vary is None:
                 self.fixed.setdefault("space", self.spaces[0])
         if "input" in self.spaces or (self._few_columns and vary is None):
             self._leave_out("n_directions")
+        most = self.most_directions(self.fixed.get("space"))
+        self.directions: Dimension = Dimension(min(LEAST_DIRECTIONS, most), most, "integer", step=1.6)
 
     def names(self, stage: Stage) -> list[str]:
         """What a stage searches."""
@@ -140,10 +147,6 @@ class Ranges:
 
     def _leave_out(self, field: str) -> None:
         self.vary = tuple(name for name in self.vary if name != field)
-
-    @property
-    def _few_columns(self) -> bool:
-        return self._columns is not None and self._columns <= FEW_COLUMNS
 
     def _possible_spaces(self, vary: Sequence[str] | None) -> tuple[str, ...]:
         """The spaces to choose between, the likelier first; naming them in ``vary`` means all that are possible."""
@@ -169,11 +172,8 @@ class Ranges:
             enough = WHITENED_POINTS * min(columns, DIRECTIONS["whitened"]) <= self.n_points <= MOST_WHITENED
             spaces = (first, "whitened") if enough else (first,)
         if counted and spaces == ("input",):
-            raise ParameterError(
-                "The 'n_directions' parameter of Search must be neither varied nor given in the space of the points as "
-                "they come: vary 'space' as well, or give one. Got it with space='input' instead.",
-                "n_directions",
-            )
+            must = "neither varied nor given in the space of the points as they come: vary 'space' as well, or give one"
+            raise wrong_parameter("n_directions", "Search", must, "it with space='input'")
         return spaces
 
     def defaults(self, stage: Stage, space: str | None = None) -> Parameters:
@@ -197,47 +197,16 @@ class Ranges:
             return "cosine"
         return "euclidean" if self.n_classes == 2 else "many classes"
 
-    @property
-    def weights(self) -> str:
-        """The weights where a search begins."""
-        varied = "global" if "weights" in self.vary and self.n_classes == 2 else "local"
-        return str(self.fixed.get("weights", varied))
-
     def width(self, weights: str) -> float | None:
         """The σ_x of weights where a search begins."""
         if weights == "global" and self.fixed.get("metric") == "cosine":
             return COSINE_WIDTH
         return WIDTHS.get(weights)
 
-    @property
-    def _one_column(self) -> bool:
-        return self.n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
-
-    @property
-    def sigma_f(self) -> float:
-        """The classifier's default σ_f, where a search begins."""
-        return rounded(ERRClassifier.SIGMA_F * (2.0 if self._one_column else math.sqrt(2.0)))
-
-    @property
-    def lambda2_share(self) -> float:
-        """The λ2 where a search begins, as a share of λ1."""
-        return LAMBDA2_SHARES[0 if self._one_column else 1]
-
     def most_directions(self, space: str | None) -> int:
         """The largest number of directions in a space."""
         most = min(MOST_DIRECTIONS, self._columns or MOST_DIRECTIONS)
         return max(1, min(most, self.n_points // WHITENED_POINTS)) if space == "whitened" else most
-
-    @property
-    def directions(self) -> Dimension:
-        """How far the number of directions is searched."""
-        most = self.most_directions(self.fixed.get("space"))
-        return Dimension(min(LEAST_DIRECTIONS, most), most, "integer", step=1.6)
-
-    @property
-    def most_neighbors(self) -> int:
-        """The largest number of neighbours searched."""
-        return max(10, min(80, self.n_points // 5, int(math.sqrt(MOST_ENTRIES / self.n_points))))
 
     def design(self, stage: Stage) -> list[Parameters]:
         """The first trials of a stage: grids around where it begins, nearest first, for budgets that end within."""
@@ -281,9 +250,6 @@ def _read_vary(vary: Sequence[str] | None, fixed: Parameters, method: Method, gr
         return tuple(name for name in possible if SEARCHED[name].by_default and name not in fixed)
     wrong: list[Any] = [name for name in vary if name not in possible or name in fixed]
     if wrong:
-        raise ParameterError(
-            f"The 'vary' parameter of Search must be among {[name for name in possible if name not in fixed]}. "
-            f"Got {wrong} instead.",
-            "vary",
-        )
+        allowed = [name for name in possible if name not in fixed]
+        raise wrong_parameter("vary", "Search", f"among {allowed}", wrong)
     return tuple(vary)

@@ -38,7 +38,12 @@ def suggest(
     trials: list[tuple[Parameters, float]], dimensions: dict[str, Dimension], count: int, seed: int
 ) -> list[Parameters]:
     """``count`` proposals that the same trials (parameters and score) and seed always lead to, rounded to 3 digits."""
-    optuna = _optuna()
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError(
+            "A search of more trials than its designed ones needs Optuna: pip install homophily[search]"
+        ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=0)
     study = optuna.create_study(sampler=sampler)
@@ -62,13 +67,3 @@ def _distribution(optuna: Any, dimension: Dimension) -> Any:
 def rounded(value: float) -> float:
     """To three digits, as a person would write it."""
     return float(f"{value:.3g}")
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError(
-            "A search of more trials than its designed ones needs Optuna: pip install homophily[search]"
-        ) from error
-    return optuna

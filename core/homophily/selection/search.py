@@ -33,10 +33,7 @@ FIRST_BATCH = 24
 #: Trials of a later batch: enough to keep a usual machine's cores busy, few enough for the sampler to learn.
 BATCH = 8
 
-_CONSTRAINTS: dict[str, list[Any]] = {
-    "method": [StrOptions({"irr", "err"})],
-    "trials": [AT_LEAST_ONE],
-}
+_CONSTRAINTS: dict[str, list[Any]] = {"method": [StrOptions({"irr", "err"})], "trials": [AT_LEAST_ONE]}
 
 
 def default_trials(method: Method) -> int:
@@ -163,22 +160,15 @@ class Search:
     def _best(self, parameters: Parameters, trial: Trial | None) -> Best:
         graph = {name: value for name, value in parameters.items() if name in GRAPH_FIELDS}
         solver = {name: value for name, value in parameters.items() if name not in GRAPH_FIELDS}
-        if trial is None:
-            return Best(self.method, graph, solver, None, None, None)
-        return Best(self.method, graph, solver, trial.error, trial.loss, trial.number)
+        found = (None, None, None) if trial is None else (trial.error, trial.loss, trial.number)
+        return Best(self.method, graph, solver, *found)
 
     def _tried(self, stage: Stage, before: float = math.inf) -> list[Trial]:
         """Trials of a stage with a result, numbered below ``before``: a batch must not depend on its own outcomes."""
         # Older workers do not name fields that were added since.
         searched = {*self.ranges.names("graph"), *self.ranges.names(stage)}
-        return [
-            trial
-            for trial in self.trials
-            if trial.stage == stage
-            and trial.number < before
-            and trial.error is not None
-            and searched <= trial.parameters.keys()
-        ]
+        known = [trial for trial in self.trials if searched <= trial.parameters.keys() and trial.error is not None]
+        return [trial for trial in known if trial.stage == stage and trial.number < before]
 
     def _ranked(self, stage: Stage, before: float = math.inf) -> list[Trial]:
         """Trials, best first; those of the last stage also by their graphs, which the trials of IRR inform about."""
@@ -189,17 +179,13 @@ class Search:
         if stage == "relationships" and "lambda2" in dimensions:
             # IRR is ERR with hardly any λ2. It is not chosen here, so it counts as pruned.
             least = {**self.ranges.defaults(stage), "lambda2": dimensions["lambda2"].low}
-            shares += [
-                trial._replace(parameters={**least, **trial.parameters}, pruned=True) for trial in self._tried("graph")
-            ]
-        defaults = [
-            {
-                name: value
-                for one in stages
-                for name, value in self.ranges.defaults(one, trial.parameters.get("space")).items()
-            }
-            for trial in shares
-        ]
+            plain = self._tried("graph")
+            shares += [trial._replace(parameters={**least, **trial.parameters}, pruned=True) for trial in plain]
+
+        def begin(space: str | None) -> Parameters:
+            return {name: value for one in stages for name, value in self.ranges.defaults(one, space).items()}
+
+        defaults = [begin(trial.parameters.get("space")) for trial in shares]
         return [tried[trial.number] for trial in rank(shares, dimensions, defaults)]
 
     # -- batches ---------------------------------------------------------------------------------------------------
@@ -254,12 +240,11 @@ class Search:
         return {**point, "lambda2": rounded(point["lambda2"] * _lambda1(base))}
 
     def _time_for_more(self, stage: Stage, before: int) -> bool:
-        outcomes = [outcome for number, outcome in self._outcomes.items() if number < before]
         if self.seconds is None:
             return True
-        if any(outcome.late and outcome.group.stage == stage for outcome in outcomes):
-            return False
-        return max((outcome.ended for outcome in outcomes), default=0.0) < self.seconds_until(stage)
+        outcomes = [outcome for number, outcome in self._outcomes.items() if number < before]
+        late = any(outcome.late and outcome.group.stage == stage for outcome in outcomes)
+        return not late and max((outcome.ended for outcome in outcomes), default=0.0) < self.seconds_until(stage)
 
     def seconds_until(self, stage: Stage) -> float:
         """The end of a stage in seconds from the beginning of the search: the first of two gets half of the time."""
@@ -271,9 +256,8 @@ class Search:
         """Parameters of a stage's trials that it does not search: fixed ones, and the best graphs, best first."""
         if stage == "graph":
             return [self.fixed]
-        found = [trial.parameters for trial in self._ranked("graph", before)[:GRAPHS]] or [
-            self.ranges.defaults("graph")
-        ]
+        found = [trial.parameters for trial in self._ranked("graph", before)[:GRAPHS]]
+        found = found or [self.ranges.defaults("graph")]
         return [{"repulsion": REPULSION, **self.fixed, **parameters} for parameters in found]
 
     def _grouped(self, stage: Stage, proposals: list[Parameters], number: int) -> list[Group]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -22,6 +23,7 @@ from homophily.selection.records import Method, Trial
 Classifier = IRRClassifier | ERRClassifier
 
 
+@dataclass(eq=False, repr=False)
 class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
     """An :class:`IRRClassifier` or :class:`ERRClassifier` with parameters chosen by held-out labels.
 
@@ -71,6 +73,15 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
     (4, True)
     """
 
+    estimator: Classifier | None = None
+    trials: int | None = None
+    seconds: float | None = None
+    vary: Sequence[str] | None = None
+    warm_start: bool = False
+    random_state: int = 0
+    callback: Callable[[Trial], object] | None = None
+    n_jobs: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "estimator": [HasMethods(["fit"]), None],
         "trials": [AT_LEAST_ONE, None],
@@ -81,26 +92,6 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         "callback": [callable, None],
         "n_jobs": [Integral, None],
     }
-
-    def __init__(
-        self,
-        estimator: Classifier | None = None,
-        trials: int | None = None,
-        seconds: float | None = None,
-        vary: Sequence[str] | None = None,
-        warm_start: bool = False,
-        random_state: int = 0,
-        callback: Callable[[Trial], object] | None = None,
-        n_jobs: int | None = None,
-    ):
-        self.estimator = estimator
-        self.trials = trials
-        self.seconds = seconds
-        self.vary = vary
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.callback = callback
-        self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: ArrayLike, sample_weight: Any = None, validation: ArrayLike | None = None) -> Self:
@@ -131,21 +122,9 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         checked: Classifier = clone(estimator)
         X = checked._points(X)
         fixed = _given(estimator)
-        found = find(
-            X,
-            y,
-            validation=validation,
-            method=method,
-            trials=self.trials,
-            seconds=self.seconds,
-            seed=self.random_state,
-            vary=self.vary,
-            sample_weight=sample_weight,
-            n_jobs=self.n_jobs,
-            warm_start=self.warm_start,
-            callback=self.callback,
-            **fixed,
-        )
+        own = ("trials", "seconds", "vary", "warm_start", "callback", "n_jobs")
+        how: dict[str, Any] = {name: getattr(self, name) for name in own} | {"seed": self.random_state}
+        found = find(X, y, validation=validation, method=method, sample_weight=sample_weight, **how, **fixed)
         chosen = {name: value for name, value in found.best.parameters.items() if name not in fixed}
         self.best_params_ = {f"graph__{name}" if name in OF_THE_GRAPH else name: chosen[name] for name in chosen}
         self.results_: list[Trial] = found.search.trials

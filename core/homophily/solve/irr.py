@@ -1,7 +1,6 @@
 """Implicit relationship regularisation (IRR): the sparse linear system behind the first answer.
 
-Here lives the solution of ``(H + λ1 L^p) F = H T``. Products with L are in :mod:`homophily.graph.laplacian`; what is
-done with F lives elsewhere.
+It is ``(H + λ1 L^p) F = H T``. Products with L are in :mod:`homophily.graph.laplacian`.
 
 Two methods, because their weaknesses do not meet. Conjugate gradients need about (diameter of the graph)^p iterations:
 few on graphs of high-dimensional data, where a factorisation fills up; many on chains and surfaces, where the
@@ -62,9 +61,7 @@ def _close_product(h: Any, lambda1: float, p: Any, q: Any, sums: Any, bounds: An
 
 
 @njit(cache=True, nogil=True)
-def _advance(
-    alpha: Any, scale: Any, p: Any, q: Any, x: Any, r: Any, sums: Any, bounds: Any, begin: int, end: int
-) -> None:
+def _advance(alpha, scale, p, q, x, r, sums, bounds, begin, end):  # type: ignore[no-untyped-def]
     """Set x ← x + αp, r ← r − αq, and rᵀz, zᵀz, xᵀx of each block of rows, with z = scale · r."""
     for block in range(begin, end):
         sums[block] = 0.0
@@ -106,8 +103,7 @@ class _System:
             self.blocks.multiply(self.laplacian, source, target)
             source = target
         self.blocks.run(_close_product, self.confidence, self.lambda1, x, out, self._sums)
-        total: Floats = self._sums.sum(axis=0)
-        return total
+        return np.asarray(self._sums.sum(axis=0))
 
     def residual(self, x: Floats, b: Floats) -> tuple[Floats, float]:
         """The residual b − Ax, and its size as :class:`IRRSolution` states it."""
@@ -260,9 +256,7 @@ def warn_not_converged(residual: float, iterations: int, tolerance: float, stack
     )
 
 
-def _checked(
-    laplacian: csr_array, confidence: Floats, targets: Floats, lambda1: float, power: int
-) -> tuple[Floats, Floats]:
+def _checked(L: csr_array, confidence: Floats, targets: Floats, lambda1: float, power: int) -> tuple[Floats, Floats]:
     h = np.ascontiguousarray(confidence, dtype=np.float64)
     T = np.ascontiguousarray(targets, dtype=np.float64)
     sentence = "The '{}' parameter of solve_irr must be {}. Got {} instead."
@@ -270,7 +264,7 @@ def _checked(
         raise ValueError(sentence.format("lambda1", "a float in the range (0, inf)", repr(lambda1)))
     if power < 1:
         raise ValueError(sentence.format("power", "an int in the range [1, inf)", repr(power)))
-    u = laplacian.shape[0]
+    u = L.shape[0]
     if h.shape != (u,) or not np.all(np.isfinite(h) & (h >= 0)):
         raise ValueError(sentence.format("confidence", f"{u} finite numbers ≥ 0", f"an array of shape {h.shape}"))
     if T.ndim != 2 or len(T) != u or not np.isfinite(T).all():
@@ -279,15 +273,8 @@ def _checked(
 
 
 def irr_energy(
-    F: Floats,
-    laplacian: csr_array,
-    confidence: Floats,
-    targets: Floats,
-    lambda1: float,
-    *,
-    power: int = 1,
-    n_jobs: int | None = None,
+    F: Floats, L: csr_array, h: Floats, T: Floats, lambda1: float, *, power: int = 1, n_jobs: int | None = None
 ) -> float:
     """``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``."""
-    smooth = apply_power(laplacian, power, F, n_jobs)
-    return float(np.sum(confidence[:, None] * (F - targets) ** 2) + lambda1 * np.sum(F * smooth))
+    smooth = apply_power(L, power, F, n_jobs)
+    return float(np.sum(h[:, None] * (F - T) ** 2) + lambda1 * np.sum(F * smooth))

@@ -9,6 +9,7 @@ with R the relationship energy and r the relationships a point has (u, or |N_K|)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,32 +20,24 @@ from homophily.graph.laplacian import apply_power, power_diagonal
 from homophily.relationship.choose import Engine
 
 
+@dataclass(eq=False)
 class LabelEnergy:
     """E(F) and its gradient; a call is one evaluation."""
 
-    def __init__(
-        self,
-        laplacian: Any,
-        power: int,
-        confidence: Any,
-        targets: Any,
-        lambda1: float,
-        relationships: Engine,
-        relationship_weight: float,
-        *,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.laplacian, self.power = laplacian, power
-        self.confidence, self.targets = confidence[:, None], targets
-        self.lambda1 = lambda1
-        self.relationships, self.relationship_weight = relationships, relationship_weight
-        self.n_jobs = n_jobs
+    laplacian: Any
+    power: int
+    confidence: Any
+    targets: Any
+    lambda1: float
+    relationships: Engine
+    relationship_weight: float
+    n_jobs: int | None = None
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy and gradient at F (u, n)."""
         energy, gradient = self.relationships(F)
         misfit = F - self.targets
-        pull = self.confidence * misfit
+        pull = self.confidence[:, None] * misfit
         smooth = self._smooth(F)
         energy = self.relationship_weight * energy
         energy += self._dot(pull, misfit) + self.lambda1 * self._dot(F, smooth)

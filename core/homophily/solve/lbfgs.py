@@ -1,8 +1,4 @@
-"""L-BFGS: the optimiser of maps, whose links are stiff in directions that no preconditioner here knows.
-
-It takes the line search and the shape ``init / step / run`` from :mod:`homophily.solve.nonlinear_cg`; its state also
-has the last steps and how the gradient changed over them.
-"""
+"""L-BFGS: the optimiser of maps, whose links are stiff in directions that no preconditioner here knows."""
 
 from __future__ import annotations
 
@@ -40,18 +36,20 @@ class LBFGS(NonlinearCG):
     #: Nocedal and Wright's choice for quasi-Newton directions, whose full step is nearly always right.
     curvature: float = 0.9
 
-    def _turn(self, state: State, point: Point) -> dict[str, Any]:
-        assert isinstance(state, LBFGSState)
+    def _turn(self, state: Any, point: Point) -> dict[str, Any]:
         moved, turned = point.step * state.direction, point.gradient - state.gradient
-        curvature = float(np.vdot(moved, turned))
-        pairs = state.pairs
-        if curvature > LEAST_CURVATURE * float(np.linalg.norm(moved) * np.linalg.norm(turned)):
-            pairs = (*pairs, (moved, turned, 1.0 / curvature))[-MEMORY:]
+        sizes = float(np.linalg.norm(moved) * np.linalg.norm(turned))
+        pairs = remember(state.pairs, moved, turned, float(np.vdot(moved, turned)), sizes)
         return {"direction": two_loop(point.gradient, pairs, lambda a, b: float(np.vdot(a, b))), "pairs": pairs}
 
     def _first_step(self, state: State) -> float:
         """A full step: the direction has the length that the curvature asks for."""
         return super()._first_step(state) if state.iteration == 0 else 1.0
+
+
+def remember(pairs: Pairs, moved: Any, turned: Any, curvature: float, sizes: float) -> Pairs:
+    """The pairs with one more (s, y), if its curvature ⟨s, y⟩ counts beside the ``sizes`` ‖s‖‖y‖."""
+    return (*pairs, (moved, turned, 1.0 / curvature))[-MEMORY:] if curvature > LEAST_CURVATURE * sizes else pairs
 
 
 def two_loop(gradient: Any, pairs: Pairs, dot: Callable[[Any, Any], Any]) -> Any:

@@ -9,6 +9,7 @@ nothing, and near K = 1 it is flat. How the terms are minimised is told in :mod:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,29 +22,23 @@ from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.solve.link_pairs import Links, Pairs
 
 
+@dataclass(eq=False)
 class MapEnergy:
     """E(F) and its gradient; a call is one evaluation."""
 
-    xp: Any = np
+    xp = np
+    target: Floats
+    data_weight: float
+    relationships: Engine
+    lambda2: float
+    links: Links
+    lambda3: float
+    sigma_f: float
+    link_loss: str = "log"
+    relationship: Relationship = GAUSSIAN
 
-    def __init__(
-        self,
-        target: Floats,
-        data_weight: float,
-        relationships: Engine,
-        lambda2: float,
-        links: Links,
-        lambda3: float,
-        sigma_f: float,
-        *,
-        link_loss: str = "log",
-        relationship: Relationship = GAUSSIAN,
-    ) -> None:
-        self.target, self.data_weight = target, data_weight
-        self.relationships, self.lambda2 = relationships, lambda2
-        self.link_weight, self.inverse = 2.0 * lambda3, sigma_f**-2
-        self.squared, self.relationship = link_loss == "squared", relationship
-        self.links = self._incidences(links, len(target))
+    def __post_init__(self) -> None:
+        self.incidences = self._incidences(self.links, len(self.target))
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy and gradient at F (u, n)."""
@@ -52,16 +47,17 @@ class MapEnergy:
         energy = self.lambda2 * energy + self.data_weight * self._dot(misfit, misfit)
         gradient *= self.lambda2
         gradient += (2.0 * self.data_weight) * misfit
-        for differences, ends, must in self.links:
+        weight, inverse = 2.0 * self.lambda3, self.sigma_f**-2
+        for differences, ends, must in self.incidences:
             gap = self._product(differences, F)
-            cost, slope = self._cost(self.inverse * (gap * gap).sum(axis=1), must)
-            energy += self.link_weight * cost.sum()
-            gradient += self._product(ends, (2.0 * self.link_weight * self.inverse) * slope[:, None] * gap)
+            cost, slope = self._cost(inverse * (gap * gap).sum(axis=1), must)
+            energy += weight * cost.sum()
+            gradient += self._product(ends, (2.0 * weight * inverse) * slope[:, None] * gap)
         return energy, gradient
 
     def _cost(self, x: Any, must: bool) -> tuple[Any, Any]:
         """The cost of links and its slope, for x = ‖f_i − f_j‖²/σ²."""
-        if must and not self.squared:
+        if must and self.link_loss != "squared":
             return self.relationship.minus_log(self.xp, x)
         k = self.relationship.value(self.xp, x)
         steepness = self.relationship.slope(k)

@@ -88,6 +88,7 @@ def place_points(
     # Without normalisation the point's row of D − W is its degree times that of the shares.
     scale = np.ones(len(values)) if normalized else edges.degrees
     own_weight = scale * (1.0 - (1.0 - repulsion) * (1.0 - edges.shares.sum(axis=1)))
+    weights, search = (data_weight, lambda2, sigma_f**-2), (np.inf, FIRST_MOVE, FARTHEST_MOVE, PRECISION)
     for x in np.flatnonzero(edges.degrees > 0.0):
         counted = edges.shares[x] > 0.0
         ends, shares = F[edges.indices[x][counted]], scale[x] * edges.shares[x][counted]
@@ -98,17 +99,8 @@ def place_points(
         start = ends[votes.argmax()].copy()
         gauss = surroundings.near(start, own_weight[x])
         matrix = None if G is None else (G.indptr, G.indices, G.data, related, own_weight[x], function.id)
-        descend(
-            start,
-            values[x],
-            (data_weight, lambda2, sigma_f**-2),
-            gauss,
-            (ends, shares, LONGEST_EDGE**2),
-            matrix,
-            (np.inf, FIRST_MOVE, FARTHEST_MOVE, PRECISION),
-            np.empty((6, F.shape[1])),
-            np.empty(gauss[1].size),
-        )
+        room = np.empty((6, F.shape[1])), np.empty(gauss[1].size)
+        descend(start, values[x], weights, gauss, (ends, shares, LONGEST_EDGE**2), matrix, search, *room)
         values[x] = start
     values[edges.copies] = F[edges.twins]
     return values

@@ -102,9 +102,9 @@ def gauss_sums(F: Floats, G: csr_array, sigma_f: float) -> GaussSums:
         kernel = _kernel(landmarks, block, narrow)
         at_landmarks += kernel @ np.column_stack([np.ones(len(block)), edges.diagonal[start : start + BLOCK]])
     for start in range(0, edges.rows.size, BLOCK):
-        part = slice(start, start + BLOCK)
-        ends, others = F[edges.rows[part]], F[edges.cols[part]]
-        weights = edges.doubled[part] * np.exp(-np.sum((ends - others) ** 2, axis=1) / (2 * sigma_f**2))
+        rows, columns, doubled = edges.part(start, start + BLOCK)
+        ends, others = F[rows], F[columns]
+        weights = doubled * np.exp(-np.sum((ends - others) ** 2, axis=1) / (2 * sigma_f**2))
         at_landmarks[:, 1] += _kernel(landmarks, (ends + others) / 2, narrow) @ weights
     gram = _kernel(landmarks, landmarks, narrow)
     gram[np.diag_indices_from(gram)] += 1e-10
@@ -147,29 +147,23 @@ def extend(
 
 
 def _minimise(
-    linear: Floats,
-    edges: Attached,
-    damping: Floats,
-    F: Floats,
-    lambda1: float,
-    relationships: RelationshipTerm,
-    n_jobs: int | None,
+    t: Floats, edges: Attached, damping: Floats, F: Floats, lambda1: float, term: RelationshipTerm, n_jobs: int | None
 ) -> Floats:
-    """Where the energy of each point is least, from IRR's value."""
-    sigma_f, weight, repulsion, sums = relationships
+    """Where the energy of each point is least, from IRR's value t."""
+    sigma_f, weight, repulsion, sums = term
     own_weight = 1.0 - (1.0 - repulsion) * (1.0 - edges.shares.sum(axis=1))
-    values = linear.copy()
+    values = t.copy()
     weights = lambda1, weight, sigma_f**-2
     # The first step takes the curvature that the optimiser's preconditioner assumes.
     first_step = 0.5 / (lambda1 + weight / (2.0 * sigma_f**2))
-    chunks = min(thread_count(n_jobs), max(1, len(linear) // 64))
-    cuts = even_rows(len(linear), chunks)
+    chunks = min(thread_count(n_jobs), max(1, len(t) // 64))
+    cuts = even_rows(len(t), chunks)
     positions = np.ascontiguousarray(sums.landmarks.T)
 
     def run(chunk: int) -> None:
         part = slice(cuts[chunk], cuts[chunk + 1])
         attached = edges.shares[part], edges.indices[part], own_weight[part], damping[part]
-        _descend(values[part], linear[part], *attached, F, weights, positions, sums.stored, sums.edges, first_step)
+        _descend(values[part], t[part], *attached, F, weights, positions, sums.stored, sums.edges, first_step)
 
     run_chunks(run, chunks)
     return values

@@ -116,14 +116,12 @@ class NonlinearCG:
     def run(self, x: Floats, callback: Callback | None = None) -> State:
         """Step until finished or ``max_iter``, showing every state to the callback."""
         state = self.init(x)
-        shown = state.iteration
         if callback:
             callback(state)
         while not state.finished and state.iteration < self.max_iter:
-            state = self.step(state)
-            if callback and state.iteration > shown:
+            before, state = state, self.step(state)
+            if callback and state.iteration > before.iteration:
                 callback(state)
-            shown = state.iteration
         return state
 
     def _preconditioned(self, gradient: Floats) -> Floats:
@@ -146,7 +144,4 @@ class NonlinearCG:
 
     def _first_step(self, state: State) -> float:
         """The step that was right last time; before any, a full one that moves no value by more than 1."""
-        if state.iteration == 0:
-            largest = float(np.abs(state.direction).max())
-            return min(1.0, 1.0 / largest)
-        return state.step_size
+        return state.step_size if state.iteration else min(1.0, 1.0 / float(np.abs(state.direction).max()))

@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 from homophily.arrays import Floats
-from homophily.exceptions import ParameterError
+from homophily.parameters import wrong_parameter
 from homophily.supervision.labels import decide_index
 
 #: Without held-out labels, a score on its target (±1, or 1 against 0) has odds of 19 to 1 against each other class.
@@ -94,15 +94,9 @@ def _fit_slope(x: Floats, targets: Floats, weights: Floats) -> float:
 
 
 def label_folds(class_index: NDArray[np.integer], n_folds: int, seed: int | None = 0) -> NDArray[np.int64]:
-    """The fold in which each labelled point is held out, −1 for never.
-
-    Folds are stratified, and every class keeps a label outside each fold: a class with one label is never held out.
-    """
+    """The fold in which each labelled point is held out; −1 where a class has no second label to keep. Stratified."""
     if n_folds < 2:
-        raise ParameterError(
-            f"The 'n_folds' parameter of label_folds must be an int in the range [2, inf). Got {n_folds!r} instead.",
-            "n_folds",
-        )
+        raise wrong_parameter("n_folds", "label_folds", "an int in the range [2, inf)", repr(n_folds))
     rng = np.random.default_rng(seed)
     folds = np.full(len(class_index), -1, dtype=np.int64)
     dealt = 0

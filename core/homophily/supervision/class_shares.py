@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from homophily.arrays import Floats
-from homophily.exceptions import ParameterError
+from homophily.parameters import wrong_parameter
 from homophily.supervision.labels import Labels, decide_index
 
 
@@ -22,11 +22,7 @@ def check_prior(prior: ArrayLike, classes: int, owner: str = "class_offsets") ->
     """A prior given by the user of ``owner``: ``classes`` positive numbers with sum 1."""
     shares = np.asarray(prior, dtype=np.float64)
     if shares.shape != (classes,) or not np.all(shares > 0) or abs(shares.sum() - 1) > 1e-6:
-        raise ParameterError(
-            f"The 'class_prior' parameter of {owner} must be {classes} positive numbers with sum 1. "
-            f"Got {prior!r} instead.",
-            "class_prior",
-        )
+        raise wrong_parameter("class_prior", owner, f"{classes} positive numbers with sum 1", repr(prior))
     return np.asarray(shares / shares.sum())
 
 
@@ -36,10 +32,9 @@ def class_offsets(scores: Floats, prior: ArrayLike) -> Floats:
     For two classes as closely as integers and equal scores allow; for more to within a few points, unless scores are
     equal. Returns n numbers: one for two classes (minus the threshold), C with mean 0 for more.
     """
+    shares = check_prior(prior, max(2, scores.shape[1]))
     if scores.shape[1] == 1:
-        shares = check_prior(prior, 2)
         return np.array([-_threshold(scores[:, 0], round(shares[0] * len(scores)))])
-    shares = check_prior(prior, scores.shape[1])
     offsets = np.zeros(scores.shape[1])
     spread = float(np.std(scores))
     if spread == 0:
@@ -152,10 +147,9 @@ def _exact_match(scores: Floats, counts: NDArray[np.int64], offsets: Floats) -> 
 
     current = excess(offsets)
     for _ in range(20 * len(counts)):
-        best = None
         for c in np.argsort(-np.abs(current), kind="stable"):
             if current[c] == 0:
-                break
+                return offsets
             corrected = scores + offsets
             own = corrected[:, c].copy()
             corrected[:, c] = -np.inf
@@ -163,9 +157,8 @@ def _exact_match(scores: Floats, counts: NDArray[np.int64], offsets: Floats) -> 
             trial[c] -= _threshold(own - corrected.max(axis=1), len(scores) - counts[c])
             mismatch = excess(trial)
             if np.abs(mismatch).sum() < np.abs(current).sum():
-                best = trial, mismatch
+                offsets, current = trial, mismatch
                 break
-        if best is None:
+        else:
             return offsets
-        offsets, current = best
     return offsets

@@ -100,8 +100,7 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     labelled = confidence > 0
     if not labelled.any():
         raise ParameterError(
-            "No labelled point: y must hold a label of each of two classes, with a sample_weight above zero.",
-            "y",
+            "No labelled point: y must hold a label of each of two classes, with a sample_weight above zero.", "y"
         )
     counts = confidence @ shares
     seen = counts > 0
@@ -182,15 +181,12 @@ def _read_weights(sample_weight: ArrayLike | None, points: int) -> Floats:
         return np.ones(points)
     weight = np.asarray(sample_weight, dtype=np.float64)
     # The words that scikit-learn's checks expect.
-    problem = None
     if weight.shape != (points,):
-        problem = f"sample_weight.shape == {weight.shape}, expected {(points,)}!"
-    elif not np.isfinite(weight).all():
-        problem = "Input sample_weight contains NaN or infinity."
-    elif (weight < 0).any():
-        problem = "Negative values in data passed to `sample_weight`."
-    if problem is not None:
-        raise ParameterError(problem, "sample_weight")
+        raise ParameterError(f"sample_weight.shape == {weight.shape}, expected {(points,)}!", "sample_weight")
+    if not np.isfinite(weight).all():
+        raise ParameterError("Input sample_weight contains NaN or infinity.", "sample_weight")
+    if (weight < 0).any():
+        raise ParameterError("Negative values in data passed to `sample_weight`.", "sample_weight")
     return weight
 
 

@@ -6,6 +6,7 @@ The energies that links enter are in :mod:`homophily.solve.map_energy`.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from sklearn.utils import column_or_1d
 
 from homophily.arrays import Floats
-from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning, ParameterError
+from homophily.exceptions import ContradictingLinksError, ContradictingLinksWarning
+from homophily.parameters import wrong_parameter
 from homophily.solve.link_pairs import Links as Links
 from homophily.solve.link_pairs import Pairs as Pairs
 from homophily.supervision.labels import _read_classes, class_array
@@ -47,15 +49,11 @@ def check_links(
     than trusting them; a :class:`~homophily.exceptions.ContradictingLinksWarning` shows an example. With
     ``two_classes`` it also warns of links that need a third class. Nothing is concluded from contradicting links, see
     :func:`close_links`. ``stacklevel`` is that of the caller of ``fit``, past scikit-learn's wrapper.
-
-    >>> check_links([(3, 1), (1, 3)], None, points=5).must.tolist()
-    [[1, 3]]
     """
     links = Links(_read("must_link", must_link, points, owner), _read("cannot_link", cannot_link, points, owner))
     if more is not None:
-        links = Links(
-            _tidy(np.vstack([links.must, more.must]), points), _tidy(np.vstack([links.cannot, more.cannot]), points)
-        )
+        both = (links.must, more.must), (links.cannot, more.cannot)
+        links = Links(*(_tidy(np.vstack(pairs), points) for pairs in both))
     contradiction = find_contradiction(links, points)
     if contradiction is None and two_classes:
         contradiction = find_contradiction(links, points, two_classes=True)
@@ -70,29 +68,23 @@ def check_links(
 
 
 def _read(name: str, pairs: Any, points: int, owner: str) -> Pairs:
-    expected = f"The '{name}' parameter of {owner} must be"
-    if pairs is None:
-        return np.empty((0, 2), dtype=np.int64)
+    wrong = partial(wrong_parameter, name, owner)
     try:
-        given = np.asarray(pairs)
+        given = np.asarray([] if pairs is None else pairs)
     except ValueError:
-        raise ParameterError(
-            f"{expected} pairs (i, j) of points. Got rows of different lengths instead.", name
-        ) from None
+        raise wrong("pairs (i, j) of points", "rows of different lengths") from None
     if given.size == 0:
         return np.empty((0, 2), dtype=np.int64)
     if given.ndim != 2 or given.shape[1] != 2:
-        raise ParameterError(f"{expected} an array of shape (n_links, 2). Got shape {given.shape} instead.", name)
+        raise wrong("an array of shape (n_links, 2)", f"shape {given.shape}")
     if given.dtype.kind not in "iu":
-        raise ParameterError(f"{expected} pairs of integers. Got {_show(given[0])} ({given.dtype}) instead.", name)
+        raise wrong("pairs of integers", f"{_show(given[0])} ({given.dtype})")
     outside = np.flatnonzero((given < 0).any(axis=1) | (given >= points).any(axis=1))
     if outside.size:
-        raise ParameterError(
-            f"{expected} pairs of positions from 0 to {points - 1}. Got {_show(given[outside[0]])} instead.", name
-        )
+        raise wrong(f"pairs of positions from 0 to {points - 1}", _show(given[outside[0]]))
     itself = np.flatnonzero(given[:, 0] == given[:, 1])
     if itself.size:
-        raise ParameterError(f"{expected} pairs of two different points. Got {_show(given[itself[0]])} instead.", name)
+        raise wrong("pairs of two different points", _show(given[itself[0]]))
     return _tidy(given.astype(np.int64), points)
 
 
@@ -122,11 +114,8 @@ def links_from_labels(y: ArrayLike) -> Links:
     _, first = np.unique(position[labelled], return_index=True)
     hubs = labelled[first]
     must = np.column_stack([hubs[position[labelled]], labelled])
-    below, above = np.triu_indices(len(hubs), k=1)
-    return Links(
-        _tidy(must[must[:, 0] != must[:, 1]], len(position)),
-        _tidy(np.column_stack([hubs[below], hubs[above]]), len(position)),
-    )
+    cannot = hubs[np.column_stack(np.triu_indices(len(hubs), k=1))]
+    return Links(_tidy(must[must[:, 0] != must[:, 1]], len(position)), _tidy(cannot, len(position)))
 
 
 def _class_positions(y: ArrayLike) -> NDArray[np.int64]:
@@ -137,26 +126,19 @@ def _class_positions(y: ArrayLike) -> NDArray[np.int64]:
 
 def pair_matrix(pairs: Pairs, values: Floats, points: int) -> csr_array:
     """Symmetric matrix with a value at (i, j) and (j, i) of each pair."""
-    i, j = pairs.T
-    both = np.concatenate([i, j]), np.concatenate([j, i])
-    return csr_array(coo_array((np.tile(values, 2), both), shape=(points, points)))
+    both = np.concatenate([pairs, pairs[:, ::-1]]).T
+    return csr_array(coo_array((np.tile(values, 2), tuple(both)), shape=(points, points)))
 
 
 def draw_links(y: ArrayLike, n_must: int, n_cannot: int, random_state: Any = None) -> Links:
-    """Different pairs of labelled points at random: ``n_must`` of one class and ``n_cannot`` of two.
-
-    Every such pair is as likely as any other; all of them, if there are fewer. ``random_state`` is a seed or a NumPy
-    Generator.
-    """
+    """Different pairs of labelled points at random: up to ``n_must`` of one class and ``n_cannot`` of two."""
     position = _class_positions(y)
     labelled = np.flatnonzero(position >= 0)
     members = [labelled[position[labelled] == c] for c in range(position.max(initial=-1) + 1)]
-    below, above = np.triu_indices(len(members), k=1)
+    apart = np.column_stack(np.triu_indices(len(members), k=1))
     rng = np.random.default_rng(random_state)
-    return Links(
-        _tidy(_some_inside(members, n_must, rng), len(position)),
-        _tidy(_some_between(members, np.column_stack([below, above]), n_cannot, rng), len(position)),
-    )
+    drawn = _some_inside(members, n_must, rng), _some_between(members, apart, n_cannot, rng)
+    return Links(*(_tidy(pairs, len(position)) for pairs in drawn))
 
 
 def find_groups(links: Links, points: int, *, two_classes: bool = False) -> LinkGroups:
@@ -180,8 +162,7 @@ def find_groups(links: Links, points: int, *, two_classes: bool = False) -> Link
         apart: Pairs = np.searchsorted(numbers, np.column_stack([here, there])[np.isin(there, numbers)])
     else:
         apart = groups[links.cannot]
-    count = int(groups.max(initial=-1)) + 1
-    return LinkGroups(groups, _tidy(apart, count) if len(apart) else np.empty((0, 2), dtype=np.int64))
+    return LinkGroups(groups, _tidy(apart, int(groups.max(initial=-1)) + 1) if len(apart) else apart)
 
 
 def close_links(
@@ -279,8 +260,7 @@ def _link_graph(links: Links, points: int, two_classes: bool) -> csr_array:
         side = np.array([0, points])
         crossing = np.vstack([links.cannot + side, links.cannot + side[::-1]])
         pairs, size = np.vstack([links.must, links.must + points, crossing]), 2 * points
-    ones = np.ones(len(pairs))
-    return csr_array(coo_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(size, size)))
+    return csr_array(coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(size, size)))
 
 
 def _shortest_path(graph: csr_array, start: int, end: int) -> list[int]:

@@ -120,11 +120,9 @@ class TileEngine:
         relationship: Relationship = GAUSSIAN,
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
-        rows = matrix.shape[0]
-        self.diagonal = _on_device(matrix, diagonal)
-        self.relationship = relationship
+        self.diagonal, self.relationship = _on_device(matrix, diagonal), relationship
         # A tile, its product and the product before that.
-        fitting = self.backend.planned_memory() // (3 * 8 * rows)
+        fitting = self.backend.planned_memory() // (3 * 8 * matrix.shape[0])
         self.width = int(min(MOST_COLUMNS, max(FEWEST_COLUMNS, fitting // FEWEST_COLUMNS * FEWEST_COLUMNS)))
 
     def adapt(self, F: Any) -> bool:  # noqa: ARG002
@@ -160,13 +158,7 @@ class NystromEngine:
     """Energy with K of rank m, and the exact gradient of that approximate energy; see the CPU's for the formulas."""
 
     def __init__(
-        self,
-        matrix: DeviceMatrix,
-        sigma_f: float,
-        *,
-        landmarks: Floats,
-        power: int = 1,
-        diagonal: Floats | None = None,
+        self, matrix: DeviceMatrix, sigma_f: float, *, landmarks: Floats, power: int = 1, diagonal: Floats | None = None
     ) -> None:
         self.backend, self.matrix, self.power, self.sigma_f = matrix.backend, matrix, power, sigma_f
         self.diagonal = _on_device(matrix, diagonal)

@@ -129,11 +129,8 @@ class LineEngine:
         return energy, gradient.reshape(-1, 1)
 
 
-class Sums(NamedTuple):
-    """Gauss sums of some sources: their value (m,) and slope (m, n) at places (m, n)."""
-
-    value: Any
-    slope: Any
+Sums = tuple[Any, Any]
+"""Gauss sums of some sources: their value (m,) and slope (m, n) at places (m, n)."""
 
 
 class DeviceEdges(NamedTuple):
@@ -235,15 +232,14 @@ class SpaceEngine:
         gap, middle = ends - others, 0.5 * (ends + others)
         strength = self.edges.weights * xp.exp(-0.5 * inverse * (gap * gap).sum(axis=1))
         read_sources, read_edges = self._reader(x, middle, strength, rows)
-        at_middles = read_sources()
-        energy = dot(backend, strength, at_middles.value)
-        together = (0.5 * strength)[:, None] * at_middles.slope
-        apart = (inverse * strength * at_middles.value)[:, None] * gap
+        value, slope = read_sources()
+        energy = dot(backend, strength, value)
+        together = (0.5 * strength)[:, None] * slope
+        apart = (inverse * strength * value)[:, None] * gap
         gradient = self.edges.ends.product(xp.concatenate([together - apart, together + apart]))
-        gradient += read_edges().slope
+        gradient += read_edges()[1]
         if self.series is not None:
-            inside = (xp.abs(x) <= self.half).all().reshape(1)
-            energy = xp.where(inside, energy, np.nan)
+            energy = xp.where((xp.abs(x) <= self.half).all().reshape(1), energy, np.nan)
         return energy, gradient
 
     def _reader(self, x: Any, middle: Any, strength: Any, rows: int) -> tuple[Callable[[], Sums], Callable[[], Sums]]:
@@ -262,16 +258,12 @@ class SpaceEngine:
             lambda: points.sums(middles, strength, decay, farthest),
         )
 
-    def _phases(self, places: Any) -> tuple[Any, Any]:
-        """Products of exp(iqωx) over the first axes (b, P), and those along the last axis (b, M)."""
-        return space_phases(self.backend.xp, places, self.waves)
-
     def _gather(self, places: Any, weights: Any, rows: int) -> Any:
         """The weighted modes (P, M) whose conjugate product with exp(iω·m) is the Gauss sum at m."""
         xp = self.backend.xp
         total: Any = 0.0
         for block in blocks_of(places.shape[0], rows):
-            first, last = self._phases(places[block])
+            first, last = space_phases(xp, places[block], self.waves)
             total = total + xp.matmul((first * weights[block][:, None]).T, last)
         along = self.weights[0]
         for weight in self.weights[1:-1]:
@@ -282,7 +274,7 @@ class SpaceEngine:
         xp = self.backend.xp
         parts = [read_modes(xp, places[block], modes, self.waves) for block in blocks_of(places.shape[0], rows)]
         value, slope = zip(*parts, strict=True)
-        return Sums(xp.concatenate(value), xp.concatenate(slope))
+        return xp.concatenate(value), xp.concatenate(slope)
 
 
 def blocks_of(count: int, size: int) -> list[slice]:
@@ -349,4 +341,4 @@ class SortedPoints(NamedTuple):
         arrays = self.places, sources.places, xp.take(weights, sources.order), self.boxes, sources.boxes, found
         backend.kernels.launch("pair_sums", count, *sizes, *arrays)
         result[self.order] = found
-        return Sums(xp.ascontiguousarray(result[:, 0]), result[:, 1:])
+        return xp.ascontiguousarray(result[:, 0]), result[:, 1:]

@@ -58,26 +58,16 @@ class DeviceMatrix:
 
     def product(self, x: Any) -> Any:
         """A x for columns x (inner, n)."""
-        rows, columns = self.shape[0], x.shape[1]
-        out = self.backend.xp.empty((rows, columns))
-        self.backend.kernels.launch("csr_product", rows * columns, *self._with(columns), x, out)
-        return out
+        return self._launch("csr_product", x, self.indptr, self.indices, self.data, x)
 
     def product_if(self, go: Any, x: Any) -> Any:
         """A x where the number ``go`` (1,) on the device is not 0, anything where it is."""
-        rows, columns = self.shape[0], x.shape[1]
-        out = self.backend.xp.empty((rows, columns))
-        arrays = go, self.indptr, self.indices, self.data, x, out
-        self.backend.kernels.launch("csr_product_if", rows * columns, *self.shape, columns, self.entries, *arrays)
-        return out
+        return self._launch("csr_product_if", x, go, self.indptr, self.indices, self.data, x)
 
     def product_plus(self, x: Any, alpha: float, beta: Any, y: Any) -> Any:
         """α A x + diag(β) y for columns x and y (rows, n)."""
-        rows, columns = self.shape[0], x.shape[1]
-        out = self.backend.xp.empty((rows, columns))
-        arrays = x, float(alpha), beta, y, out
-        self.backend.kernels.launch("csr_product_plus", rows * columns, *self._with(columns), *arrays)
-        return out
+        numbers = x, float(alpha), beta, y
+        return self._launch("csr_product_plus", x, self.indptr, self.indices, self.data, *numbers)
 
     def power(self, power: int, x: Any) -> Any:
         """A^p x by p products."""
@@ -100,8 +90,11 @@ class DeviceMatrix:
         data = self.data + xp.where(on_diagonal, xp.take(added, self.indices), 0.0)
         return replace(self, data=data, kept={})
 
-    def _with(self, columns: int) -> tuple[Any, ...]:
-        return *self.shape, columns, self.entries, self.indptr, self.indices, self.data
+    def _launch(self, kernel: str, x: Any, *arguments: Any) -> Any:
+        rows, columns = self.shape[0], x.shape[1]
+        out = self.backend.xp.empty((rows, columns))
+        self.backend.kernels.launch(kernel, rows * columns, *self.shape, columns, self.entries, *arguments, out)
+        return out
 
 
 def column_dots(backend: CupyBackend, x: Any, y: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,20 +33,16 @@ class DeviceSearch:
         row_bytes = 2 * 4 * self.points.shape[0]
         block = max(SMALLEST_BLOCK, min(self._block, self.backend.planned_memory() // row_bytes))
         while start < len(queries):
-            rest = queries[start:]
-            part, fitted = self.backend.shrinking(
-                block,
-                SMALLEST_BLOCK,
-                lambda size: self._block_nearest(rest[:size], count),  # noqa: B023
-            )
+            nearest = partial(self._block_nearest, queries[start:], count)
+            part, fitted = self.backend.shrinking(block, SMALLEST_BLOCK, nearest)
             if fitted < block:
                 block = self._block = fitted
             found[start : start + len(part)] = part
             start += len(part)
         return found
 
-    def _block_nearest(self, queries: NDArray[np.float32], count: int) -> NDArray[Any]:
-        xp = self.backend.xp
+    def _block_nearest(self, queries: NDArray[np.float32], count: int, size: int) -> NDArray[Any]:
+        xp, queries = self.backend.xp, queries[:size]
         asked = self.backend.to_device(queries, np.float32)
         rows, columns = len(queries), self.points.shape[0]
         distances = xp.matmul(asked, self.points.T)

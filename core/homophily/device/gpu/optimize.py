@@ -7,6 +7,7 @@ that it needs come along with the energy.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import ceil, inf, isfinite, sqrt
@@ -16,7 +17,7 @@ import numpy as np
 
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.matrix import dot
-from homophily.solve.lbfgs import LBFGS, LEAST_CURVATURE, MEMORY, LBFGSState, two_loop
+from homophily.solve.lbfgs import LBFGS, LBFGSState, remember, two_loop
 from homophily.solve.line_search import MAX_TRIALS, SUFFICIENT_DECREASE, Point, line_search
 from homophily.solve.nonlinear_cg import NonlinearCG, State
 
@@ -32,11 +33,7 @@ SEARCHING, ASKING, STOPPED, FINISHED = range(4)
 
 @dataclass(frozen=True)
 class Shown:
-    """What a callback sees of a state; its arrays are fetched only if they are asked for.
-
-    Conjugate gradients tell of several steps after each look: the numbers are those of each step, the arrays those of
-    the last one.
-    """
+    """What a callback sees of a state: numbers of its step, and arrays of the last step, fetched when asked for."""
 
     state: State
     backend: CupyBackend
@@ -75,31 +72,12 @@ class _OnDevice(NonlinearCG):
         return dot(self.backend, a, b)
 
 
-class Search(NamedTuple):
-    """A line search and where it began: the numbers of the struct in ``search.cu``, which says what each is."""
-
-    status: float
-    step: float
-    accepted: float
-    lower: float
-    turning: float
-    beta: float
-    moved: float
-    energy: float
-    slope: float
-    square: float
-    descent: float
-    norm: float
-    iteration: float
-    evaluations: float
-    trials: float
-    low_step: float
-    low_energy: float
-    low_slope: float
-    low_square: float
-    high_step: float
-    high_energy: float
-    high_slope: float
+Search = namedtuple(
+    "Search",
+    "status step accepted lower turning beta moved energy slope square descent norm iteration evaluations trials "
+    "low_step low_energy low_slope low_square high_step high_energy high_slope",
+)
+"""A line search and where it began: the numbers of the struct in ``search.cu``, which says what each is."""
 
 
 class Vectors(NamedTuple):
@@ -280,27 +258,20 @@ class DeviceLBFGS(LBFGS, _OnDevice):
             values[0] = inf
         return DevicePoint(step, values[0], values[1], gradient, *values[2:])
 
-    def _turn(self, state: State, point: Point) -> dict[str, Any]:
-        assert isinstance(state, DeviceState)
-        assert isinstance(point, DevicePoint)
+    def _turn(self, state: Any, point: Any) -> dict[str, Any]:
         moved, turned = point.step * state.direction, point.gradient - state.gradient
         # ⟨s, y⟩, ‖s‖ and ‖y‖ from what is known already.
         curvature = point.step * (point.slope - point.start_slope)
         change = sqrt(max(0.0, point.square + state.square - 2.0 * point.cross))
-        pairs = state.pairs
-        if curvature > LEAST_CURVATURE * point.step * sqrt(point.length) * change:
-            pairs = (*pairs, (moved, turned, 1.0 / curvature))[-MEMORY:]
+        pairs = remember(state.pairs, moved, turned, curvature, point.step * sqrt(point.length) * change)
         return {"direction": two_loop(point.gradient, pairs, self._dots), "pairs": pairs, "square": point.square}
 
-    def _norm_ratio(self, state: State, point: Point) -> float:
-        assert isinstance(state, DeviceState)
-        assert isinstance(point, DevicePoint)
+    def _norm_ratio(self, state: Any, point: Any) -> float:
         return sqrt(point.square / state.square)
 
     def _fetch(self, scalars: list[Any]) -> list[float]:
         """Numbers from the device, all at once: the one place where the host waits."""
         return [float(value) for value in self.backend.to_host(self.backend.xp.concatenate(scalars))]
 
-    def _first_step(self, state: State) -> float:
-        assert isinstance(state, DeviceState)
+    def _first_step(self, state: Any) -> float:
         return min(1.0, 1.0 / state.largest) if state.iteration == 0 else 1.0
