@@ -57,7 +57,7 @@ class Map:
     coordinates: NDArray[np.float64] | None = None
     #: The cluster of each point, counted from 0.
     clusters: NDArray[np.int32] | None = None
-    #: Links, two points in each row, with those that stand for labels.
+    #: Links, two points in each row, including those inferred from labels.
     must_link: NDArray[np.int64] | None = None
     cannot_link: NDArray[np.int64] | None = None
     #: Those of them that the map does not obey.

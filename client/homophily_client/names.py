@@ -15,7 +15,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 
 
 class InvalidName(ValueError):
-    """A name or an id that cannot be one; says which argument or field held it."""
+    """An invalid name or id; says which argument or field has it."""
 
     def __init__(self, field: str, description: str) -> None:
         super().__init__(f"{field}: {description}")

@@ -41,7 +41,7 @@ def test_npy_files_are_mapped_and_never_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "points.npy", X)
     assert_array_equal(read_points(tmp_path / "points.npy").points, X)
     np.save(tmp_path / "objects.npy", np.array([["a", None]], dtype=object), allow_pickle=True)
-    with pytest.raises(WrongInput, match=r"objects\.npy: holds Python objects"):
+    with pytest.raises(WrongInput, match=r"objects\.npy: contains Python objects"):
         read_points(tmp_path / "objects.npy")
     (tmp_path / "bomb.npy").write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(WrongInput, match=r"bomb\.npy: contains Python objects, or is not a NumPy file"):

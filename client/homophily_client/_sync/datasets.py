@@ -21,7 +21,7 @@ class Datasets(Base):
     def upload(
         self, X: Any, *, name: str | None = None, description: str = "", progress: Progress | None = None
     ) -> Dataset:
-        """Upload points that are used more than once, or are too large to go along with ``fit``.
+        """Upload points that are used more than once, or are too large to be sent with ``fit``.
 
         The points are sent in chunks of 1 MiB without a copy of the whole, and a broken connection is resumed where it
         stopped.
@@ -30,14 +30,14 @@ class Datasets(Base):
         ----------
         X : array, sparse matrix or DataFrame
             One row per point. float32 and float64 are kept; bool, float16 and integers of at most 16 bits become
-            float32, other numbers float64; sparse matrices become CSR. Memory maps are welcome.
+            float32, other numbers float64; sparse matrices become CSR. Memory maps are fine.
         name : str, optional
-            The dataset's name; made for you if not given.
+            The dataset's name; generated if not given.
         description : str, optional
             A text for people.
         progress : callable, optional
-            Called as ``progress(sent, total)``, in bytes, after each chunk; after a break ``sent`` may go back. What it
-            raises ends the upload.
+            Called as ``progress(sent, total)``, in bytes, after each chunk; after a broken connection ``sent`` may go
+            back. An exception that it raises ends the upload.
         """
         upload_id = new_request_id()
         parsed = DatasetName(self.project, upload_id) if name is None else self._name(DatasetName, name, "name")
@@ -56,7 +56,7 @@ class Datasets(Base):
                 yield Dataset.from_message(message)
 
     def delete_dataset(self, dataset: Dataset | str, *, timeout: float | None = None) -> None:
-        """Delete a dataset. Models that were fitted on it go on working."""
+        """Delete a dataset. Models that were fitted on it keep working."""
         request = dataset_pb2.DeleteDatasetRequest(name=str(self._name(DatasetName, dataset, "dataset")))
         self._connection.delete("DeleteDataset", request, timeout)
 

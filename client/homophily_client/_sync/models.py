@@ -60,7 +60,7 @@ class Models(Base):
         points = Points(X)
         found: dict[str, NDArray[Any]] = {}
         classes: NDArray[Any] = np.empty(0)
-        # Without rows there is still one call: it is the server that refuses them.
+        # Without rows there is still one call, as the server reports the error.
         for start, stop in list(points.batches(INLINE_BYTES, PREDICT_ROWS)) or [(0, 0)]:
             request = model_pb2.PredictRequest(
                 name=name, points=points.message(start, stop), probabilities=probabilities
