@@ -30,7 +30,7 @@ def check_id(value: str, field: str) -> str:
     if _ID.fullmatch(value) is None:
         raise InvalidName(
             field,
-            f"must be 1 to 63 characters out of a-z, 0-9 and '-', the first a letter or digit; got {_quoted(value)}",
+            f"must be 1 to 63 characters of a-z, 0-9 and '-', the first a letter or digit; got {_quoted(value)}",
         )
     return value
 

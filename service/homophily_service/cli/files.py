@@ -238,12 +238,12 @@ def _read_csv(path: Path, label_column: str | None, _: int | None) -> Table:
             chosen = None if place is None else columns
             points = np.loadtxt(file, delimiter=",", quotechar='"', comments=None, usecols=chosen, ndmin=2)
         except ValueError as error:
-            raise WrongInput(f"{path}: {_blame(path, names, columns, has_header) or error}") from error
+            raise WrongInput(f"{path}: {_find_wrong_entry(path, names, columns, has_header) or error}") from error
     if place is None:
         return Table(points, None)
     rows = filter(None, csv_rows(path))
     if any(len(row) != len(first) for row in rows):
-        raise WrongInput(f"{path}: {_blame(path, names, columns, has_header)}")
+        raise WrongInput(f"{path}: {_find_wrong_entry(path, names, columns, has_header)}")
     return Table(points, [row[place] for row in filter(None, csv_rows(path))][has_header:])
 
 
@@ -263,7 +263,7 @@ def _is_header(first: list[str], second: list[str] | None, columns: list[int], p
     return is_counted or (place < len(second) and is_number(second[place]))
 
 
-def _blame(path: Path, names: list[str], columns: list[int], has_header: bool) -> str | None:
+def _find_wrong_entry(path: Path, names: list[str], columns: list[int], has_header: bool) -> str | None:
     """Find the entry that is not a number; the fast reader does not report it."""
     for number, row in enumerate(filter(None, csv_rows(path))):
         if has_header and not number:
