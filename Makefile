@@ -21,37 +21,37 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[bench]'
 	touch $@
 
-demo: $(VENV)/.dev  ## a service of its own labels scikit-learn's digits from 50 labels; table, and picture in demo.png
+demo: $(VENV)/.dev  ## starts a service that labels scikit-learn's digits from 50 labels; table, and picture in demo.png
 	$(BIN)/homophily demo
 
-serve: $(VENV)/.dev  ## the service on 127.0.0.1:50051, everything it keeps in ./homophily-data; Ctrl-C stops
+serve: $(VENV)/.dev  ## the service on 127.0.0.1:50051, with all data in ./homophily-data; Ctrl-C stops it
 	$(BIN)/homophily serve
 
-ui: $(VENV)/.dev  ## MLflow's pages on the runs in ./homophily-data, on http://127.0.0.1:5000; Ctrl-C stops
+ui: $(VENV)/.dev  ## MLflow's pages about the runs in ./homophily-data, on http://127.0.0.1:5000; Ctrl-C stops it
 	$(BIN)/homophily ui
 
-# One CuPy at a time: what a test on a GPU may have installed goes first.
+# Only one CuPy may be installed: remove the one that `make test-gpu` may have installed.
 $(VENV)/.gpu-tests: $(VENV)/.dev
 	$(BIN)/python -m pip uninstall --quiet --yes cupy-cuda13x
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[gpu-tests]'
 	touch $@
 
-# For the test that looks at MLflow's pages. Where it cannot be installed, that test is skipped and says why, or fails if
-# CI is set; `make test` tries again the next time.
+# For the test that opens MLflow's pages. If it cannot be installed, that test is skipped with a reason, or fails if CI is
+# set; `make test` tries again the next time.
 $(VENV)/.chromium: $(VENV)/.dev
 	@if command -v chromium || command -v chromium-browser || \
 		{ apt-get update && apt-get install --yes --no-install-recommends chromium; } > $(VENV)/chromium.log 2>&1; \
 	then touch $@; fi
 
-# The siege compares times, so it runs beside nothing but tests that only compute and that the kernel schedules when no
-# other process wants a core. They go on in what the others leave, four at once, as the slowest tests mostly wait. A file
-# stays with one process, which has its fixtures, and tests/conftest.py puts the slowest files first.
+# The siege measures times, so it runs beside nothing but the tests that only compute, which the kernel schedules only on
+# idle cores. They continue beside the other tests, which run four at once, as the slowest ones mostly wait. Each file
+# stays in one process, which has its fixtures, and tests/conftest.py puts the slowest files first.
 SIEGE = tests/system/test_siege.py
 COMPUTING = tests/core tests/gpu tests/benchmarks
 WHEN_IDLE := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 COMPUTING_LOG = $(VENV)/computing-tests.log
 
-# Tests start a hundred processes, which would compile our modules each time.
+# Tests start a hundred processes, each of which would compile our modules.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
 	@$(WHEN_IDLE) $(BIN)/python -m pytest -n 2 --dist loadfile $(COMPUTING) > $(COMPUTING_LOG) 2>&1 & computing=$$!; \
@@ -66,7 +66,7 @@ test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
 siege: $(VENV)/.dev  ## one tenant attacks for half an hour, another works as usual; `make test` does so for two minutes
 	$(BIN)/python -m pytest -s --long $(SIEGE)
 
-# The files of the core suite whose subject takes a backend; what in them is of the CPU alone is told in tests/conftest.py.
+# The files of the core suite whose subject takes a backend; tests/conftest.py lists the tests in them that need the CPU.
 ON_GPU = answers calibration classifiers_graph classifiers_input classifiers_labels clustering knn_graph relationship repulsion spectral
 
 test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with CUDA 13
@@ -76,17 +76,17 @@ test-gpu: $(VENV)/.dev  ## on a machine with a GPU; make test-gpu CUDA=13 with C
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python -m pytest --on-gpu $(addprefix tests/core/test_,$(addsuffix .py,$(ON_GPU)))
 
-# The files of the service's suite that tell what it withstands; tests/system is about little else.
-WITHSTANDS = api_datasets api_embed api_errors api_fuzz api_jobs api_server blobs cli_files pictures
+# The files of the service's suite about reliability; tests/system is about little else.
+RELIABILITY = api_datasets api_embed api_errors api_fuzz api_jobs api_server blobs cli_files pictures
 
 chaos: $(VENV)/.dev  ## the long form of the reliability tests: 200 kills on each database, 1,000 flipped bits, 10⁵ garbled messages, 10 minutes of pings; an hour
-	$(BIN)/python -m pytest --long tests/system --ignore $(SIEGE) $(addprefix tests/service/test_,$(addsuffix .py,$(WITHSTANDS)))
+	$(BIN)/python -m pytest --long tests/system --ignore $(SIEGE) $(addprefix tests/service/test_,$(addsuffix .py,$(RELIABILITY)))
 
 MESSAGES ?= 1000000
 fuzz: $(VENV)/.dev  ## 10⁶ random and garbled messages to every call, hours; make fuzz MESSAGES=10000
 	$(BIN)/python -m tests.service.fuzz --count $(MESSAGES)
 
-machines-net: $(VENV)/.dev  ## a worker in a network namespace of its own is cut off and healed; as root, with iproute2
+machines-net: $(VENV)/.dev  ## cuts off a worker in its own network namespace, and reconnects it; as root, with iproute2
 	$(BIN)/python -m pytest tests/system/cut_off.py
 
 lint: $(VENV)/.dev
@@ -115,7 +115,7 @@ page: $(VENV)/.dev  ## benchmarks/RESULTS.md from the records of all tables
 	$(BIN)/python -m benchmarks page
 
 AUDIT_FLAGS ?=
-audit: $(VENV)/.dev  ## known holes in what is installed here and in what the images have; needs the network
+audit: $(VENV)/.dev  ## known vulnerabilities of the packages installed here and in the images; needs the network
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7,<3'
 	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/installed.txt
 	$(BIN)/pip-audit --strict --disable-pip --no-deps --desc off -r $(VENV)/installed.txt $(AUDIT_FLAGS)
@@ -124,7 +124,7 @@ audit: $(VENV)/.dev  ## known holes in what is installed here and in what the im
 bench: $(VENV)/.bench  ## make bench DATA=folder runs on the real sets, otherwise on synthetic stand-ins
 	$(BIN)/python -m benchmarks all $(DATA_FLAG)
 
-image-test: $(VENV)/.dev  ## builds the image by buildah on a base made by debootstrap, and fits in it; as root
+image-test: $(VENV)/.dev  ## builds the image with buildah on a base from debootstrap, and runs a fit in it; as root
 	$(BIN)/python deploy/docker/test_image.py
 
 image-lock: $(VENV)/.dev  ## newest versions that pyproject.toml allows, for the images

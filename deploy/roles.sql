@@ -1,6 +1,6 @@
 -- Roles of a Postgres database, run once in it by an administrator, before the first `homophily migrate`:
 --     psql --set ON_ERROR_STOP=1 --dbname homophily --file deploy/roles.sql
--- Passwords are set afterwards, by \password in psql, so that they are in no file and no log.
+-- Set passwords afterwards with \password in psql, so that they are in no file and no log.
 
 -- Owns the tables. Only `homophily migrate` uses it.
 CREATE ROLE homophily_owner LOGIN;

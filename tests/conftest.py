@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 # The tests run gRPC with its defaults. It reads these variables when it is imported, which is after this file.
 for name in [name for name in os.environ if name.startswith("GRPC_")]:
     del os.environ[name]
-# Several processes run tests at once: libraries that wait for threads of their own would take their cores. numba's are
-# left, as the core counts its own threads by them.
+# Several processes run tests at once: threads of libraries would compete for their cores. numba's number of threads is
+# left, as the core takes its own from it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
-#: The files that take longest. They are run first, so that no process is left with one of them at the end.
+#: The slowest files. They run first, so that none of them is left for the end.
 SLOWEST = (
     "service/test_tracking.py",
     "system/test_machines.py",
@@ -50,7 +50,7 @@ SLOWEST = (
     "benchmarks/test_tables.py",
 )
 
-#: Tests in the files of `make test-gpu` whose subject a GPU does not have, and why.
+#: Tests in the files of `make test-gpu` that do not apply to a GPU, and why.
 OF_THE_CPU = {
     "test_large_data_report_the_recall_of_their_search": "a GPU searches among all pairs",
     "test_one_against_the_rest_mostly_agrees_with_the_vector_form": "it names the CPU's engine",
@@ -58,10 +58,10 @@ OF_THE_CPU = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run the long forms of the reliability tests, as `make chaos`")
     parser.addoption(
-        "--on-gpu", action="store_true", help="let what asks for the CPU run on the GPU, as `make test-gpu`"
+        "--long", action="store_true", help="run the long forms of the reliability tests, as `make chaos` does"
     )
+    parser.addoption("--on-gpu", action="store_true", help="run tests for the CPU on the GPU, as `make test-gpu` does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_the_dense_engine() -> None:
-    """Energies by the dense engine, which others are held against, are left to the CPU: a GPU has no such engine."""
+    """Leave the dense engine, with which others are compared, to the CPU: a GPU has no such engine."""
     from homophily.device.gpu.operations import GpuOperations
     from homophily.device.operations import CpuOperations
 
@@ -99,19 +99,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             reason = OF_THE_CPU.get(item.name) or OF_THE_CPU.get(item.name.partition("[")[0])
             if reason:
-                item.add_marker(pytest.mark.skip(reason=f"of the CPU alone: {reason}"))
+                item.add_marker(pytest.mark.skip(reason=f"for the CPU only: {reason}"))
 
 
 @pytest.fixture(scope="session")
 def long(request: pytest.FixtureRequest) -> bool:
-    """Whether the long form of a test is wanted; the short one does the same, less often."""
+    """Whether to run the long form of a test; the short one does the same, less often."""
     return bool(request.config.getoption("--long"))
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A Postgres server, one for each of the processes that run tests."""
-    from .service.databases import Postgres  # takes seconds, which tests of the core need not pay
+    """A Postgres server, one per process that runs tests."""
+    from .service.databases import Postgres  # takes seconds, which tests of the core need not wait for
 
     server = Postgres()
     yield server

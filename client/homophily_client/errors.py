@@ -1,12 +1,12 @@
 """Errors that a program using the client may want to handle.
 
-ClientError                  anything that the service refuses or fails at; ``code`` says what
+ClientError                  any refusal or failure of the service; ``code`` says which
 ├── InvalidArgument          INVALID_ARGUMENT: a field is wrong, see ``violations`` (also a ValueError)
 ├── Unauthenticated          UNAUTHENTICATED: no token, or an unknown one
 ├── PermissionDenied         PERMISSION_DENIED: the token is for other projects
 ├── NotFound                 NOT_FOUND
 ├── AlreadyExists            ALREADY_EXISTS: an id or a request_id is taken
-├── FailedPrecondition       FAILED_PRECONDITION: the service is not in a state for this request
+├── FailedPrecondition       FAILED_PRECONDITION: the request does not fit the service's current state
 ├── LimitExceeded            RESOURCE_EXHAUSTED: a limit, which the message states
 ├── Unavailable              UNAVAILABLE: the server was not reached within the client's ``patience``
 ├── DeadlineExceeded         DEADLINE_EXCEEDED: no answer in time (also a TimeoutError)
@@ -45,7 +45,7 @@ class ClientError(Exception):
     the server's log.
     """
 
-    # Keywords with defaults, and only the message in args: this is what pickle can build again.
+    # Keywords with defaults, and only the message in args: pickle needs this to rebuild it.
     def __init__(
         self,
         message: str,
@@ -86,7 +86,7 @@ class AlreadyExists(ClientError):
 
 
 class FailedPrecondition(ClientError):
-    """The service is not in a state for this request."""
+    """The request does not fit the service's current state."""
 
 
 class LimitExceeded(ClientError):

@@ -1,4 +1,4 @@
-"""Labels as users write them, as the message that is sent; classes both ways."""
+"""Converts labels as users write them to messages, and classes in both directions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def to_labels(y: Any, name: str = "y", weights: Any = None) -> GivenLabels:
     """Read labels: an entry for each point, or a few points with their classes.
 
     An array, list or Series has an entry for each point; −1, None, NaN and "" mean unlabelled. A dictionary
-    ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too. Classes are
+    ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, even −1. Classes are
     integers (also as floats; True is 1) or strings, not both.
 
     >>> to_labels([-1, 3, -1, 5]).message.points, to_labels([-1, 3, -1, 5]).length
@@ -65,12 +65,12 @@ def labels_by_point(y: Any, points: int, name: str = "labels") -> dict[int, Any]
     check_lengths({name: given}, points)
     message = given.message
     if any(not 0 <= point < points for point in message.points):
-        raise ValueError(f"{name} must be of points from 0 to {points - 1}. Got one of another point instead.")
+        raise ValueError(f"{name} must be of points from 0 to {points - 1}. Got a label of another point instead.")
     return dict(zip(message.points, class_array(message.classes).tolist(), strict=True))
 
 
 def check_lengths(given: Mapping[str, GivenLabels], points: int) -> None:
-    """Refuse labels with an entry for each point that are for another number of points."""
+    """Refuse labels with one entry per point if there is another number of points."""
     for name, labels in given.items():
         if labels.length is not None and labels.length != points:
             raise ValueError(f"{name} must have an entry for each of {points} points. Got {labels.length} instead.")
@@ -84,7 +84,7 @@ def class_array(message: pb.ClassValues) -> NDArray[Any]:
 
 
 def row_numbers(values: Any, name: str) -> list[int]:
-    """Row numbers."""
+    """Check row numbers, and return them as a list."""
     numbers = np.asarray(values)
     if numbers.size and (numbers.ndim != 1 or numbers.dtype.kind not in "iu"):
         raise ValueError(f"{name} must be row numbers of points. Got {_shown(values)} instead.")
@@ -128,7 +128,7 @@ def _is_missing(entry: Any) -> bool:
     if entry is None or (isinstance(entry, str) and not entry):
         return True
     try:
-        # Only NaN is not itself.
+        # Only NaN differs from itself.
         return bool(entry != entry) or (isinstance(entry, Real) and entry == -1)
     except TypeError:
         # pandas.NA is neither true nor false.

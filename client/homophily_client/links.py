@@ -1,4 +1,4 @@
-"""Links as users write them, as messages."""
+"""Converts links as users write them to messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUGGEST = "suggest"
 
 
 def links_message(must: Pairs, cannot: Pairs, argument: str) -> embedding_pb2.Links:
-    """Return links; ``argument`` is the pattern of the arguments' names."""
+    """Return a message with links; ``argument`` is the pattern of the arguments' names."""
     return embedding_pb2.Links(
         must=_pairs(must, argument.format("must")), cannot=_pairs(cannot, argument.format("cannot"))
     )
@@ -29,7 +29,7 @@ def _pairs(pairs: Pairs, argument: str) -> list[embedding_pb2.Link]:
 
 
 def number_of_clusters(n_clusters: int | str | None) -> int | None:
-    """Return the number as the service takes it, where 0 means "suggest"."""
+    """Return the number that the service expects, where 0 means "suggest"."""
     if isinstance(n_clusters, str):
         if n_clusters != SUGGEST:
             raise ValueError(f"n_clusters must be a number, {SUGGEST!r} or None. Got {n_clusters!r} instead.")

@@ -15,7 +15,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 
 
 class InvalidName(ValueError):
-    """A name or an id that cannot be one; says which argument or field held it."""
+    """An invalid name or id; says which argument or field has it."""
 
     def __init__(self, field: str, description: str) -> None:
         super().__init__(f"{field}: {description}")
@@ -30,7 +30,7 @@ def check_id(value: str, field: str) -> str:
     if _ID.fullmatch(value) is None:
         raise InvalidName(
             field,
-            f"must be 1 to 63 characters out of a-z, 0-9 and '-', the first a letter or digit; got {_quoted(value)}",
+            f"must be 1 to 63 characters of a-z, 0-9 and '-', the first a letter or digit; got {_quoted(value)}",
         )
     return value
 

@@ -1,4 +1,4 @@
-"""Options as messages, and parameters in messages by the core's names. The server checks their values."""
+"""Converts options to messages, and parameters in messages to the core's names. The server checks their values."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class SearchOptions:
     Parameters
     ----------
     trials : int, optional
-        The most settings to try; 60, and 36 for IRR.
+        The largest number of trials; 60, and 36 for IRR.
     seconds : float, optional
         Start no more trials after this time.
     seed : int, optional
-        Seed of random choices; the same seed finds the same.
+        Seed of random choices; the same seed gives the same result.
     spread : bool, optional
         Run the trials as jobs of their own, on all workers.
     vary : sequence of str, optional
@@ -57,9 +57,9 @@ class JobOptions:
     Parameters
     ----------
     request_id : str, optional
-        A key of yours: the same key with the same request is the same job. Made for you if not given.
+        A key that you choose: the same key with the same request is the same job. Generated if not given.
     wait : float, optional
-        Seconds, at most 60, that the call may take to come back with a finished job.
+        Seconds, at most 60, that the call may wait for the job to end.
     priority : int, optional
         −100 to 100; of a project's jobs, those of higher priority start first.
     time_limit : float, optional
@@ -96,7 +96,7 @@ def to_message(kind: type[Filled], options: Options, argument: str) -> Filled:
         elif descriptor.is_repeated:
             getattr(message, descriptor.name).extend(value)
         else:
-            # protobuf does not take NumPy's numbers.
+            # protobuf does not accept NumPy's numbers.
             setattr(message, descriptor.name, value.item() if isinstance(value, np.generic) else value)
     return message
 
@@ -136,14 +136,14 @@ def search_message(search: bool | int | Options) -> pb.SearchParameters | None:
 
 
 def job_message(options: Options, new_id: str) -> job_pb2.JobOptions:
-    """Return how a job is to be run. It always has a request_id, so that sending it again is safe."""
+    """Return the options of a job. They always have a request_id, so that sending it again is safe."""
     message = to_message(job_pb2.JobOptions, options, "job")
     message.request_id = message.request_id or new_id
     return message
 
 
 def registration_message(register: str | None, aliases: Iterable[str]) -> pb.Registration | None:
-    """Return where a model is to be registered; None if nowhere."""
+    """Return how a model is registered; None if it is not."""
     names = [aliases] if isinstance(aliases, str) else list(aliases)
     if register is None:
         if names:
@@ -153,7 +153,7 @@ def registration_message(register: str | None, aliases: Iterable[str]) -> pb.Reg
 
 
 def duration(seconds: float) -> Duration:
-    """Return a length of time."""
+    """Return a duration."""
     length = Duration()
     length.FromNanoseconds(int(seconds * 1e9))
     return length

@@ -1,4 +1,4 @@
-"""Points as the bytes and messages that are sent, piece by piece: the whole is never copied."""
+"""Converts points to the bytes and messages that are sent, piece by piece: the whole is never copied."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class _Part(NamedTuple):
 class Points:
     """Points to be sent: rows of a dense array or of a sparse matrix.
 
-    float32 and float64 stay what they are; bool, float16 and integers of at most 16 bits become float32, which holds
-    them exactly; everything else real becomes float64. Sparse matrices become CSR with sorted columns, entries of the
-    same place added up. The user's array is never changed.
+    float32 and float64 are kept; bool, float16 and integers of at most 16 bits become float32, which holds
+    them exactly; all other real numbers become float64. Sparse matrices become CSR with sorted columns, duplicate
+    entries added up. The user's array is never changed.
 
     A :class:`Table` is sent as its numbers and its columns of strings, with its schema.
 
@@ -152,10 +152,10 @@ class Points:
 
 def _dense(X: Any) -> NDArray[Any]:
     """An array of numbers with two dimensions."""
-    # pandas and its like; the import is not needed for that.
+    # A DataFrame of pandas or the like, without importing it.
     array = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
     if array.dtype.kind == "O":
-        # Columns of several types, or None among the values: NaN, which the server refuses with its place.
+        # Columns of several types, or None among the values: it becomes NaN, which the server refuses by its place.
         array = array.astype(np.float64)
     if array.ndim != 2:
         raise ValueError(f"X must have two dimensions, points and features. Got {array.ndim} instead.")
@@ -167,7 +167,7 @@ def _canonical(X: Any) -> Any:
     """A sparse matrix in compressed rows, sorted, without duplicates."""
     if len(X.shape) != 2:
         raise ValueError(f"X must have two dimensions, points and features. Got {len(X.shape)} instead.")
-    # The type first: adding up duplicates as booleans or small integers would not add.
+    # Convert the type first: sums of booleans or small integers would overflow.
     matrix = X.astype(_sent_dtype(X.dtype), copy=False).tocsr()
     if not matrix.has_canonical_format:
         matrix = matrix.copy()

@@ -37,7 +37,7 @@ class Record:
     """Base of the dataclasses: knows how to be read from its message."""
 
     def __init_subclass__(cls, of: type[Message]) -> None:
-        # Two Records may show the same message; the first one stands for it inside others.
+        # Two Records may be of the same message; the first one is used inside others.
         _CONVERSIONS.setdefault(of.DESCRIPTOR.full_name, cls.from_message)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the service answers, as plain values: they can be kept, compared, pickled and printed."""
+"""Answers of the service as plain values: they can be kept, compared, pickled and printed."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Evaluation(Record, of=model_pb2.Evaluation):
     #: Points by true class (row) and answer (column), in the order of the model's classes. Labels of other classes are
     #: counted as wrong, but not listed. Empty for more than 100 classes.
     confusion: tuple[tuple[int, ...], ...] = computed(lambda message: _rows(message.confusion))
-    #: Probabilities against facts; empty for a model that is not calibrated.
+    #: Probabilities compared with the facts; empty for a model that is not calibrated.
     reliability: tuple[ReliabilityBin, ...]
 
 
@@ -154,7 +154,7 @@ class Search(Record, of=model_pb2.SearchSummary):
     """The search that found a model's parameters."""
 
     trials: tuple[Trial, ...]
-    #: The number of the trial whose parameters were taken; None if time ran out first.
+    #: The number of the trial whose parameters were chosen; None if time ran out first.
     best: int | None
 
 
@@ -163,7 +163,7 @@ class Model(Record, of=model_pb2.Model):
     """A fitted model; ``Client.read_solution`` and ``Client.predict`` give its answers."""
 
     name: str
-    #: The dataset it was fitted on; may be deleted by now.
+    #: The dataset it was fitted on, which may have been deleted since.
     dataset: str
     job: str
     #: The model whose labels were changed to make this one; None for a fit.
@@ -217,9 +217,9 @@ def _pairs(links: Any) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkCounts(Record, of=embedding_pb2.LinkSummary):
-    """The number of links, and of those that are not obeyed; ``Client.read_embedding`` lists them."""
+    """The numbers of links and of violated ones; ``Client.read_embedding`` lists them."""
 
-    #: With those that stand for labels and those of earlier embeddings.
+    #: Including those inferred from labels and those of earlier embeddings.
     must: int = field(metadata=named("must_link_count"))
     cannot: int = field(metadata=named("cannot_link_count"))
     #: Must-links whose points are apart on the map, and cannot-links whose points are together there.
@@ -238,7 +238,7 @@ class Embedding(Record, of=embedding_pb2.Embedding):
     """A map of points; ``Client.read_embedding`` gives its coordinates, clusters and links."""
 
     name: str
-    #: May be deleted by now.
+    #: It may have been deleted since.
     dataset: str
     job: str
     points: int = field(metadata=named("point_count"))
@@ -288,7 +288,7 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    #: For jobs of its own, such as the trials of a search.
+    #: The job waits for jobs of its own, such as the trials of a search.
     WAITING = "waiting"
 
     @property
@@ -305,17 +305,17 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class Progress(Record, of=job_pb2.Progress):
-    """How far a job is."""
+    """The progress of a job."""
 
     phase: str
     iteration: int
-    #: 0 where it is not known.
+    #: 0 if it is not known.
     max_iterations: int
     energy: float | None
     error_rate: float | None
-    #: The share of the work that is done, roughly.
+    #: Roughly the share of the work that is done.
     fraction: float
-    #: In a search: the trials so far, the most that there will be, and the lowest error rate among them.
+    #: In a search: the trials so far, their largest number, and the lowest error rate among them.
     trials: int = field(metadata=named("trial_count"))
     max_trials: int
     best_error_rate: float | None
@@ -361,14 +361,14 @@ class Job(Record, of=job_pb2.Job):
     progress: Progress | None
     #: What a fit, a transduction or an import made.
     model: Model | None = computed(_model)
-    #: The number of points whose class a transduction has changed.
+    #: The number of points whose class a transduction changed.
     changed_points: int | None = computed(
         lambda job: job.transduce.changed_point_count if job.HasField("transduce") else None
     )
     embedding: Embedding | None = computed(
         lambda job: Embedding.from_message(job.embed.embedding) if job.HasField("embed") else None
     )
-    #: What a part of a search has tried.
+    #: The trials of a part of a search.
     trials: tuple[Trial, ...] = computed(lambda job: tuple(map(Trial.from_message, job.trial.trials)))
     #: Why it failed.
     error: JobFailed | None = computed(lambda job: from_job(job.name, job.error) if job.HasField("error") else None)
@@ -381,7 +381,7 @@ class Job(Record, of=job_pb2.Job):
     cancel_requested: bool
     last_sequence: int
     tracking_run: str
-    #: Where people find that run.
+    #: The address of that run's page.
     tracking_url: str
     #: The job of the search that a trial belongs to.
     parent_job: str | None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from homophily_client.errors import ClientError, LimitExceeded, Unavailable
 
-# Enough for a hiccup, short enough to notice a wrong address.
+# Long enough for a hiccup, short enough to notice a wrong address.
 BRIEF_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
@@ -16,12 +16,12 @@ Retryable = Callable[[ClientError], bool]
 
 
 def is_unavailable(error: ClientError) -> bool:
-    """Whether the server was away: every call may be sent again then."""
+    """Whether the server could not be reached: then every call may be sent again."""
     return isinstance(error, Unavailable)
 
 
 def is_unavailable_or_full(error: ClientError) -> bool:
-    """Whether the server was away, or its queue was full. Other limits come without a time to try again."""
+    """Whether the server could not be reached, or its queue was full. Other limits do not suggest a time to retry."""
     return is_unavailable(error) or (isinstance(error, LimitExceeded) and error.retry_seconds is not None)
 
 

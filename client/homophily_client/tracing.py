@@ -13,7 +13,7 @@ SERVICE = "homophily.v1.HomophilyService"
 
 @contextmanager
 def span(method: str) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Trace one attempt of a call; yields the metadata that tells the server of the span.
+    """Trace one attempt of a call; yields the metadata that carries the span to the server.
 
     Does nothing unless the program has imported OpenTelemetry. The span is never the current one: a stream returns to
     the program in the middle of it, and the program's own spans must not become its children.

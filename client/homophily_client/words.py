@@ -1,4 +1,4 @@
-"""The words that stand for the values of the protos' enums: ``EDGE_WEIGHTS_SELF_TUNING`` is "self-tuning"."""
+"""The words for the values of the protos' enums: ``EDGE_WEIGHTS_SELF_TUNING`` is "self-tuning"."""
 
 from __future__ import annotations
 

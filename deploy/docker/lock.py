@@ -1,9 +1,9 @@
 """Write the requirements*.txt of the images: the newest versions that are allowed, with the hashes of their files.
 
 The versions are those that pip resolves pyproject.toml to. The hashes are of the wheels that pip chooses for each
-Python and processor below. The Dockerfile installs with --require-hashes, so a file that was exchanged is refused.
+Python and processor below. The Dockerfile installs with --require-hashes, so a file that was tampered with is refused.
 
-To write the hashes anew and keep the versions: PIP_CONSTRAINT=versions.txt python deploy/docker/lock.py
+To update the hashes and keep the versions: PIP_CONSTRAINT=versions.txt python deploy/docker/lock.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-HEADER = "# Written by deploy/docker/lock.py out of pyproject.toml; the hashes are of wheels for Linux with glibc.\n"
+HEADER = "# Written by deploy/docker/lock.py from pyproject.toml; the hashes are of wheels for Linux with glibc.\n"
 # What the images may be built for: the Pythons of Debian 12 and 13 and Ubuntu 24.04, on x86-64 and ARM.
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
@@ -38,7 +38,7 @@ def report(*arguments: str) -> list[dict[str, Any]]:
 
 
 def resolved(requirement: str) -> dict[str, str]:
-    """Names and versions that a requirement comes down to."""
+    """Names and versions that a requirement resolves to."""
     found = (item["metadata"] for item in report("./client", requirement))
     return {item["name"].lower(): item["version"] for item in found if item["name"] not in OURS}
 
@@ -62,7 +62,7 @@ def hashes(versions: dict[str, str]) -> dict[str, set[str]]:
             file = item["download_info"]
             found[package].add(file["archive_info"]["hashes"]["sha256"])
             if file["url"].endswith("-none-any.whl"):
-                # The same for all of them.
+                # It is the same for all Pythons and processors.
                 del compiled[package]
     return found
 

@@ -1,7 +1,7 @@
-"""Build the image on a base of its own and have it fit a model: `make image-test`.
+"""Build the image on a base made here, and fit a model in it: `make image-test`.
 
-Needs root, Debian's packages buildah and debootstrap, and a network for the packages that go into the image; nothing is
-asked of a Docker daemon or of a registry. buildah isolates by chroot and copies whole layers (vfs), which works within
+Needs root, Debian's packages buildah and debootstrap, and a network for the packages that go into the image; it needs
+no Docker daemon and no registry. buildah isolates by chroot and copies whole layers (vfs), which works within
 containers too. Then the image runs as its user with a read-only root file system, an empty data volume and a tmpfs:
 
 1. `homophily serve` starts, and `homophily health` says that it serves;
@@ -41,7 +41,7 @@ mount -t proc proc "$ROOT/proc"
 mount --rbind /dev "$ROOT/dev"
 exec chroot --userspec="$IMAGE_USER" "$ROOT" /usr/bin/env --ignore-environment "$@"
 """
-# What a user would do, within the image: the shell is there, curl and the like are not.
+# What a user would do, within the image, which has a shell, but no curl and the like.
 SCENARIO = """
 set -eu
 cd /tmp
@@ -82,11 +82,11 @@ echo STOPPED
 
 
 class Missing(Exception):
-    """Something that this test needs is not here."""
+    """Something that this test needs is missing."""
 
 
 def check_tools() -> None:
-    """Raise Missing that names every tool that is not here, with its package."""
+    """Raise Missing, which names every missing tool and its package."""
     missing = [f"{tool} (apt-get install {package})" for tool, package in TOOLS.items() if shutil.which(tool) is None]
     if missing:
         raise Missing(f"not found: {', '.join(missing)}")
@@ -95,7 +95,7 @@ def check_tools() -> None:
 
 
 def say(text: str) -> None:
-    """Progress, with the time that it takes."""
+    """Print progress, with the time since the start."""
     print(f"[{time.monotonic() - BEGAN:6.1f} s] {text}", flush=True)
 
 
@@ -132,7 +132,7 @@ def build(work: Path, target: str, version: str) -> str:
     """Build a target; returns the image's name."""
     say(f"builds {target}")
     name = f"{IMAGE}:{version}-{target}"
-    # The host's authorities are taken along for the build, as a company's own may stand between it and the packages.
+    # The build uses the host's CAs: a company's proxy with its own CA may be between it and the packages.
     certificates = ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
     buildah(
         work,
@@ -187,7 +187,7 @@ def run_scenario(work: Path, image: str, environment: dict[str, str]) -> None:
 
 
 def main() -> int:
-    """Build, check, run; 0 if all of it worked, 3 if something is missing to try."""
+    """Build, check, run; returns 0 if all of it worked, 3 if a tool is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--work", type=Path, help="keep base, layers and images in this folder, for the next time")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="cuda: on a GPU if there is one")
@@ -204,12 +204,12 @@ def main() -> int:
         make_base(work)
         image = build(work, chosen.target, version)
         environment = check_labels(work, image, version)
-        # Where there is no GPU, the image with CUDA must do as well as the other.
+        # Without a GPU, the image with CUDA must work like the other one.
         run_scenario(work, image, environment | ({"HOMOPHILY_DEVICE": "auto"} if chosen.target == "cuda" else {}))
     finally:
         if chosen.work is None:
             shutil.rmtree(work, ignore_errors=True)
-    say(f"{image} is well")
+    say(f"{image} passed")
     return 0
 
 

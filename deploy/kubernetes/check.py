@@ -1,7 +1,7 @@
 """Render the overlays and check them against the schemas of Kubernetes, KEDA and Prometheus: part of `make lint`.
 
-`--write` renders them anew into rendered/, which is what `kubectl apply -f` takes where there is no kustomize, and what
-is checked where there is no kubectl. Where there is one, rendered/ must be what it renders.
+`--write` renders them into rendered/, for `kubectl apply -f` without kustomize, and to be checked without kubectl. With
+kubectl, rendered/ must be equal to its output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 OVERLAYS = ("dev", "cpu", "gpu")
 # The oldest version whose gRPC probes and autoscaling/v2 are stable, and a recent one.
 VERSIONS = ("1.27", "1.34")
-HEADER = "# Rendered by deploy/kubernetes/check.py --write out of overlays/{}: change it there.\n"
+HEADER = "# Rendered by deploy/kubernetes/check.py --write from overlays/{}: change it there.\n"
 
 Resource = dict[str, Any]
 
@@ -34,7 +34,7 @@ def committed(overlay: str) -> list[Resource]:
 
 
 def rendered(overlay: str) -> list[Resource] | None:
-    """The resources that kubectl makes of an overlay; None where there is no kubectl."""
+    """The resources that kubectl makes of an overlay; None without kubectl."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         return None
@@ -46,7 +46,7 @@ def rendered(overlay: str) -> list[Resource] | None:
 
 
 def ordered(resources: list[Resource]) -> list[Resource]:
-    """The same in an order that does not depend on kustomize's version: what others need first."""
+    """The resources in an order that does not depend on kustomize's version, dependencies first."""
     first = ("Namespace", "ServiceAccount", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "Job", "Service")
 
     def place(one: Resource) -> tuple[int, str, str]:
@@ -75,7 +75,7 @@ def problems(resource: Resource) -> list[str]:
 def main() -> int:
     """The count of overlays with problems."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="render anew into rendered/")
+    parser.add_argument("--write", action="store_true", help="render into rendered/")
     write = parser.parse_args().write
     failed = 0
     for overlay in OVERLAYS:

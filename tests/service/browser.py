@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to through its debugging port: pages opened, looked at, photographed."""
+"""A headless Chromium, controlled through its debugging port: opens pages, reads them and takes screenshots."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ PATIENCE = 120.0
 
 
 def need_chromium() -> None:
-    """Skip a test where there is no browser; where all tests have to run, fail."""
+    """Skip a test without a browser; fail if CI is set, where all tests must run."""
     if _chromium() is None:
-        reason = f"there is no Chromium here: {_why_no_chromium()}"
-        assert "CI" not in os.environ, f"{reason}; continuous integration has to look at the pages"
+        reason = f"Chromium is not installed: {_why_no_chromium()}"
+        assert "CI" not in os.environ, f"{reason}; continuous integration must check the pages"
         pytest.skip(reason)
 
 
 def _chromium() -> str | None:
-    """The program, if it is there."""
+    """The path of the program, if it is installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def _why_no_chromium() -> str:
-    """What apt said last when `make test` wanted to install it."""
+    """The last line of apt's output when `make test` tried to install it."""
     said = Path(sys.prefix) / "chromium.log"
     lines = said.read_text().splitlines() if said.is_file() else []
     return lines[-1] if lines else "install Debian's package `chromium`"
@@ -58,7 +58,7 @@ class Page:
                 return dict(answer["result"])
 
     async def value(self, expression: str) -> Any:
-        """What an expression of JavaScript is on this page; None while there is nothing to say."""
+        """The value of a JavaScript expression on this page; None if it has none."""
         answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         return answer["result"].get("value")
 
@@ -71,7 +71,7 @@ class Page:
         while not (found := await self.value(expression)):
             if time.monotonic() > deadline:
                 text = await self.value("document.body.innerText")
-                raise AssertionError(f"{expression} does not come true; the page says:\n{text}")
+                raise AssertionError(f"{expression} does not become true; the page shows:\n{text}")
             await asyncio.sleep(0.1)
         return found
 
@@ -81,11 +81,11 @@ class Page:
 
 
 def browse(folder: Path, look: Callable[[Page], Awaitable[T]], size: tuple[int, int] = (1400, 1000)) -> T:
-    """Start a browser, have a look, and end it."""
+    """Start a browser, call ``look`` with a page, and end the browser."""
     program = _chromium()
     assert program is not None
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    # It speaks to MLflow and to nobody else.
+    # It connects to MLflow only.
     options += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
     options += [f"--user-data-dir={folder}", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}"]
     with (folder.parent / f"{folder.name}.log").open("wb") as log:

@@ -43,12 +43,12 @@ def closed_after_the_module() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    """A server that speaks S3 on a free port of loopback, with one bucket.
+    """An S3 server on a free port of loopback, with one bucket.
 
-    S3 decides a conditional put in one step. Moto looks first and writes later, so that of two such puts both may
-    succeed; here they wait for one another.
+    S3 decides a conditional put atomically. Moto checks first and writes later, so that two such puts may both succeed;
+    here they wait for each other.
     """
-    from moto.server import ThreadedMotoServer  # takes a second, which tests without S3 need not pay
+    from moto.server import ThreadedMotoServer  # takes a second, which tests without S3 need not wait for
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
@@ -80,13 +80,13 @@ def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["folder", "s3"])
 def blobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where arrays are kept: a folder, then a bucket."""
+    """Where arrays are stored: a folder, then a bucket."""
     return str(tmp_path / "blobs") if request.param == "folder" else str(request.getfixturevalue("s3_url"))
 
 
 @pytest.fixture
 def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Settings:  # noqa: F811
-    """Of stores on one machine, then of those that machines share: each database and each place for arrays once."""
+    """Settings of stores on one machine, then of shared stores: each database and each kind of store once."""
     embedded = database_url.startswith("sqlite")
     blobs_url = str(tmp_path / "blobs") if embedded else request.getfixturevalue("s3_url")
     return load_settings(data_dir=tmp_path, database_url=database_url, blobs_url=blobs_url, tracking=False)
@@ -94,7 +94,7 @@ def settings(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A server with a worker and a predictor; each test takes a project of its own."""
+    """A server with a worker and a predictor; each test uses a project of its own."""
     with running(tmp_path_factory.mktemp("service"), metrics_port=0) as service:
         yield service
 
@@ -107,7 +107,7 @@ def project(service: Service) -> Project:
 
 @pytest.fixture(scope="session")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A server that computes nothing, so that jobs stay queued, and that wants a token."""
+    """A server without workers, so that jobs stay queued, and with tokens."""
     settings = {"workers": 0, "predictors": 0, "auth": "tokens", "max_queued_jobs": 5, "job_memory_bytes": 4 << 30}
     settings["reflection"] = False
     # Deep in a folder of its own, so that a test can look for files that should not be there.

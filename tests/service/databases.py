@@ -26,7 +26,7 @@ from .serving import PATIENCE, eventually
 class Postgres:
     """A server in a folder of its own, reached by a socket in it. It ends with the thread that starts it.
 
-    It may forget what a crash of the machine would lose, which no test has; a crash of its own loses nothing.
+    It does not sync to disk: a crash of the machine would lose data, a crash of the server does not.
     """
 
     SETTINGS: ClassVar[dict[str, Any]] = {
@@ -37,7 +37,7 @@ class Postgres:
     }
 
     def __init__(self) -> None:
-        # A wheel that brings the programs; what it does when it is imported is not needed.
+        # A wheel that contains the programs; it need not be imported.
         wheel = importlib.util.find_spec("pgserver")
         assert wheel is not None
         assert wheel.origin is not None
@@ -69,7 +69,7 @@ class Postgres:
         eventually(self._answers)
 
     def stop(self, how: str = "fast") -> None:
-        """Stop: "fast" ends sessions in order, "immediate" is a crash."""
+        """Stop: "fast" closes sessions properly, "immediate" is a crash."""
         self._process.send_signal({"fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
         self._process.wait(PATIENCE)
 
@@ -79,7 +79,7 @@ class Postgres:
         shutil.rmtree(self.folder)
 
     def _command(self, program: str, *arguments: str) -> list[str]:
-        # By another program: becoming another user by ourselves means to fork, which gRPC's threads do not survive.
+        # By another program: changing the user ourselves would need a fork, which gRPC's threads do not survive.
         become = ["--reuid=nobody", "--clear-groups"] if os.geteuid() == 0 else []
         return ["setpriv", *become, "--pdeathsig=QUIT", str(self._programs / program), "-D", "data", *arguments]
 
@@ -98,7 +98,7 @@ class Postgres:
 
 @pytest.fixture(scope="session")
 def postgres_tables(postgres: Postgres) -> str:
-    """The address of a database with our tables. It is used by one test after another, as a new one takes long."""
+    """The address of a database with our tables. Tests use it one after another, as a new one takes long."""
     url = postgres.new_database()
     database = Database(url)
     database.migrate()
@@ -118,7 +118,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """Which database the test runs on: each in turn."""
+    """The database of the test: each in turn."""
     return str(request.param)
 
 
@@ -132,7 +132,7 @@ def empty_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> s
 
 @pytest.fixture
 def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a database with our tables, empty; they are not to be altered."""
+    """The address of a database with our tables, empty; tests must not alter them."""
     if backend == "sqlite":
         path = tmp_path / "homophily.db"
         shutil.copyfile(request.getfixturevalue("sqlite_template"), path)

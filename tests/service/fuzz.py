@@ -1,7 +1,7 @@
 """Random and garbled messages to every call: ``python -m tests.service.fuzz --count 1000000``.
 
-A message starts as a valid one of its call, gets some fields of other values, then some bytes, or is nothing but random
-bytes. Whatever comes, the server must answer with a code that blames the message, and go on.
+A message starts as a valid request of its call, in which some fields and then some bytes are changed; or it is random
+bytes only. The server must always answer with a code that blames the message, and keep running.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .serving import (
     start,
 )
 
-# Codes of mistakes that are the service's own. ABORTED and CANCELLED it never gives.
+# Codes that would be the service's own fault. It never returns ABORTED and CANCELLED.
 OURS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.CANCELLED}
 IN_FLIGHT = 16
 PATIENCE = 20.0
@@ -228,7 +228,7 @@ class Fuzzer:
         return chosen
 
     def _garble_field(self, message: Message) -> None:
-        """Give a field, somewhere inside, another value."""
+        """Change the value of a field, at any depth."""
         if not message.DESCRIPTOR.fields:
             return
         described = self.random.choice(message.DESCRIPTOR.fields)
@@ -275,7 +275,7 @@ class Fuzzer:
         return number
 
     def _garbled(self, data: bytes) -> bytes:
-        """Other bytes, more or fewer of them."""
+        """Change, add or remove bytes."""
         garbled = bytearray(data)
         for _ in range(self.random.choice([1, 1, 2, 5])):
             place = self.random.randrange(len(garbled) + 1)
@@ -327,7 +327,7 @@ class Calls:
 
 
 def fuzz(service: Service, count: int, seed: int = 0) -> Counter[tuple[str, str]]:
-    """Send so many calls; returns how often each ended with each code. An AssertionError tells what went wrong."""
+    """Send ``count`` calls; returns how often each ended with each code. AssertionError if the service is at fault."""
     project = service.project()
     fuzzer, calls = Fuzzer(project, seed), Calls(service.channel())
     methods = list(fuzzer.valid)
@@ -354,7 +354,7 @@ def fuzz(service: Service, count: int, seed: int = 0) -> Counter[tuple[str, str]
 
 
 def check_jobs(project: Project) -> None:
-    """Every job that came out of it ends, and none with an error of ours."""
+    """Check that every job that was started ends, and none with an internal error."""
     jobs: list[job_pb2.Job] = []
     token = ""
     while True:
@@ -363,7 +363,7 @@ def check_jobs(project: Project) -> None:
         token = page.next_page_token
         if not token:
             break
-    # The oldest first: who is behind a thousand others must be waited for longer than anybody is patient.
+    # The oldest first: a job behind a thousand others may take longer than the timeout.
     for job in reversed(jobs):
         ended = project.ended(job)
         wrong = ended.error.code in {code.value[0] for code in OURS}
@@ -387,7 +387,7 @@ def main() -> None:
                 print("\n".join(str(value) for value in line.values()))
     for (method, code), times in sorted(found.items()):
         print(f"{method:<18}{code:<22}{times:>9}")
-    print(f"{arguments.count} calls, none of them a mistake of the service")
+    print(f"{arguments.count} calls, none of them failed by the service's fault")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A proxy before a real MLflow server, through which calls can be lost, doubled or refused one by one."""
+"""A proxy in front of a real MLflow server that can lose, duplicate or refuse single calls."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
-# What becomes of a call: it is heard, but its answer is lost; heard twice, and the answer is lost; or refused.
+# What happens to a call: it is processed, but its answer is lost; processed twice, and the answer is lost; or refused.
 Fate = Literal["unanswered", "doubled", "refused"]
 Rule = Callable[[str, str], Fate | None]
 
 
 class MlflowProxy:
-    """Passes everything on, but for what a rule (path and body → fate) says."""
+    """Passes on every call except those for which a rule (path and body → fate) returns something else."""
 
     def __init__(self, port: int) -> None:
         self.rule: Rule = lambda path, body: None  # noqa: ARG005
@@ -78,7 +78,7 @@ class MlflowProxy:
             daemon_threads = True
 
             def handle_error(self, *_: object) -> None:
-                """Whoever has gone away does not miss the answer."""
+                """Ignore callers that have left."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -86,7 +86,7 @@ class MlflowProxy:
         self._thread.start()
 
     def once(self, path: str, fate: Fate) -> None:
-        """The next call whose path ends so has this fate; ``fates`` tells when it was made."""
+        """Apply this fate to the next call whose path ends so; ``fates`` records when it was made."""
         self.fates.clear()
         self.rule = lambda called, _: fate if called.endswith(path) and not self.fates else None
 

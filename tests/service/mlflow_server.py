@@ -1,4 +1,4 @@
-"""A real MLflow server on loopback: started, stopped, frozen, and asked what it holds."""
+"""A real MLflow server on loopback, which can be started, stopped, frozen and queried."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-# It takes seconds to start, and many where others compute.
+# It takes seconds to start, and many on a busy machine.
 PATIENCE = 180.0
 ENVIRONMENT = {
-    # Seven more processes, for what is not tested here.
+    # Seven more processes, for functions that are not tested here.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "PYTHONWARNINGS": "ignore",
-    # Where it finds the programs that it is made of, as in an environment that is activated.
+    # Where it finds its programs, as in an activated environment.
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 
 
 class MlflowServer:
-    """The server, on a port and a folder that outlive it."""
+    """The server; its port and its folder outlive a restart."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class MlflowServer:
         self.run(["mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), *stores])
 
     def run(self, module: list[str], ready: str = "/health") -> None:
-        """Run a module of Python's on the port instead, and wait until it answers."""
+        """Run another Python module on the port instead, and wait until it answers."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *module],
@@ -56,7 +56,7 @@ class MlflowServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A group of its own: what it starts is stopped and frozen with it.
+                # In a process group of its own, so that its children are stopped and frozen with it.
                 process_group=0,
             )
         self._wait_for(ready)
@@ -78,17 +78,17 @@ class MlflowServer:
         os.killpg(self._process.pid, number)
 
     def freeze(self) -> None:
-        """It takes connections, and answers nothing."""
+        """Freeze it: it accepts connections, but does not answer."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """As an operator would; nothing listens afterwards."""
+        """Stop it; nothing listens afterwards."""
         if self._process is None:
             return
-        # At once: to be told to end and to end by itself takes it seconds.
+        # Killed, as a proper shutdown takes seconds.
         self._signal(signal.SIGKILL)
         self._process.wait(PATIENCE)
         self._process = None
@@ -108,7 +108,7 @@ class MlflowServer:
         return list(self.client.search_runs(experiments, filter_string, max_results=1000))
 
     def runs_of(self, job: str) -> list[Any]:
-        """The runs of a job, of which there must be one."""
+        """The runs of a job."""
         return self.runs(f"tags.`homophily.job` = '{job}'")
 
     def history(self, run: Any, key: str) -> list[tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""A real server for tests: a process of its own, spoken to over gRPC, stopped by SIGTERM; and messages to send it."""
+"""A real server for tests: a separate process, called over gRPC and stopped by SIGTERM; and messages to send to it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from homophily_service.storage.stores import Stores
 
 DESCRIPTOR = homophily_service_pb2.DESCRIPTOR.services_by_name["HomophilyService"]
 SERVICE = DESCRIPTOR.full_name
-# Where processes find that what the extra `tracking` brings is not installed; they start sooner without it.
+# On the path of processes, it hides the packages of the extra `tracking`; they start sooner without it.
 PRODUCTION = Path(__file__).parents[1] / "system" / "production"
-# Nothing here takes as long unless it hangs.
+# Nothing here takes this long unless it hangs.
 PATIENCE = 180.0
 MIB = 1 << 20
 
@@ -64,7 +64,7 @@ _channels: list[grpc.Channel] = []
 
 @contextmanager
 def closed_channels() -> Iterator[None]:
-    """Closes the connections to services that are opened within."""
+    """Close the connections that are opened within."""
     before = len(_channels)
     yield
     while len(_channels) > before:
@@ -105,7 +105,7 @@ class Service:
         return secret
 
     def health(self, name: str) -> int:
-        """What the standard health service says."""
+        """The answer of the standard health service."""
         with self.channel() as channel:
             request = health_pb2.HealthCheckRequest(service=name)
             return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE).status)
@@ -115,16 +115,16 @@ class Service:
         return descendants(self.process.pid)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What was logged."""
+        """The lines of the log."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def terminate(self) -> None:
-        """Ask it to end, as an operator would."""
+        """Send SIGTERM, as an operator would."""
         self.children = self.descendants()
         self.process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Have it end, unless it was asked to already; everything must be gone then."""
+        """Stop it, unless it is stopping already; all its processes must have ended then."""
         if self.children is None:
             self.terminate()
         code = self.process.wait(PATIENCE)
@@ -137,7 +137,7 @@ class Service:
 def running(
     data_dir: Path, credentials: grpc.ChannelCredentials | None = None, *, program: str = PROGRAM, **settings: Any
 ) -> Iterator[Service]:
-    """A server on a free port, ready when this is entered, stopped when it is left."""
+    """A server on a free port, ready on entry and stopped on exit."""
     given = _SETTINGS | settings | {"data_dir": data_dir}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
     environment |= {
@@ -178,12 +178,12 @@ def _is_ready(service: Service) -> bool:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Wait until something holds; returns it."""
+    """Wait until a condition is true; returns its value."""
     end = time.monotonic() + seconds
     while True:
         found = condition()
         if found or time.monotonic() > end:
-            assert found, f"did not come about within {seconds:g} s"
+            assert found, f"was not true within {seconds:g} s"
             return found
         time.sleep(0.01)
 
@@ -221,7 +221,7 @@ Matrix = NDArray[Any] | csr_array
 
 
 def tensor(array: NDArray[Any]) -> points_pb2.Tensor:
-    """An array as a message, written here once more so that the service's own way is not tested against itself."""
+    """An array as a message; a second implementation, so that the service's own is not tested against itself."""
     return points_pb2.Tensor(data_type=TYPES[array.dtype.name], shape=array.shape, data=array.tobytes())
 
 
@@ -246,7 +246,7 @@ def inline(points: Matrix) -> points_pb2.Points:
 
 
 def shape_of(points: Matrix) -> points_pb2.PointsShape:
-    """What is said of points before they are uploaded."""
+    """The shape of points, for the start of an upload."""
     rows, columns = points.shape
     data_type = TYPES[points.dtype.name]
     if not isinstance(points, csr_array):
@@ -260,7 +260,7 @@ def shape_of(points: Matrix) -> points_pb2.PointsShape:
 
 
 def bytes_of(points: Matrix) -> bytes:
-    """What is uploaded of points."""
+    """The bytes of points, as they are uploaded."""
     if not isinstance(points, csr_array):
         return points.tobytes()
     return points.data.tobytes() + points.indices.tobytes() + points.indptr.tobytes()
@@ -304,7 +304,7 @@ def chunk(offset: int, data: bytes) -> dataset_pb2.UploadDatasetRequest:
 
 
 def chunks(data: bytes, size: int = MIB, begin: int = 0) -> Iterator[dataset_pb2.UploadDatasetRequest]:
-    """All bytes from one on."""
+    """Chunks of all bytes from ``begin`` on."""
     for offset in range(begin, len(data), size):
         yield chunk(offset, data[offset : offset + size])
 
@@ -335,19 +335,19 @@ class Project:
         return self.stub.UploadDataset(iter(messages), timeout=PATIENCE).dataset
 
     def fit(self, points: Matrix | str, labels: Mapping[int, Any] | model_pb2.Labels, **more: Any) -> job_pb2.Job:
-        """A job that fits, asked for and waited for."""
+        """Submit a fit, and wait for it."""
         return self.ended(self.stub.Fit(self.fit_request(points, labels, **more), timeout=PATIENCE).job)
 
     def fit_request(
         self, points: Matrix | str, labels: Mapping[int, Any] | model_pb2.Labels, **more: Any
     ) -> job_pb2.FitRequest:
-        """What such a job is asked for with."""
+        """The request of a fit."""
         source = {"dataset": points} if isinstance(points, str) else {"inline": inline(points)}
         known = labels if isinstance(labels, model_pb2.Labels) else labels_of(labels)
         return job_pb2.FitRequest(parent=self.name, labels=known, **source, **more)
 
     def transduce(self, model: str, labels: Mapping[int, Any], **more: Any) -> job_pb2.Job:
-        """A job that changes labels, asked for and waited for."""
+        """Submit a transduction, and wait for it."""
         request = job_pb2.TransduceRequest(model=model, labels=labels_of(labels) if labels else None, **more)
         return self.ended(self.stub.Transduce(request, timeout=PATIENCE).job)
 
@@ -358,7 +358,7 @@ class Project:
         cannot: Iterable[tuple[int, int]] = (),
         **more: Any,
     ) -> job_pb2.EmbedRequest:
-        """What a map is asked for with; a name is that of a dataset, a model or an embedding."""
+        """The request of a map; a name is that of a dataset, a model or an embedding."""
         if isinstance(points, str):
             source: dict[str, Any] = {points.split("/")[2].removesuffix("s"): points}
         else:
@@ -373,7 +373,7 @@ class Project:
         return job.embed.embedding
 
     def embedding(self, name: str, field: embedding_pb2.EmbeddingField.ValueType, **more: Any) -> NDArray[Any]:
-        """An array of an embedding, put together."""
+        """An array of an embedding, joined from its ranges."""
         request = embedding_pb2.ReadEmbeddingRequest(name=name, field=field, **more)
         parts, expected = [], request.start
         for response in self.stub.ReadEmbedding(request, timeout=PATIENCE):
@@ -401,7 +401,7 @@ class Project:
         return self.stub.Predict(request, timeout=PATIENCE)
 
     def solution(self, model: str, *fields: model_pb2.SolutionField.ValueType, **more: Any) -> list[NDArray[Any]]:
-        """Answers for a model's own points, put together."""
+        """Answers for a model's own points, joined from their ranges."""
         request = model_pb2.ReadSolutionRequest(name=model, fields=fields, **more)
         parts, expected = [], request.start
         for response in self.stub.ReadSolution(request, timeout=PATIENCE):
@@ -434,7 +434,7 @@ def with_token(channel: grpc.Channel, token: str) -> grpc.Channel:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a refused call answers."""
+    """The error of a refused call."""
 
     code: grpc.StatusCode
     message: str
@@ -456,7 +456,7 @@ def refusal(call: Callable[..., Any], *arguments: Any, **more: Any) -> Refusal:
 
 
 def refusal_of(error: Any) -> Refusal:
-    """The same, of an error that was caught."""
+    """The same for an error that was caught."""
     trailer = dict(error.trailing_metadata() or ())
     status = rpc_status.from_call(error)
     assert status is not None, f"{error.code()} without details: {error.details()}"
@@ -480,7 +480,7 @@ def refusal_of(error: Any) -> Refusal:
 
 
 def _bytes_on_the_wire(error: Any) -> int:
-    """Of the trailer: bytes are sent in base64, and a message with three bytes for each that is not ASCII."""
+    """The size of the trailer: binary values are sent in base64, and three bytes for each byte that is not ASCII."""
     size = len("grpc-message") + len(quote(error.details(), safe=string.printable.replace("%", "")))
     for key, value in error.trailing_metadata():
         size += len(key) + (len(base64.b64encode(value)) if key.endswith("-bin") else len(value))
@@ -488,5 +488,5 @@ def _bytes_on_the_wire(error: Any) -> int:
 
 
 def open_stores(service: Service) -> Stores:
-    """The server's stores, beside it."""
+    """Open the server's stores in this process."""
     return Stores.open(service.settings)

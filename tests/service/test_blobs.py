@@ -847,7 +847,7 @@ def test_what_a_killed_delete_left_is_no_object_is_listed_and_gives_way(folder: 
 
 
 def test_an_object_is_not_written_over_a_folder_of_objects(folder: Blobs) -> None:
-    with pytest.raises(Unavailable, match="other objects lie below"):
+    with pytest.raises(Unavailable, match="other objects are below"):
         folder.write("models/default", {}, {})
     assert is_whole(folder)
 

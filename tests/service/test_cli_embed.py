@@ -132,7 +132,7 @@ def test_mistakes_are_told_before_the_work(run: Run, folder: Path, monkeypatch: 
     refused("map.jpg: must end in one of .png", "--plot", "map.jpg")
     refused("map.svg: must end in one of .html", "--html", "map.svg")
     refused("there is no folder none", "--out", "none/map.csv")
-    refused("when the map is there", "--out", "map.csv", "--detach")
+    refused("when the map is ready", "--out", "map.csv", "--detach")
     refused("must be two points", "--must-link", "0")
     refused("--closure must be one of false, true, two-class", "--closure", "maybe")
     refused("n_clusters must be a number, 'suggest' or None", "--n-clusters", "many")

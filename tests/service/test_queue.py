@@ -250,15 +250,15 @@ def test_lost_jobs_wait_again_or_end_though_nobody_claims(queue: Queue) -> None:
     queue.cancel(unwanted)
     for lease in leases[:3]:
         queue.renew(lease, -5.0)
-    assert queue.take_back(20.0, POISON) == 0
-    assert queue.take_back(1.0, POISON) == 3
+    assert queue.requeue_lost(20.0, POISON) == 0
+    assert queue.requeue_lost(1.0, POISON) == 3
     assert [queue.get(name).state for name in (lost, unwanted, poison, alive)] == [QUEUED, CANCELLED, FAILED, RUNNING]
     assert queue.get(poison).outcome == POISON
     assert history(queue, lost)[-1].message == "queued again: its worker was lost"
     with pytest.raises(LeaseLost):
         queue.finish(leases[0], b"too late")
     assert (claim(queue).name, queue.get(lost).attempt) == (lost, 2)
-    assert queue.take_back(1.0, POISON) == 0
+    assert queue.requeue_lost(1.0, POISON) == 0
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def queued(database: Database, kind: str = "fit") -> JobName:
 
 def waiting(database: Database) -> list[Row[Any]]:
     outbox = Outbox(database)
-    outbox.pass_over([kind.name for kind in KINDS.values() if kind.is_tracked])
+    outbox.clear_irrelevant([kind.name for kind in KINDS.values() if kind.is_tracked])
     return list(outbox.waiting(100))
 
 

@@ -1,4 +1,4 @@
-"""Databases and stores for real processes, and their logs in the report of a test that failed."""
+"""Databases and stores for real processes; the report of a failed test names their logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MakeCluster = Callable[..., Cluster]
 
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
-    """Clusters with any settings, without a process at first; SQLite and a folder unless told otherwise."""
+    """Makes clusters with any settings, without processes at first; by default on SQLite and a folder."""
     clusters: list[Cluster] = []
 
     def make(**settings: Any) -> Cluster:
@@ -55,7 +55,7 @@ def database_options(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 class S3:
-    """A bucket that can be stopped, and has everything when it is started again."""
+    """A bucket that can be stopped, and keeps its content."""
 
     def __init__(self, host: str) -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app  # takes a second
@@ -78,7 +78,7 @@ class S3:
 
 @pytest.fixture
 def s3_host() -> str:
-    """Where the bucket is."""
+    """The host of the bucket."""
     return "127.0.0.1"
 
 

@@ -1,7 +1,7 @@
-"""A machine whose network is cut past its lease and healed: `make machines-net`, as root.
+"""Cuts the network of a worker for longer than its lease, and restores it: `make machines-net`, as root.
 
-Not among the tests that run by themselves, as it makes network namespaces. The service is on one side of a bridge, one
-worker in a namespace of its own on the other; between them are real TCP connections, which a link that is taken down
+It is not part of `make test`, as it creates network namespaces. The service is on one side of a bridge, one
+worker in a namespace of its own on the other; between them are real TCP connections, which a link that goes down
 neither closes nor refuses.
 """
 
@@ -27,33 +27,33 @@ from ..service.databases import Postgres
 from .conftest import S3, MakeCluster
 from .harness import Cluster, Process, eventually, fit_request, free_port, signal_to
 
-# For tests of networks (RFC 2544), so nobody's own.
+# Reserved for tests of networks (RFC 2544).
 ADDRESS, FAR_ADDRESS, PREFIX = "198.18.97.1", "198.18.97.2", 24
 MISSING = 3
-# What a worker's log says of a write that is refused, and of a result that it cannot write down yet.
+# What a worker logs about a refused write, and about a result that it cannot record yet.
 LOST, LATE_RESULT = "the lease is lost", "waiting for the database"
 
 
 class Link(NamedTuple):
-    """The way between the two sides."""
+    """The link between the two sides."""
 
     namespace: str
     device: str
 
     @property
     def within(self) -> tuple[str, ...]:
-        """What a command is to be started by to be on the far side."""
+        """The prefix of commands that run on the far side."""
         return "ip", "netns", "exec", self.namespace
 
     def cut(self) -> None:
-        """As a cable that is pulled: nobody is told."""
+        """Cut the link, as if the cable was pulled: nobody is notified."""
         ip("link", "set", self.device, "down")
 
     def heal(self) -> None:
         ip("link", "set", self.device, "up")
 
     def reaches(self) -> bool:
-        """Whether a connection from the far side to Postgres comes about."""
+        """Whether the far side can connect to Postgres."""
         connect = f"import socket; socket.create_connection(({ADDRESS!r}, 5432), 2)"
         command = [*self.within, "python3", "-c", connect]
         return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
@@ -65,7 +65,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def link() -> Iterator[Link]:
-    """A namespace behind a bridge; where that cannot be, the command says why and ends with 3."""
+    """A namespace behind a bridge; if that is not possible, pytest exits with 3 and the reason."""
     if shutil.which("ip") is None:
         pytest.exit("Machines cannot be cut off here: ip is not found (apt-get install iproute2)", MISSING)
     if os.geteuid() != 0:
@@ -94,7 +94,7 @@ def link() -> Iterator[Link]:
 
 
 class ReachablePostgres(Postgres):
-    """One that listens on the bridge too."""
+    """A server that listens on the bridge too."""
 
     SETTINGS: ClassVar[dict[str, Any]] = Postgres.SETTINGS | {"listen_addresses": ADDRESS}
 

@@ -1,4 +1,4 @@
-"""Real processes of the service, started, asked and hurt by the tests."""
+"""Real processes of the service, which the tests start, call, kill and freeze."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from . import procfs
 LAUNCHER = Path(__file__).with_name("launch.py")
 PROJECT = "projects/default"
 LEASE_SECONDS = 3.0
-# How long anything may take that is not itself what a test measures: machines of continuous integration are slow.
+# How long to wait for anything that is not itself measured: machines of continuous integration are slow.
 PATIENCE = 120.0
-# Twice as long as SQLite lets a writer wait, so that an answer is the service's and not the client's own.
+# Twice as long as a writer waits for SQLite, so that errors come from the service, not from the client's deadline.
 CALL_SECONDS = 60.0
 T = TypeVar("T")
 
 
 def eventually(what: str, ask: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """The first true answer; the test fails if there is none in time."""
+    """Ask until the answer is true, and return it; the test fails if that takes too long."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         answer = ask()
@@ -61,7 +61,7 @@ def eventually(what: str, ask: Callable[[], T], seconds: float = PATIENCE) -> T:
 
 
 class Process:
-    """A process that a test has started, in a working directory of its own; ``within`` a command that becomes it."""
+    """A process that a test started, in its own working directory; ``within`` is a command that executes it."""
 
     def __init__(
         self, role: str, environment: dict[str, str], log: Path, cwd: Path, within: Sequence[str] = ()
@@ -79,7 +79,7 @@ class Process:
         return self._popen.poll() is None
 
     def kill(self) -> None:
-        """As kill -9, the machine's memory running out, or its end."""
+        """Kill it, as when a machine runs out of memory or is lost."""
         self._popen.kill()
         self._popen.wait()
 
@@ -120,7 +120,7 @@ class Cluster:
         return self._start("worker", settings, within)
 
     def serve(self, within: Sequence[str] = (), **settings: Any) -> Process:
-        """Start an API (with as many workers as the settings say); returns when it answers."""
+        """Start an API, with the workers of the settings; returns when it answers."""
         process = self._start("serve", {"port": self.port, **settings}, within)
         port = settings.get("port", self.port)
         eventually(f"{process.log} listens", lambda: not process.is_running or listens(port))
@@ -141,7 +141,7 @@ class Cluster:
         return process
 
     def running(self, module: str = "") -> list[int]:
-        """Processes of this test whose command has such a word in it; of all that were started, if there is none."""
+        """Processes of this test whose command contains ``module``; all of them if it is empty."""
         return [pid for pid, command in procfs.belonging(self.tag).items() if module in command]
 
     def children(self) -> list[int]:
@@ -161,11 +161,11 @@ class Cluster:
         eventually("all processes are gone", lambda: not self.running(), seconds)
 
     def exceptions(self) -> list[str]:
-        """What the processes have logged with a traceback, and whatever else is not a line of a log of ours."""
+        """Lines of the logs with a traceback, and lines that are not from our loggers."""
         return [line for log in sorted(self.folder.glob("*.log")) for line in log.read_text().splitlines() if odd(line)]
 
     def logged(self, process: Process, words: str) -> bool:
-        """Whether a process has said so."""
+        """Whether a process has logged these words."""
         return words in process.log.read_text()
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class Cluster:
             process.kill()
         self.stores.close()
 
-    # -- questions
+    # -- queries
 
     def client(self, port: int | None = None) -> Client:
         """A client of the API."""
@@ -187,12 +187,12 @@ class Cluster:
         return client
 
     def submit(self, **options: Any) -> JobName:
-        """Queue a job past the API that takes next to no time."""
+        """Queue a very short job, without the API."""
         solver = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR, power=1)
         return self.submit_fit(fit_request(0, 20, 2, solver=solver), **options)
 
     def submit_fit(self, request: job_pb2.FitRequest, **options: Any) -> JobName:
-        """Queue a fit past the API, with its points as a dataset."""
+        """Queue a fit without the API, with its points as a dataset."""
         tensor = request.inline.dense
         X = np.frombuffer(tensor.data, np.float32).reshape(tensor.shape)
         name, start = DatasetName("default", new_id()), dataset_pb2.UploadStart(shape=shape_of(X))
@@ -218,7 +218,7 @@ class Cluster:
         return _all_pages(lambda before: catalog.page(collection, "default", before=before), lambda row: row)
 
     def is_running_job(self, name: JobName | str, attempt: int = 1) -> bool:
-        """Whether a worker has the job, for the so-many-th time."""
+        """Whether a worker runs this attempt at the job."""
         job = self.job(name)
         return job.state == states.RUNNING and job.attempt == attempt
 
@@ -227,7 +227,7 @@ class Cluster:
         return eventually(f"{name} ends", lambda: (job := self.job(name)).state in states.FINAL and job, seconds)
 
     def has_one_end(self, name: JobName | str) -> None:
-        """Check a job's history: numbered without gaps, with one end, which is the last of it."""
+        """Check a job's events: numbered without gaps, with exactly one end, which is the last event."""
         job = self.job(name)
         history = self.queue.events_after(job.number, 0)
         assert [event.sequence for event in history] == list(range(1, job.last_sequence + 1)), history
@@ -245,9 +245,9 @@ def _all_pages(page: Callable[[int | None], tuple[Sequence[Any], bool]], row: Ca
 
 
 def odd(line: str) -> bool:
-    """Whether a line of a log tells of an exception, or comes from somebody else.
+    """Whether a line of a log reports an exception, or is not from our loggers.
 
-    A kill may cut a line, and the next one then stands behind it: what is left is judged by its words.
+    A kill may cut a line, and the next one is then appended to it: such a line is judged by its words.
     """
     try:
         return "exception" in json.loads(line)
@@ -264,7 +264,7 @@ def signal_to(pid: int, number: signal.Signals) -> None:
 
 
 def free_port() -> int:
-    """A port that is free, and not one that the system itself hands out: it shall still be free after a kill."""
+    """A free port outside of the system's own range, so that it is still free after a kill."""
     for port in random.Random(secrets.token_bytes()).sample(range(15_000, 32_000), 100):
         with socket.socket() as probe:
             try:
@@ -276,7 +276,7 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether a port takes connections."""
+    """Whether a port accepts connections."""
     try:
         socket.create_connection(("127.0.0.1", port), 1.0).close()
     except OSError:
@@ -288,13 +288,13 @@ def listens(port: int) -> bool:
 
 
 class Client:
-    """Stubs, and calls that wait for a server that is away."""
+    """Stubs, and calls that wait for a server that is down."""
 
     def __init__(self, port: int) -> None:
         options = [
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 500),
-            # Every client shall have a connection of its own.
+            # Each client has a connection of its own.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
@@ -304,7 +304,7 @@ class Client:
         self._channel.close()
 
     def call(self, method: str, request: Any, seconds: float = PATIENCE) -> Any:
-        """An answer, however often it takes; any error but UNAVAILABLE is one."""
+        """Make a call, again while it is UNAVAILABLE; other errors are raised."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -315,7 +315,7 @@ class Client:
             time.sleep(0.05)
 
     def submit(self, method: str, request: Any) -> str:
-        """Ask for a job until it is acknowledged; returns its name."""
+        """Submit a job until it is acknowledged; returns its name."""
         if not request.options.request_id:
             request.options.request_id = new_id()
         return str(self.call(method, request).job.name)
@@ -326,7 +326,7 @@ class Client:
     def watch(self, name: str) -> Iterator[job_pb2.JobEvent]:
         """All events of a job, however often the connection breaks."""
         sequence, ended = 0, False
-        # As long as there may be between two events: a worker that was killed comes back within it.
+        # The longest time between two events: a killed worker is back within it.
         deadline = time.monotonic() + 2 * PATIENCE
         while not ended:
             try:
@@ -356,7 +356,7 @@ class Client:
 
 @contextmanager
 def cancelled(call: Any) -> Iterator[Any]:
-    """A stream that ends when nobody reads it any more."""
+    """Cancel a stream on exit."""
     try:
         yield call
     finally:
@@ -364,7 +364,7 @@ def cancelled(call: Any) -> Iterator[Any]:
 
 
 def code(error: grpc.RpcError) -> grpc.StatusCode:
-    """The code of an error (which gRPC's types do not promise)."""
+    """The code of an error, which gRPC's types do not declare."""
     assert isinstance(error, grpc.Call)
     return error.code()
 
@@ -392,13 +392,13 @@ def labels(y: NDArray[np.int64], some: Sequence[int]) -> model_pb2.Labels:
 
 
 def fit_request(seed: int, n_points: int = 200, n_classes: int = 2, **fields: Any) -> job_pb2.FitRequest:
-    """A fit of a fraction of a second: points of one seed are one dataset, and have one graph."""
+    """A fit that takes a fraction of a second; the same seed gives the same dataset and graph."""
     X, y = clouds(seed, n_points, n_classes)
     return job_pb2.FitRequest(parent=PROJECT, inline=points(X), labels=labels(y, range(10 * n_classes)), **fields)
 
 
 def embed_request(seed: int, n_points: int = 200, earlier: str = "") -> job_pb2.EmbedRequest:
-    """A map of a fraction of a second, of points or from an earlier map on."""
+    """A map that takes a fraction of a second, of points or continuing an earlier map."""
     X, _ = clouds(seed, n_points)
     source: dict[str, Any] = {"embedding": earlier} if earlier else {"inline": points(X)}
     links = embedding_pb2.Links(

@@ -1,7 +1,7 @@
 """A tenant that sends everything the API accepts: `python hostile.py PORT TOKEN PROJECT SECONDS`.
 
 It talks to loopback only, and stops by itself. The last line of its output says how often each attack was made, and
-what came of it.
+the results.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 
 MIB = 1 << 20
 HOST = "127.0.0.1"
-# How many make each attack at a time. Attacks that only hold what the project may have are made by one: more would
-# keep the others from being let in.
+# How many tasks make each attack at a time. Attacks that only hold resources of the project are made by one task: more
+# would keep the other attacks from being admitted.
 ATTACKERS = 6
 HOLDERS = ("open_uploads", "silent_messages")
 CALL_SECONDS = 20.0
@@ -43,7 +43,7 @@ def labels(classes: list[str]) -> model_pb2.Labels:
 
 
 class Attacker:
-    """The attacks; each is tried again and again until the time is up."""
+    """The attacks; each is repeated until the time is up."""
 
     def __init__(self, port: int, token: str, project: str, seconds: float) -> None:
         self.port, self.parent = port, f"projects/{project}"
@@ -91,7 +91,7 @@ class Attacker:
                 async with asyncio.timeout(CALL_SECONDS):
                     await attack()
             except grpc.aio.AioRpcError as error:
-                # What gRPC's client says by itself, where a stream was refused while it sent.
+                # An error of gRPC's client itself, if a stream was refused while it was sending.
                 is_local = str(error.details()).startswith("Internal error from Core")
                 result = "refused" if is_local else error.code().name
             except (TimeoutError, OSError) as error:
@@ -146,12 +146,12 @@ class Attacker:
         await self.stub.Predict(request, metadata=self.mine)
 
     async def bad_tokens(self) -> None:
-        """Large messages of a stranger."""
+        """Large messages with an unknown token."""
         call = self.channel.unary_unary("/homophily.v1.HomophilyService/Fit")
         await call(bytes(4 * MIB), metadata=(("authorization", "Bearer hph_nobody"),))
 
     async def silent_messages(self) -> None:
-        """A call whose message never comes."""
+        """A call whose message never arrives."""
 
         async def nothing() -> AsyncIterator[bytes]:
             await asyncio.sleep(CALL_SECONDS)
@@ -170,7 +170,7 @@ class Attacker:
         await self.stub.ListJobs(job_pb2.ListJobsRequest(parent=self.parent, page_size=1000), metadata=self.mine)
 
     async def connections(self) -> None:
-        """A connection that says nothing."""
+        """A silent connection."""
         _, writer = await asyncio.open_connection(HOST, self.port)
         await asyncio.sleep(5.0)
         writer.close()
@@ -184,7 +184,7 @@ class Attacker:
 
 
 if __name__ == "__main__":
-    # The attacker is not what is measured, but shares the cores with it.
+    # The attacker shares the cores with the processes that are measured.
     os.nice(19)
     port, token, project, seconds = sys.argv[1:]
     asyncio.run(Attacker(int(port), token, project, float(seconds)).run())

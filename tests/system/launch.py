@@ -1,6 +1,6 @@
 """Starts one process of the service, `serve` or `worker`, with the settings of the environment's HOMOPHILY_* variables.
 
-It ends with the thread that started it, so that nothing is left of a test run that was killed.
+It ends with the thread that started it, so that a killed test run leaves no processes.
 """
 
 import sys

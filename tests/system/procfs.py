@@ -11,7 +11,7 @@ TAG = "SYSTEM_TEST_OF_HOMOPHILY"
 
 
 def belonging(tag: str) -> dict[int, str]:
-    """The processes of a test that run or are stopped, and their command lines. One that has ended is none of them."""
+    """The processes of a test, running or stopped, and their command lines; without zombies."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -44,6 +44,6 @@ def written(pid: int) -> int:
 
 
 def peak_memory(pid: int) -> int:
-    """Bytes of memory that it has had at most."""
+    """Its peak memory in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -1,4 +1,4 @@
-"""What the parts of the client share: the connection, names, pages, arrays that are read in pieces."""
+"""What the parts of the client share: the connection, names, pages, and arrays read in pieces."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class AsyncBase:
         return str(ProjectName(self.project))
 
     def _name(self, kind: type[Name], value: Any, argument: str) -> Name:
-        """The name in a short name, a full name, or something that has one."""
+        """Read a name from a short name, a full name, or an object that has one."""
         text = value if isinstance(value, str) else getattr(value, "name", None)
         if not isinstance(text, str):
-            raise TypeError(f"{argument} must be a name or something that has one. Got {type(value).__name__} instead.")
+            raise TypeError(f"{argument} must be a name or an object with a name. Got {type(value).__name__} instead.")
         if "/" in text:
             return kind.parse(text, argument)
         return kind(self.project, check_id(text, argument))

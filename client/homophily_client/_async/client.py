@@ -1,4 +1,4 @@
-"""The client, put together."""
+"""The client."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from homophily_client.tls import channel_credentials
 class AsyncClient(AsyncEmbeddings):
     """A connection to a Homophily server.
 
-    Whatever has a name may be given by its short name ("digits"), its full name ("projects/default/models/digits"), or
-    by what the client answered before (a Dataset, Model, Embedding or job handle). Every method that makes a single
-    call takes a ``timeout`` of its own.
+    Everything with a name may be given by its short name ("digits"), by its full name
+    ("projects/default/models/digits"), or as the Dataset, Model, Embedding or job handle that the client returned.
+    Every method that makes a single call takes a ``timeout`` of its own.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class AsyncClient(AsyncEmbeddings):
         Seconds that an answer may take. It does not limit uploads, watches and results.
     patience : float, default=60.0
         Seconds for which uploads, watches, results and the start of jobs wait for a server that has answered before
-        and is away now, restarting for example. Other calls give up after five seconds.
+        and cannot be reached now, for example while it restarts. Other calls give up after five seconds.
     tls : bool, default=False
         Use TLS, and trust the CAs that come with gRPC.
     ca : path, optional
@@ -85,5 +85,5 @@ class AsyncClient(AsyncEmbeddings):
         return ServerInfo.from_message(await self._connection.call("GetServerInfo", request, timeout=timeout))
 
     async def close(self) -> None:
-        """Close the connection; jobs go on."""
+        """Close the connection; jobs continue."""
         await self._connection.close()

@@ -1,7 +1,7 @@
-"""The channel to the server: what goes along with every call, and when a call is tried again.
+"""The channel to the server: the metadata of every call, and retries.
 
-Every call may be sent twice without harm: jobs carry a request_id, uploads their offset, and the rest only reads or has
-the same effect however often it is sent. So UNAVAILABLE is always retried, within the client's patience.
+Every call may safely be sent twice: jobs carry a request_id, uploads their offset, and all other calls only read or
+are idempotent. So UNAVAILABLE is always retried, within the client's patience.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
-    # The default backs off to two minutes: a server that has come back should be found within seconds.
+    # The default backs off to two minutes, but a server that is back should be found within seconds.
     # Not grpc.min_reconnect_backoff_ms: in spite of its name, it limits how long connecting may take.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -120,11 +120,11 @@ class AsyncConnection:
         raise failure
 
     def brief(self) -> Patience:
-        """Patience for calls that a person waits for."""
+        """Patience for calls that should fail soon."""
         return Patience(lambda: min(BRIEF_SECONDS, self.patience))
 
     def long(self, retryable: Retryable = is_unavailable, at_most: float = math.inf) -> Patience:
-        """Patience for work that is worth waiting for a server that was there before."""
+        """Patience for calls that wait for a server that has answered before."""
         return Patience(
             lambda: min(self.patience if self.is_reached else BRIEF_SECONDS, self.patience, at_most), retryable
         )

@@ -1,4 +1,4 @@
-"""Embeddings: made from links, continued, read, listed, deleted."""
+"""Embeddings: make, continue, read, list, delete."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AsyncEmbeddings(AsyncJobs):
         table : TableOptions or dict, optional
             For a table with named columns: which column is what, and how its rows become points.
         n_components : int, optional
-            Dimensions of the map; 2, and those of an earlier embedding.
+            Dimensions of the map; 2 if not given, or those of an earlier embedding.
         n_clusters : int or "suggest", optional
             Also divide the points into this many clusters; "suggest" lets the graph decide.
         graph : GraphOptions or dict, optional
@@ -137,7 +137,7 @@ class AsyncEmbeddings(AsyncJobs):
         await self._connection.delete("DeleteEmbedding", request, timeout)
 
     async def _use_source(self, request: job_pb2.EmbedRequest, data: Any, given: dict[str, GivenLabels]) -> None:
-        """Name in the request what is mapped; labels of the wrong length are noticed here or nowhere."""
+        """Set the source in the request, and check the lengths of labels, which the server cannot do."""
         full_name = data if isinstance(data, str) else getattr(data, "name", "")
         is_named = isinstance(data, Model | Embedding | str)
         has_length = given["labels"].length is not None

@@ -24,7 +24,7 @@ Result = TypeVar("Result", bound=Model | Embedding, covariant=True)
 
 
 class AsyncJobHandle(Generic[Result]):
-    """A job on the server, as it was when last seen; the job goes on without the handle.
+    """A job on the server, as it was when last seen; the job does not depend on the handle.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class AsyncJobHandle(Generic[Result]):
         return self.info.state
 
     async def refresh(self, *, timeout: float | None = None) -> Job:
-        """Look at the job again."""
+        """Get the job's current state."""
         answer = await self._connection.call("GetJob", pb.GetJobRequest(name=self.name), timeout=timeout)
         return self._seen(answer.job)
 
@@ -89,7 +89,7 @@ class AsyncJobHandle(Generic[Result]):
     async def result(self, timeout: float | None = None) -> Result:
         """Wait for the end of the job, and return its model or embedding.
 
-        Raises JobFailed, JobCancelled, or TimeoutError after ``timeout`` seconds, in which case the job goes on.
+        Raises JobFailed, JobCancelled, or TimeoutError after ``timeout`` seconds, in which case the job continues.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not self.state.is_final:

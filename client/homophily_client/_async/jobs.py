@@ -1,4 +1,4 @@
-"""Jobs: started, listed, found again."""
+"""Jobs: start, get, list."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         Parameters
         ----------
         data : Dataset, str or points
-            A dataset, its name, or the points themselves as for ``upload``. Small points go along with the request,
-            larger ones are uploaded first.
+            A dataset, its name, or the points themselves as for ``upload``. Small data is sent with the request,
+            larger data is uploaded first.
         y : array, dict or pair
             The labels. With an entry for each point, −1, None, NaN and "" mean unlabelled. A dictionary
             ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too.
@@ -79,11 +79,11 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         search : SearchOptions, dict, bool or int, optional
             Search the hyper-parameters that are not given: True, a number of trials, or options.
         validation : as y, optional
-            Labels that are only compared with; a search decides by them.
+            Labels that are only compared with the answers; a search chooses by them.
         test : as y, optional
-            Labels that are compared with when everything is decided.
+            Labels to compare the final model with.
         calibrate : bool, default=False
-            So that probabilities can be asked for; takes about five more fits.
+            Calibrate the model, which probabilities need; takes about five more fits.
         register : str, optional
             Register the model under this name with the tracking server, as a new version.
         aliases : iterable of str, optional
@@ -140,8 +140,8 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
     ) -> AsyncJobHandle[Model]:
         """Start a job that makes a model with other labels, from a model's graph and solution.
 
-        ``labels`` are new or changed ones, given as y in ``fit``; points without an entry keep what they have, and
-        ``withdrawn`` are points that lose their label. The rest is as in ``fit``.
+        ``labels`` are new or changed ones, given as y in ``fit``; points without an entry keep their label, and
+        ``withdrawn`` are points that lose it. The rest is as in ``fit``.
         """
         name = self._name(ModelName, model, "model")
         given = {
@@ -207,7 +207,7 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         name = self._name(DatasetName, data, "data")
         request.parent, request.dataset = str(ProjectName(name.project)), str(name)
         if any(one.length is not None for one in given.values()):
-            # The server sees only points with labels: a y of the wrong length is noticed here or nowhere.
+            # The server gets only labelled points, so it cannot notice a y of the wrong length.
             check_lengths(given, (data if isinstance(data, Dataset) else await self.get_dataset(data)).points)
 
     async def _use_points(
@@ -219,13 +219,13 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         if points.bytes + request.ByteSize() <= INLINE_BYTES:
             request.inline.CopyFrom(points.message())
             return
-        # The same request_id makes the same upload, so that asking again is the same request.
+        # The same request_id gives the same upload_id, so that a repeated request is the same request.
         upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
         name = DatasetName(self.project, upload_id)
         request.dataset = (await self._upload(points, name, upload_id, resume=True)).name
 
     async def _submit(self, method: str, request: Any, timeout: float | None) -> AsyncJobHandle[Any]:
-        """Ask for a job."""
+        """Submit a job."""
         wait = min(LONGEST_WAIT, request.options.wait.ToNanoseconds() / 1e9)
         answer = await self._connection.call(
             method,

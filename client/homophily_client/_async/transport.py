@@ -52,7 +52,7 @@ async def received(call: Any) -> AsyncIterator[Any]:
 
 
 def _raise_if_closed() -> None:
-    """A channel that is closed cancels its calls, not the tasks that wait for them: for those it is an error."""
+    """Raise an error if the channel was closed: that cancels its calls, but not the tasks that wait for them."""
     task = asyncio.current_task()
     if task is not None and not task.cancelling():
         raise ClientError("the client was closed during the call", code=grpc.StatusCode.CANCELLED) from None

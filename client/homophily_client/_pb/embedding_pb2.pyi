@@ -33,9 +33,9 @@ class _LinkClosureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkClosu
     LINK_CLOSURE_NONE: _LinkClosure.ValueType  # 1
     """None: only the given links count."""
     LINK_CLOSURE_TRANSITIVE: _LinkClosure.ValueType  # 2
-    """If a and b belong together, what holds for b and c holds for a and c. Links that contradict each other are refused."""
+    """If a and b belong together, each link between b and c also holds for a and c. Links that contradict each other are refused."""
     LINK_CLOSURE_TWO_CLASS: _LinkClosure.ValueType  # 3
-    """In addition, two points that are both apart from a third belong together, which is right for two classes.
+    """In addition, two points that are both apart from a third belong together, which is correct for two classes.
     Links that contradict each other are refused.
     """
 
@@ -47,9 +47,9 @@ LINK_CLOSURE_UNSPECIFIED: LinkClosure.ValueType  # 0
 LINK_CLOSURE_NONE: LinkClosure.ValueType  # 1
 """None: only the given links count."""
 LINK_CLOSURE_TRANSITIVE: LinkClosure.ValueType  # 2
-"""If a and b belong together, what holds for b and c holds for a and c. Links that contradict each other are refused."""
+"""If a and b belong together, each link between b and c also holds for a and c. Links that contradict each other are refused."""
 LINK_CLOSURE_TWO_CLASS: LinkClosure.ValueType  # 3
-"""In addition, two points that are both apart from a third belong together, which is right for two classes.
+"""In addition, two points that are both apart from a third belong together, which is correct for two classes.
 Links that contradict each other are refused.
 """
 Global___LinkClosure: _TypeAlias = LinkClosure  # noqa: Y015
@@ -231,7 +231,7 @@ class EmbeddingParameters(_message.Message):
     sigma_f: _builtins.float
     """The width σ_f (not squared) of the relationship function."""
     continuation: _builtins.float
-    """The search begins with a relationship function this many times wider; 1 means no such steps."""
+    """The optimiser begins with a relationship function this many times wider; 1 means no such steps."""
     repulsion: _builtins.float
     """The factor of the force that drives points apart; 1 in the paper."""
     closure: Global___LinkClosure.ValueType
@@ -323,7 +323,7 @@ Global___EmbeddingParameters: _TypeAlias = EmbeddingParameters  # noqa: Y015
 
 @_typing.final
 class LinkSummary(_message.Message):
-    """The number of links, and those that the map does not obey. Output only."""
+    """The numbers of links and of those that the map violates. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -652,7 +652,7 @@ class FitRequest(_message.Message):
 
     @_builtins.property
     def test(self) -> _model_pb2.Labels:
-        """Labels that are compared with the result once all parameters are chosen."""
+        """Labels that are compared with the final model, after all parameters are chosen."""
 
     @_builtins.property
     def registration(self) -> _model_pb2.Registration:

@@ -234,7 +234,7 @@ class GraphParameters(_message.Message):
     weights: Global___EdgeWeights.ValueType
     """The weights."""
     sigma_x: _builtins.float
-    """The width σ_x of fixed weights; for others a factor of the widths that they find, 1 if not given."""
+    """The width σ_x of fixed weights; for other weights a factor of the widths that they compute, 1 if not given."""
     exponent: _builtins.int
     """The exponent of the distance in the weight, 1 or 2; 2 if not given."""
     symmetrize: Global___Symmetrization.ValueType

@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetServerInfoRequest(_message.Message):
-    """Asks what the server is."""
+    """Asks for the server's version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,7 +35,7 @@ Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
 
 @_typing.final
 class GetServerInfoResponse(_message.Message):
-    """What the server is."""
+    """The server's version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

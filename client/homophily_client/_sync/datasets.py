@@ -28,7 +28,7 @@ class Datasets(Base):
         description: str = "",
         progress: Progress | None = None,
     ) -> Dataset:
-        """Upload points that are used more than once, or are too large to go along with ``fit``.
+        """Upload points that are used more than once, or are too large to be sent with ``fit``.
 
         The points are sent in chunks of 1 MiB without a copy of the whole, and a broken connection is resumed where it
         stopped.
@@ -42,12 +42,12 @@ class Datasets(Base):
         table : TableOptions or dict, optional
             Which columns of a table are what, and how its rows become points.
         name : str, optional
-            The dataset's name; made for you if not given.
+            The dataset's name; generated if not given.
         description : str, optional
             A text for people.
         progress : callable, optional
-            Called as ``progress(sent, total)``, in bytes, after each chunk; after a break ``sent`` may go back. What it
-            raises ends the upload.
+            Called as ``progress(sent, total)``, in bytes, after each chunk; after a broken connection ``sent`` may go
+            back. An exception that it raises ends the upload.
         """
         upload_id = new_request_id()
         parsed = DatasetName(self.project, upload_id) if name is None else self._name(DatasetName, name, "name")
@@ -66,7 +66,7 @@ class Datasets(Base):
                 yield Dataset.from_message(message)
 
     def delete_dataset(self, dataset: Dataset | str, *, timeout: float | None = None) -> None:
-        """Delete a dataset. Models that were fitted on it go on working."""
+        """Delete a dataset. Models that were fitted on it keep working."""
         request = dataset_pb2.DeleteDatasetRequest(name=str(self._name(DatasetName, dataset, "dataset")))
         self._connection.delete("DeleteDataset", request, timeout)
 

@@ -25,7 +25,7 @@ Result = TypeVar("Result", bound=Model | Embedding, covariant=True)
 
 
 class JobHandle(Generic[Result]):
-    """A job on the server, as it was when last seen; the job goes on without the handle.
+    """A job on the server, as it was when last seen; the job does not depend on the handle.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class JobHandle(Generic[Result]):
         return self.info.state
 
     def refresh(self, *, timeout: float | None = None) -> Job:
-        """Look at the job again."""
+        """Get the job's current state."""
         answer = self._connection.call("GetJob", pb.GetJobRequest(name=self.name), timeout=timeout)
         return self._seen(answer.job)
 
@@ -90,7 +90,7 @@ class JobHandle(Generic[Result]):
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the end of the job, and return its model or embedding.
 
-        Raises JobFailed, JobCancelled, or TimeoutError after ``timeout`` seconds, in which case the job goes on.
+        Raises JobFailed, JobCancelled, or TimeoutError after ``timeout`` seconds, in which case the job continues.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not self.state.is_final:

@@ -21,7 +21,7 @@ CHUNK_BYTES = 1 << 20
 
 Progress = Callable[[int, int], object]
 
-# An earlier connection was still at work when the server reported how much it had. Ask again.
+# An earlier connection was still active when the server reported how much it had: ask again.
 _ASK_AGAIN = ("WRONG_OFFSET", "INCOMPLETE")
 
 
@@ -41,13 +41,13 @@ class Upload:
         self.connection, self.start, self.points, self.progress = connection, start, points, progress
         self._digest = hashlib.sha256()
         self._hashed = 0
-        # The sender of a broken connection may go on hashing while the next one starts. Both hash the same bytes, so
-        # it is enough that they take turns.
+        # The sender of a broken connection may still be hashing while the next one starts. Both hash the same bytes,
+        # so a lock is enough.
         self._hashing = threading.Lock()
         self._broken: BaseException | None = None
 
     def run(self, *, resume: bool = False) -> pb.Dataset:
-        """Send what the server lacks, until it has made the dataset; ``resume`` what an earlier run may have sent."""
+        """Send what the server lacks, until it has made the dataset; ``resume`` continues an earlier run."""
         received = self._received() if resume else 0
         patience = self.connection.long(_is_resumable)
         while True:
@@ -82,7 +82,7 @@ class Upload:
                     self.progress(chunk.offset + len(chunk.data), self.points.bytes)
             yield pb.UploadDatasetRequest(end=pb.UploadEnd(sha256=self._digest.digest()))
         except Exception as error:
-            # gRPC would log it and answer UNKNOWN; the caller wants the error itself.
+            # gRPC would log it and report UNKNOWN; the caller needs the error itself.
             self._broken = error
 
     def _chunks(self, received: int) -> Iterator[pb.UploadChunk]:
@@ -98,7 +98,7 @@ class Upload:
             if current is not None:
                 yield outcome(current)
         finally:
-            # Not waited for: a chunk may be read from a slow disk.
+            # Do not wait: a chunk may be read from a slow disk.
             ahead.shutdown(wait=False, cancel_futures=True)
 
     def _chunk(self, start: int) -> pb.UploadChunk:

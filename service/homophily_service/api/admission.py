@@ -27,9 +27,9 @@ class Authentication(Interceptor):
         self.tokens = tokens
         self._known: dict[str, tuple[float, Token]] = {}
 
-    def around(self, method: str, context: Context) -> _Known:
+    def around(self, method: str, context: Context) -> _AuthenticatedCall:
         """Set the caller."""
-        return _Known(self, method, context)
+        return _AuthenticatedCall(self, method, context)
 
     async def token(self, header: str) -> Token:
         """The token in a header, or Unauthenticated."""
@@ -54,7 +54,7 @@ class Authentication(Interceptor):
         return token
 
 
-class _Known:
+class _AuthenticatedCall:
     def __init__(self, authentication: Authentication, method: str, context: Context) -> None:
         self.authentication, self.method, self.context = authentication, method, context
         self.refused: Unauthenticated | None = None
@@ -120,12 +120,12 @@ class Admission(Interceptor):
         self.calls = Budget(settings.max_calls, max(1, int(share * settings.max_calls)))
         self.bytes = Budget(in_flight, max(int(share * in_flight), 2 * settings.max_message_bytes))
 
-    def around(self, method: str, context: Context) -> _Admitted:  # noqa: ARG002
+    def around(self, method: str, context: Context) -> _AdmittedCall:  # noqa: ARG002
         """Count the call."""
-        return _Admitted(self)
+        return _AdmittedCall(self)
 
 
-class _Admitted:
+class _AdmittedCall:
     def __init__(self, admission: Admission) -> None:
         self.calls, self.bytes = admission.calls, admission.bytes
 

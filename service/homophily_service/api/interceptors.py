@@ -67,7 +67,7 @@ class Interceptor:
 
 
 class Interceptors(grpc.aio.ServerInterceptor):
-    """All interceptors as one: gRPC asks each interceptor anew with every call."""
+    """All interceptors as one: gRPC asks each interceptor again for every call."""
 
     def __init__(self, outermost_first: Sequence[Interceptor]) -> None:
         self._inside_out = outermost_first[::-1]

@@ -142,7 +142,7 @@ class Server:
             for task in (
                 self.watcher.run(),
                 repeat("checking the database", self._report_health, 1.0),
-                repeat("requeueing lost jobs", self._take_back, SECONDS_LATE / 2),
+                repeat("requeueing lost jobs", self._requeue_lost, SECONDS_LATE / 2),
                 repeat("sweeping", self._sweep, settings.sweep_seconds),
             )
         ]
@@ -181,9 +181,9 @@ class Server:
         else:
             await self.health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
 
-    async def _take_back(self) -> None:
+    async def _requeue_lost(self) -> None:
         """Queue jobs again whose worker is lost; while all workers are busy, only the API can."""
-        await asyncio.to_thread(self.stores.queue.take_back, SECONDS_LATE, lost_too_often())
+        await asyncio.to_thread(self.stores.queue.requeue_lost, SECONDS_LATE, lost_too_often())
 
     async def _sweep(self) -> None:
         await asyncio.to_thread(sweep, self.stores, self.servicer.uploads, self.settings)

@@ -145,7 +145,7 @@ def _solve(
     clusters = None
     if n_clusters is not None:
         stage.enter("cluster")
-        clusters = _divide(work, graph, links, n_clusters, parameters, embedding)
+        clusters = _find_clusters(work, graph, links, n_clusters, parameters, embedding)
     stage.enter("save")
     embedding.size_bytes = save_embedding(
         work.stores.blobs, work.task.result_path, fitted.embedding_, clusters, links, violated, given
@@ -161,7 +161,7 @@ def _solve(
     embedding.create_time.GetCurrentTime()
 
 
-def _divide(
+def _find_clusters(
     work: Work,
     graph: KNNGraph,
     links: Links,

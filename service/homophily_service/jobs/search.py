@@ -35,7 +35,7 @@ _GRAPHS_KEPT = 2
 _graphs: OrderedDict[str, KNNGraph] = OrderedDict()
 
 
-class Question(NamedTuple):
+class SearchProblem(NamedTuple):
     """A search: the labels to learn from, the labels to judge by, and the parameters that may vary."""
 
     y: Any
@@ -51,11 +51,11 @@ class Question(NamedTuple):
 def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | Waiting:
     """Search, and set the parameters found in the request; or return the jobs to wait for."""
     dataset, blob = _dataset(work, request)
-    question = _question(work, request, dataset)
+    problem = _problem(work, request, dataset)
     asked = request.search
     budget: dict[str, Any] = {
-        "method": question.method,
-        "trials": asked.trials if asked.HasField("trials") else default_trials(question.method),
+        "method": problem.method,
+        "trials": asked.trials if asked.HasField("trials") else default_trials(problem.method),
         "seconds": asked.seconds if asked.HasField("seconds") else None,
         "seed": asked.seed,
         "vary": list(asked.vary) or None,
@@ -63,9 +63,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
     work.stage.enter("search")
     work.stage.progress.max_trials = budget["trials"]
     if asked.spread:
-        search = Search(
-            len(question.y), question.n_classes, **budget, fixed=question.fixed, n_features=question.n_features
-        )
+        search = Search(len(problem.y), problem.n_classes, **budget, fixed=problem.fixed, n_features=problem.n_features)
         search.tell(_outcomes(work))
         for trial in search.trials:
             _count(work, trial)
@@ -83,12 +81,12 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
             read_points(work, dataset, blob)[0],
             question.y,
             **budget,
-            sample_weight=question.weights,
-            validation=question.validation,
+            sample_weight=problem.weights,
+            validation=problem.validation,
             warm_start=asked.warm_start,
             n_jobs=work.threads,
             callback=lambda trial: _count(work, trial),
-            **question.fixed,
+            **problem.fixed,
         ).search
         work.stage.report()
     best = search.best
@@ -102,15 +100,15 @@ def try_group(work: Work) -> bytes:
     group, request = Group.from_json(json.loads(trial.group)), trial.fit
     work.stage.enter("load")
     dataset, blob = _dataset(work, request)
-    question = _question(work, request, dataset)
+    problem = _problem(work, request, dataset)
     work.stage.enter("search")
     work.stage.progress.max_trials = len(group.trials)
     outcome = evaluate(
         group,
         _graph(work, dataset, blob, group.graph),
-        question.y,
-        sample_weight=question.weights,
-        validation=question.validation,
+        problem.y,
+        sample_weight=problem.weights,
+        validation=problem.validation,
         seed=request.search.seed,
         seconds=trial.until - work.stores.queue.parent_seconds(work.task.name),
         warm_start=request.search.warm_start,
@@ -175,7 +173,7 @@ def _count(work: Work, trial: Trial) -> None:
     progress.fraction = begins + (PHASES["solve"] - begins) * min(
         1.0, progress.trial_count / max(1, progress.max_trials)
     )
-    work.stage.now_and_then()
+    work.stage.report_if_due()
 
 
 def _message(trial: Trial) -> model_pb2.Trial:

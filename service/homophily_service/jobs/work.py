@@ -73,7 +73,7 @@ class Stage:
         begins, ends = PHASES[self.progress.phase], PHASES["calibrate" if self.progress.phase == "solve" else "save"]
         self.progress.iteration, self.progress.max_iterations = iteration, most
         self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
-        self.now_and_then()
+        self.report_if_due()
 
     def optimised(self, state: Iterate, most: int) -> None:
         """Note a step of the optimiser, and add it to the trace."""
@@ -89,7 +89,7 @@ class Stage:
         progress.evaluation_count = state.n_evaluations
         self.step(state.iteration, most)
 
-    def now_and_then(self) -> None:
+    def report_if_due(self) -> None:
         """Report the progress, unless it was reported a moment ago."""
         if time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS:
             self.report()

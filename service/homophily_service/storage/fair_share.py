@@ -59,7 +59,7 @@ def places(connection: Connection, queued: Collection[int]) -> dict[int, int]:
     return {row.number: row.place for row in found}
 
 
-def note_turn(connection: Connection, project: str) -> None:
+def record_start(connection: Connection, project: str) -> None:
     """Record that a job of the project was started."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     started = {"last_started": now()}

@@ -33,7 +33,7 @@ def findings(stores: Stores, *, hashes: bool) -> Iterator[Finding]:
     after = stores.catalog.blobs()
     for entry in entries:
         if not is_identity(entry.path):
-            yield _judged(stores, entry, before | after, hashes=hashes)
+            yield _finding(stores, entry, before | after, hashes=hashes)
     in_quarantine = {place.path: entry.path for entry in entries if (place := quarantined(entry.path))}
     for path in sorted((before & after) - {entry.path for entry in entries}):
         note = f"its arrays are at {in_quarantine[path]}" if path in in_quarantine else ""
@@ -47,7 +47,7 @@ def restore(stores: Stores, path: str) -> bool:
     return bool(matching) and stores.blobs.restore(max(matching)[1])
 
 
-def _judged(stores: Stores, entry: Entry, known: set[str], *, hashes: bool) -> Finding:
+def _finding(stores: Stores, entry: Entry, known: set[str], *, hashes: bool) -> Finding:
     def finding(state: str, note: str = "") -> Finding:
         return Finding(_printable(entry.path), state, entry.bytes, note)
 

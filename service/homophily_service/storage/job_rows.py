@@ -121,7 +121,7 @@ def claimable(kinds: tuple[str, ...]) -> tuple[Select[Any], Select[Any], Select[
     return lost, ready, select(or_(lost.exists(), ready.exists()))
 
 
-def first_of(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
+def first_candidate(connection: Connection, candidates: Select[Any]) -> Row[Any] | None:
     """The first candidate, locked; workers that claim at the same time get the next ones."""
     in_turn = candidates.order_by(*ORDER).limit(1)
     return connection.execute(in_turn.with_for_update(skip_locked=True)).one_or_none()
@@ -137,17 +137,17 @@ def next_job(connection: Connection, ready: Select[Any], poison: bytes, max_runn
                 continue
             if project not in projects_in_turn(connection, ready.where(jobs.c.project == project), max_running):
                 continue
-        while (job := first_of(connection, ready.where(jobs.c.project == project))) is not None:
-            if not has_ended(connection, job, poison):
+        while (job := first_candidate(connection, ready.where(jobs.c.project == project))) is not None:
+            if not end_if_not_startable(connection, job, poison):
                 return job
     return None
 
 
-def take_back(connection: Connection, lost: Select[Any], poison: bytes) -> int:
+def requeue_lost(connection: Connection, lost: Select[Any], poison: bytes) -> int:
     """Queue lost jobs again, behind others, or end them; returns how many there were."""
     taken = 0
-    while (job := first_of(connection, lost)) is not None:
-        if not has_ended(connection, job, poison):
+    while (job := first_candidate(connection, lost)) is not None:
+        if not end_if_not_startable(connection, job, poison):
             later = now() + backoff(job.attempt)
             change(connection, job.number, QUEUED, "queued again: its worker was lost", not_before=later, **UNCLAIMED)
         taken += 1
@@ -176,7 +176,7 @@ def count_waiting(connection: Connection, project: str) -> int:
     return int(connection.scalar(query) or 0)
 
 
-def has_ended(connection: Connection, job: Row[Any], poison: bytes) -> bool:
+def end_if_not_startable(connection: Connection, job: Row[Any], poison: bytes) -> bool:
     """End a job that must not be started again; returns whether it was ended."""
     if job.cancel_requested:
         change(connection, job.number, CANCELLED, WORKER_LOST)

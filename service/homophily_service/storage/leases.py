@@ -17,7 +17,7 @@ from sqlalchemy import (
 from homophily_client.names import JobName
 from homophily_service.contract.states import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, WAITING
 from homophily_service.storage.database import Database, now
-from homophily_service.storage.fair_share import MaxRunning, note_turn, projects_in_turn
+from homophily_service.storage.fair_share import MaxRunning, projects_in_turn, record_start
 from homophily_service.storage.job_rows import (
     NO_LEASE,
     UNCLAIMED,
@@ -31,10 +31,10 @@ from homophily_service.storage.job_rows import (
     insert_job,
     next_job,
     request_digest,
-    take_back,
+    requeue_lost,
     wake,
 )
-from homophily_service.storage.quotas import count_alone, count_job
+from homophily_service.storage.quotas import count_job, lock_quota
 from homophily_service.storage.records import Lease, LeaseLost, NewJob
 from homophily_service.storage.tables import events, jobs
 
@@ -72,7 +72,7 @@ class Leases:
             if not connection.scalar(select(lost.exists())) and not projects_in_turn(connection, ready, max_running):
                 return None
         with self.database.write(durable=False) as connection:
-            take_back(connection, lost, poison)
+            requeue_lost(connection, lost, poison)
             job = next_job(connection, ready, poison, max_running)
             if job is None:
                 return None
@@ -89,7 +89,7 @@ class Leases:
                 started=now(),
                 progress=None,
             )
-            note_turn(connection, job.project)
+            record_start(connection, job.project)
         name = JobName(job.project, job.id)
         came = job.origin or "", job.trace or "", job.source_digest or ""
         attempts = job.attempt + 1, job.max_attempts
@@ -185,7 +185,7 @@ class Leases:
         """
         project = lease.name.project
         with self.database.write() as connection:
-            count_alone(connection, project)
+            lock_quota(connection, project)
             held = select(jobs.c.cancel_requested, jobs.c.priority).where(held_by(lease)).with_for_update()
             mine = connection.execute(held).one_or_none()
             if mine is None:

@@ -39,7 +39,7 @@ class Outbox:
         with self.database.read() as connection:
             return list(map(JobRecord.of, connection.execute(query)))
 
-    def pass_over(self, kinds: Collection[str]) -> int:
+    def clear_irrelevant(self, kinds: Collection[str]) -> int:
         """Clear the mark of jobs that have nothing to send: of other kinds, or not started yet."""
         idle = or_(jobs.c.kind.not_in(kinds), (jobs.c.state == states.QUEUED) & jobs.c.tracking_run.is_(None))
         with self.database.read() as connection:
@@ -64,7 +64,7 @@ class Outbox:
         """Count an attempt to send a job, before it is made: a process that dies during it could not."""
         self._count(number, jobs.c.tracking_attempts + 1)
 
-    def survived(self, number: int) -> None:
+    def reset_attempts(self, number: int) -> None:
         """Reset the count: the attempt has ended, with or without success, and the process is alive."""
         self._count(number, 0)
 

@@ -42,10 +42,10 @@ from homophily_service.storage.job_rows import (
     insert_job,
     is_lost,
     request_digest,
-    take_back,
+    requeue_lost,
 )
 from homophily_service.storage.leases import Leases
-from homophily_service.storage.quotas import count_alone, count_job
+from homophily_service.storage.quotas import count_job, lock_quota
 from homophily_service.storage.records import Event, JobRecord, NewJob
 from homophily_service.storage.tables import events, jobs
 
@@ -68,7 +68,7 @@ class Queue(Leases):
                 found = self._by_request_id(connection, job, digest)
                 if found is not None:
                     return found
-                count_alone(connection, job.name.project)
+                lock_quota(connection, job.name.project)
                 check_room(connection, job.name.project, max_queued)
                 if max_per_day is not None:
                     count_job(connection, job.name.project, max_per_day)
@@ -192,7 +192,7 @@ class Queue(Leases):
         with self.database.read() as connection:
             return [(state, kind, count) for state, kind, count in connection.execute(query)]
 
-    def take_back(self, late_seconds: float, poison: bytes) -> int:
+    def requeue_lost(self, late_seconds: float, poison: bytes) -> int:
         """Queue jobs again whose lease ran out ``late_seconds`` ago, or end them as in :meth:`claim`; returns how many.
 
         Busy workers claim nothing, so without this the jobs would still be shown as running.
@@ -202,7 +202,7 @@ class Queue(Leases):
             if not connection.scalar(select(lost.exists())):
                 return 0
         with self.database.write() as connection:
-            return take_back(connection, lost, poison)
+            return requeue_lost(connection, lost, poison)
 
     def forget_ended(self, older_than_seconds: float, *, untracked: bool = True) -> int:
         """Delete records of old ended jobs, ``untracked`` ones only if asked to; returns how many."""

@@ -11,14 +11,14 @@ from homophily_service.storage.tables import graphs, resources, uploads, usage
 DAY = 86400.0
 
 
-def count_alone(connection: Connection, project: str) -> None:
+def lock_quota(connection: Connection, project: str) -> None:
     """Serialise the counting of a project until this transaction ends; SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:project, 0))"), {"project": project})
 
 
 def count_job(connection: Connection, project: str, most: int) -> None:
-    """Add a job to today's count, or LimitExceeded. The caller has called :func:`count_alone`."""
+    """Add a job to today's count, or LimitExceeded. The caller has called :func:`lock_quota`."""
     time = float(connection.scalar(select(now())) or 0.0)
     day = int(time // DAY)
     mine = (usage.c.project == project) & (usage.c.day == day)
@@ -73,7 +73,7 @@ def reserve_upload(
 ) -> None:
     """Reserve the bytes of an upload, once; LimitExceeded if the project may not have them.
 
-    The caller has called :func:`count_alone`.
+    The caller has called :func:`lock_quota`.
     """
     check_bytes(connection, project, size, most_bytes, upload_id)
     mine = (uploads.c.project == project) & (uploads.c.id == upload_id)

@@ -118,7 +118,7 @@ class NewJob(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A claimed job: what it is, and the token to write with."""
+    """A claimed job, and the token to write with."""
 
     name: JobName
     number: int

@@ -41,16 +41,16 @@ class Stores:
 
     def read(self, path: str, *names: str) -> StoredObject:
         """Arrays that a record refers to: as Blobs.read, but DataLoss if they are gone while the record exists."""
-        with self._loss_reported(path):
+        with self._report_loss(path):
             return self.blobs.read(path, *names)
 
     def read_rows(self, path: str, *names: str) -> list[StoredRows]:
         """The same for Blobs.open."""
-        with self._loss_reported(path):
+        with self._report_loss(path):
             return self.blobs.open(path, *names)
 
     @contextmanager
-    def _loss_reported(self, path: str) -> Iterator[None]:
+    def _report_loss(self, path: str) -> Iterator[None]:
         try:
             yield
         except NotFound:

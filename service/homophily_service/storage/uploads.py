@@ -38,7 +38,7 @@ from homophily_service.contract.tables import Strings, check_no_infinity, check_
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.blobs.backends import storage_errors
 from homophily_service.storage.blobs.objects import ONE_HEADER_AT_A_TIME
-from homophily_service.storage.quotas import check_bytes, count_alone, forget_uploads, release_upload, reserve_upload
+from homophily_service.storage.quotas import check_bytes, forget_uploads, lock_quota, release_upload, reserve_upload
 from homophily_service.storage.stores import Stores
 
 START = "start.binpb"
@@ -83,7 +83,7 @@ class Uploads:
         if len(start.description) > 1000:
             raise InvalidRequest("start.description", "must be at most 1000 characters")
         parts = parts_of(start.shape, self.limits, "start.shape")
-        with storage_errors(f"upload {upload_id}"), self._alone(project, upload_id):
+        with storage_errors(f"upload {upload_id}"), self._locked(project, upload_id):
             name = DatasetName(project, dataset_id)
             finished = self._existing(name, upload_id, start)
             folder = self._folder(project, upload_id)
@@ -92,7 +92,7 @@ class Uploads:
             if finished is None:
                 size = sum(part.bytes for part in parts)
                 with self.stores.database.write() as connection:
-                    count_alone(connection, project)
+                    lock_quota(connection, project)
                     reserve_upload(connection, project, upload_id, size, limits.max_project_bytes, limits.max_uploads)
                 self._stage(folder, start, parts)
             upload = Upload(self.stores, name, upload_id, start, parts, folder, finished, limits.max_project_bytes)
@@ -102,7 +102,7 @@ class Uploads:
                 upload.close()
 
     @contextmanager
-    def _alone(self, project: str, upload_id: str) -> Iterator[None]:
+    def _locked(self, project: str, upload_id: str) -> Iterator[None]:
         """Lock an upload; Unavailable while another call has it."""
         key = (project, upload_id)
         with self._lock:
@@ -118,7 +118,7 @@ class Uploads:
         """Remove abandoned uploads; returns how many."""
         swept = 0
         for folder in self.root.glob("*/*"):
-            with suppress(Unavailable, FileNotFoundError), self._alone(folder.parent.name, folder.name):
+            with suppress(Unavailable, FileNotFoundError), self._locked(folder.parent.name, folder.name):
                 touched = max(path.stat().st_mtime for path in [folder, *folder.iterdir()])
                 if time.time() - touched > older_than_seconds:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -183,7 +183,7 @@ class Upload:
         self._files: list[IO[bytes]] = []
         self._digest = hashlib.sha256()
         # Each chunk is hashed twice, for the sender and for its file: at the same time, as hashing releases the GIL.
-        self._beside = ThreadPoolExecutor(2, "beside")
+        self._pool = ThreadPoolExecutor(2, "upload")
         self._syncing: Future[None] | None = None
         self._file_digests = [hashlib.sha256() for _ in parts]
         self.received = self.total if finished is not None else self._reopen()
@@ -200,7 +200,7 @@ class Upload:
             raise InvalidRequest("chunk.data", f"goes beyond the {self.total} bytes that start.shape implies")
         if not data:
             return
-        hashed = self._beside.submit(self._digest.update, data)
+        hashed = self._pool.submit(self._digest.update, data)
         view = memoryview(data)
         begins = 0
         for part, file, digest in zip(self.parts, self._files, self._file_digests, strict=True):
@@ -209,7 +209,7 @@ class Upload:
                 self._check(part, max(offset, begins) - begins, mine)
                 file.write(mine)
                 digest.update(mine)
-                self._sync_now_and_then(file, len(mine))
+                self._sync_if_due(file, len(mine))
             begins += part.bytes
         hashed.result()
         self.received += len(data)
@@ -255,15 +255,15 @@ class Upload:
 
     def close(self) -> None:
         """Close the files; what is in them stays."""
-        self._beside.shutdown()
+        self._pool.shutdown()
         for file in self._files:
             file.close()
         self._files = []
 
-    def _sync_now_and_then(self, file: IO[bytes], written: int) -> None:
+    def _sync_if_due(self, file: IO[bytes], written: int) -> None:
         if self.received // SYNC_BYTES < (self.received + written) // SYNC_BYTES:
             self._synced()
-            self._syncing = self._beside.submit(os.fdatasync, file.fileno())
+            self._syncing = self._pool.submit(os.fdatasync, file.fileno())
 
     def _synced(self) -> None:
         """Raise errors of the syncs so far: the system reports each only once."""
@@ -358,7 +358,7 @@ def publish_dataset(
     try:
         with stores.database.write() as connection:
             if most is not None:
-                count_alone(connection, name.project)
+                lock_quota(connection, name.project)
                 check_bytes(connection, name.project, size, most, upload_id or "")
             if upload_id is not None:
                 release_upload(connection, name.project, upload_id)

@@ -48,7 +48,7 @@ def import_model(work: Work) -> bytes:
     """Make a model of this service from a registered one; the result is an ImportResult."""
     request = job_pb2.ImportModelRequest.FromString(work.task.request)
     work.stage.enter("load")
-    with _folder_of_its_own(work) as folder:
+    with _download_folder(work) as folder:
         path = _download(work, request.uri, folder)
         parts = _read(path, request.uri)
         try:
@@ -75,7 +75,7 @@ def _downloads(settings: Settings) -> Path:
 
 
 @contextmanager
-def _folder_of_its_own(work: Work) -> Iterator[Path]:
+def _download_folder(work: Work) -> Iterator[Path]:
     """A new folder, locked while this process lives, and removed at the end."""
     folder = _downloads(work.settings) / work.task.token
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,9 +127,9 @@ def _download(work: Work, uri: str, folder: Path) -> Path:
         if sum(sizes.values()) > limit:
             raise LimitExceeded(f"{uri} has {sum(sizes.values())} bytes, the limit is {limit}")
         for file, size in sizes.items():
-            with _files_of_at_most(size):
+            with _limited_file_size(size):
                 repository.download_artifacts(file, dst_path=str(folder))
-            work.stage.now_and_then()
+            work.stage.report_if_due()
     except MlflowException as error:
         sentence = " ".join(str(error).split())[:300]
         if error.error_code in _MISSING:
@@ -160,7 +160,7 @@ def _sizes(repository: Any, path: str) -> dict[str, int]:
 
 
 @contextmanager
-def _files_of_at_most(size: int) -> Iterator[None]:
+def _limited_file_size(size: int) -> Iterator[None]:
     """Limit the size of files that this process writes: a larger write fails with EFBIG."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # Other files that are written meanwhile, such as a log, must not fail for a small limit.
@@ -172,7 +172,7 @@ def _files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-# -- what it is
+# -- the content
 
 
 def _read(path: Path, uri: str) -> Parts:

@@ -136,7 +136,7 @@ class Sender:
     def _run(self, job: JobRecord, record: Record) -> Run | None:
         """The job's run, created if there is none; None if somebody deleted it."""
         experiment = self._experiment(job.project)
-        run = self._noted(job.tracking_run)
+        run = self._recorded_run(job.tracking_run)
         if run is None:
             found = self._runs(experiment, record)
             if not found and not self._is_held():
@@ -150,7 +150,7 @@ class Sender:
         mine, oldest_first = f"tags.`homophily.job` = '{record.job}'", ["attributes.start_time", "attributes.run_id"]
         return list(self.client.search_runs([experiment], mine, ViewType.ALL, order_by=oldest_first))
 
-    def _noted(self, run: str | None) -> Run | None:
+    def _recorded_run(self, run: str | None) -> Run | None:
         if run is None:
             return None
         try:

@@ -70,7 +70,7 @@ class Tracker:
         """Send what there is to send; returns how many jobs were brought up to date."""
         if not self.lock.is_held():
             return 0
-        self.outbox.pass_over([kind.name for kind in KINDS.values() if kind.is_tracked])
+        self.outbox.clear_irrelevant([kind.name for kind in KINDS.values() if kind.is_tracked])
         now, done = time.monotonic(), 0
         jobs = self.outbox.waiting(AT_ONCE + len(self._refused))
         self._refused = {job.number: self._refused[job.number] for job in jobs if job.number in self._refused}
@@ -86,7 +86,7 @@ class Tracker:
                 sender = self._connected()
                 self._begin(job.number)
                 sender.send(job)
-                self._survived(job.number)
+                self._reset_attempts(job.number)
             except Unavailable:
                 raise
             except Exception as error:
@@ -94,7 +94,7 @@ class Tracker:
                     # It counts as lost: the next attempt is counted again.
                     self._begun.discard(job.number)
                 else:
-                    self._survived(job.number)
+                    self._reset_attempts(job.number)
                 if not self._note_failure(job.number, error):
                     return done
             else:
@@ -111,8 +111,8 @@ class Tracker:
             self.outbox.begin(number)
             self._begun.add(number)
 
-    def _survived(self, number: int) -> None:
-        self.outbox.survived(number)
+    def _reset_attempts(self, number: int) -> None:
+        self.outbox.reset_attempts(number)
         self._begun.discard(number)
 
     def _connected(self) -> Sender:

@@ -1,7 +1,7 @@
 """Writes a small store with the version that is installed: `python tests/service/samples/make.py samples/NAME.tar.gz`.
 
-Done once for every release that changes the tables or a stored format. Later versions must open it and give the answers
-that lie beside it. It uses only what every version has had.
+Done once for every release that changes the tables or a stored format. Later versions must open it and give the stored
+answers. It uses only functions that every version has.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def labels(classes: dict[int, str]) -> model_pb2.Labels:
 
 
 def run(worker: Worker, settings: Settings, kind: str, request: Any) -> None:
-    """Have a job computed as a worker would, in this process."""
+    """Compute a job as a worker would, in this process."""
     queue = worker.stores.queue
     queue.submit(NewJob(JobName("old", new_id()), kind, request.SerializeToString()), 100)
     run_next(worker, settings, kind)
 
 
 def run_next(worker: Worker, settings: Settings, kind: str) -> None:
-    """The same with the job whose turn it is."""
+    """Compute the next job of a kind."""
     lease = worker.stores.queue.claim("a worker", [kind], 60.0, b"")
     assert lease is not None
     task = Task(lease.name, kind, lease.request, lease.token)
@@ -53,7 +53,7 @@ def run_next(worker: Worker, settings: Settings, kind: str) -> None:
 
 
 def answers(worker: Worker) -> dict[str, Any]:
-    """What the models say of points that they do not know, and where the map has its own."""
+    """The models' answers for new points, and the arrays of the map."""
     catalog, blobs = worker.stores.catalog, worker.stores.blobs
     found: dict[str, Any] = {}
     for identifier in ("irr", "err", "changed"):
@@ -66,7 +66,7 @@ def answers(worker: Worker) -> dict[str, Any]:
 
 
 def fill(settings: Settings) -> dict[str, Any]:
-    """Write a store with something in every table; returns what is to be found there."""
+    """Write a store with rows in every table; returns what must be found there."""
     worker = Worker(settings)
     stores = worker.stores
     stores.database.migrate()

@@ -321,7 +321,7 @@ class Folder(Backend):
                 if self.manifest(path) is not None:
                     return False
                 self._remove(path, published=False)  # left by a delete that was killed
-        raise Unavailable(f"{path} cannot be put in its place: it keeps changing, or other objects lie below it")
+        raise Unavailable(f"{path} cannot be put in its place: it keeps changing, or other objects are below it")
 
     def delete(self, path: str) -> None:
         """See Backend."""

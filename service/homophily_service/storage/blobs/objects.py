@@ -10,7 +10,7 @@ own digest is of its canonical JSON (keys sorted, no spaces, ASCII) without that
 that every flipped bit shows. Nothing is ever unpickled, and no size that a file claims is believed.
 
 The format's number goes up when an older release could not read what a newer one writes; the readers of all former
-formats stay. Objects do not lie in one another: below ``models/default/ab12``, if that is one, there is none.
+formats stay. Objects are not nested: if ``models/default/ab12`` is one, there is none below it.
 """
 
 from __future__ import annotations
@@ -300,12 +300,16 @@ class Blobs:
 def _check_path(path: str) -> None:
     segments = path.split("/")
     if len(path) > _MAX_PATH or MANIFEST in segments or not all(map(SEGMENT.fullmatch, segments)):
-        raise ValueError(f"A path must be segments out of [a-z0-9._-], no '.' first. Got {path[:_MAX_PATH]!r} instead.")
+        raise ValueError(
+            f"A path must be segments of [a-z0-9._-], not starting with '.'. Got {path[:_MAX_PATH]!r} instead."
+        )
 
 
 def _check_name(name: str) -> None:
     if SEGMENT.fullmatch(name) is None:
-        raise ValueError(f"An array's name must be out of [a-z0-9._-], no '.' first. Got {name[:_MAX_PATH]!r} instead.")
+        raise ValueError(
+            f"An array's name must be of [a-z0-9._-], not starting with '.'. Got {name[:_MAX_PATH]!r} instead."
+        )
 
 
 def _size(manifest: bytes, files: Sequence[StoredFile]) -> int:

@@ -22,7 +22,7 @@ def upgrade() -> None:
     op.create_index("jobs_by_turn", "jobs", in_turn)
     op.add_column("graphs", sa.Column("project", sa.String(length=63)))
     op.create_index("graphs_by_project", "graphs", ["project"])
-    # A graph that only one project uses is that project's; those that several share are nobody's.
+    # A graph that only one project uses belongs to that project; shared ones belong to none.
     op.execute(
         "UPDATE graphs SET project = (SELECT min(project) FROM resources WHERE graph = graphs.digest) "
         "WHERE (SELECT count(DISTINCT project) FROM resources WHERE graph = graphs.digest) = 1"
