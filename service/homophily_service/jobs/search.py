@@ -79,7 +79,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
     else:
         search = driver.find(
             read_points(work, dataset, blob)[0],
-            question.y,
+            problem.y,
             **budget,
             sample_weight=problem.weights,
             validation=problem.validation,
@@ -124,7 +124,7 @@ def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Datas
     return dataset_pb2.Dataset.FromString(row.message), row.blob
 
 
-def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Dataset) -> Question:
+def _problem(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Dataset) -> SearchProblem:
     u, columns, _, is_sparse = size_of(dataset.shape)
     labels = work.labels(request.labels, u, "labels")
     validation = work.labels(request.validation, u, "validation")
@@ -149,7 +149,7 @@ def _question(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Data
             del fixed[name]
     judges = validation.points if validation.points.size else None
     n_features = None if is_sparse else columns
-    return Question(y, weights, judges, method, fixed, len(classes), n_features)
+    return SearchProblem(y, weights, judges, method, fixed, len(classes), n_features)
 
 
 def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> KNNGraph:
