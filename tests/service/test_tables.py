@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import grpc
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pytest
 
 from homophily_client import Client, InvalidArgument, Model
-from homophily_client._pb import model_pb2, points_pb2
+from homophily_client._pb import dataset_pb2, model_pb2, points_pb2
+from homophily_client.names import DatasetName
 from homophily_client.points import Points
 from homophily_client.tables import new_rows
+from homophily_service.tracking.records import Data
 
-from .serving import PATIENCE, Service
+from .serving import PATIENCE, Service, open_stores
 
 
 def customers(rows: int = 120, seed: int = 0) -> pd.DataFrame:
@@ -223,3 +226,17 @@ def test_schemas_that_are_wrong_name_their_field(service: Service, model: Model,
         service.project().stub.Predict(model_pb2.PredictRequest(name=model.name, points=points))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert field in refused.value.details()
+
+
+def test_the_tracking_run_of_a_table_names_its_columns(service: Service, client: Client) -> None:
+    dataset = client.upload(customers(), table=OPTIONS, name="tracked")
+    stores = open_stores(service)
+    record = stores.catalog.get(DatasetName.parse(dataset.name, "name"))
+    stores.close()
+    columns = json.loads(Data.of(dataset_pb2.Dataset.FromString(record.message)).schema)["mlflow_colspec"]
+    assert [(one["name"], one["type"]) for one in columns] == [
+        ("customer", "string"),
+        ("income", "double"),
+        ("rate", "double"),
+        ("city", "string"),
+    ]

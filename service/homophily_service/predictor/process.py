@@ -23,7 +23,7 @@ from homophily import Preprocessing
 from homophily.estimators.transduction import Answers
 from homophily_client._pb import model_pb2
 from homophily_client.tensors import to_tensor
-from homophily_service.contract.arrays import Limits, from_points
+from homophily_service.contract.arrays import Limits, Points, from_points
 from homophily_service.contract.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.contract.frames import frame, take_frames
 from homophily_service.contract.internal_pb2 import Lookups, PredictAnswer, PredictCall
@@ -304,16 +304,23 @@ def _read(calls: list[Call], model: Loaded, limits: Limits) -> tuple[list[Asked]
     refused: Answered = {}
     for call in calls:
         try:
-            with warnings.catch_warnings(record=True) as warned:
-                warnings.simplefilter("always")
-                points = points_of(model.recipe, from_points(call.request.points, limits, "points"), "points")
+            points, warned = _points(model, from_points(call.request.points, limits, "points"))
             features = model.classifier.n_features_in_
             if points.shape[1] != features:
                 raise InvalidRequest("points", f"must have {features} features, as the model's; got {points.shape[1]}")
-            asked.append(Asked(call, points, sentences(warned)))
+            asked.append(Asked(call, points, warned))
         except ServiceError as error:
             refused[call.number] = PredictAnswer(number=call.number, error=job_error(error))
     return asked, refused
+
+
+def _points(model: Loaded, points: Points) -> tuple[Any, list[str]]:
+    """New points as the model takes them, and what there is to warn of."""
+    if model.recipe is None:
+        return points_of(None, points, "points"), []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        return points_of(model.recipe, points, "points"), sentences(warned)
 
 
 class Large:
