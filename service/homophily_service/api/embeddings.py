@@ -72,7 +72,7 @@ class Embeddings:
         if request.field == pb.EMBEDDING_FIELD_CLUSTERS and not pb.Embedding.FromString(row.message).cluster_count:
             raise FailedPrecondition(f"{name} was made without clusters", reason="NO_CLUSTERS")
         field = FIELDS[request.field]
-        # The next rows are read while the caller receives these.
+        # Rows are read only after the caller has received the last ones, so two chunks are enough.
         await held.get().take(2 * CHUNK_BYTES)
         [array] = await asyncio.to_thread(self.stores.read_rows, row.blob, field)
         total = array.shape[0]

@@ -108,7 +108,7 @@ class Models:
         if request.count < 0:
             raise InvalidRequest("count", f"must be at least 0; got {request.count}")
         names = [FIELDS[field] for field in fields]
-        # The next rows are read while the caller receives these.
+        # Rows are read only after the caller has received the last ones, so two chunks are enough.
         await held.get().take(2 * CHUNK_BYTES)
         arrays = await asyncio.to_thread(self.stores.read_rows, row.blob, *names)
         step = max(1, CHUNK_BYTES // max(1, sum(array.row_bytes for array in arrays)))
