@@ -95,7 +95,7 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         embedding.schema.CopyFrom(source.schema)
         embedding.preprocessing_steps.extend(source.preprocessing_steps)
     work.stage.enter("graph")
-    return _Start(load_graph(work.stores, row.graph, work.threads).graph, earlier, said)
+    return _Start(load_graph(work.stores, row.graph, work.threads).graph, earlier, given)
 
 
 def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:
