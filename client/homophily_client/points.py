@@ -56,6 +56,7 @@ class Points:
     def __init__(self, X: Any) -> None:
         self._parts: tuple[_Part, ...]
         self._schema: pb.TableSchema | None = None
+        self._strings: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = []
         # SciPy's sparse matrices, which this package need not import.
         if hasattr(X, "tocsr"):
             self.is_sparse = True
@@ -72,8 +73,11 @@ class Points:
             self.is_sparse = False
             self._schema, numbers = X.schema(), X.numbers()
             self.shape = (int(numbers.shape[0]), int(numbers.shape[1]))
-            strings = [_Part(*one) for starts, data in X.strings() for one in ((starts, _INT64), (data, _UINT8))]
-            self._parts = (_Part(numbers, _sent_dtype(numbers.dtype)), *strings)
+            self._strings = X.strings()
+            self._parts = (_Part(numbers, _sent_dtype(numbers.dtype)),)
+            if self._strings:
+                starts, data = zip(*self._strings, strict=True)
+                self._parts += (_Part(np.stack(starts), _INT64), _Part(np.concatenate(data), _UINT8))
         else:
             self.is_sparse = False
             array = _dense(X)
@@ -87,7 +91,7 @@ class Points:
         data_type = DATA_TYPES[self._parts[0].dtype]
         if not self.is_sparse:
             dense = pb.DenseShape(rows=rows, columns=columns, data_type=data_type)
-            string_bytes = [data.array.size for data in self._parts[2::2]]
+            string_bytes = [len(data) for _, data in self._strings]
             return pb.PointsShape(dense=dense, schema=self._schema, string_bytes=string_bytes)
         values, indices, _ = self._parts
         index_type = DATA_TYPES[indices.dtype]
@@ -102,10 +106,10 @@ class Points:
         stop = self.shape[0] if stop is None else stop
         if not self.is_sparse:
             strings = []
-            for starts, data in zip(self._parts[1::2], self._parts[2::2], strict=True):
-                places = starts.rows(start, stop + 1)
-                some = data.rows(int(places[0]), int(places[-1])).tobytes()
-                strings.append(pb.StringColumn(row_starts=to_tensor(places - places[0]), data=some))
+            for row_starts, data in self._strings:
+                begins = row_starts[start : stop + 1]
+                some = data[begins[0] : begins[-1]].tobytes()
+                strings.append(pb.StringColumn(row_starts=to_tensor(begins - begins[0]), data=some))
             dense = to_tensor(self._parts[0].rows(start, stop))
             return pb.Points(dense=dense, schema=self._schema, strings=strings)
         values, indices, starts = self._parts
@@ -140,8 +144,8 @@ class Points:
             begins += np.arange(rows + 1) * starts.dtype.itemsize
         else:
             begins = np.arange(rows + 1, dtype=np.int64) * (self.shape[1] * self._parts[0].dtype.itemsize)
-            for starts in self._parts[1::2]:
-                begins += starts.array + np.arange(rows + 1) * starts.dtype.itemsize
+            for row_starts, _ in self._strings:
+                begins += row_starts + np.arange(rows + 1) * row_starts.dtype.itemsize
         start = 0
         while start < rows:
             fits = int(np.searchsorted(begins, begins[start] + most_bytes, side="right")) - 1

@@ -445,8 +445,8 @@ class PointsShape(_message.Message):
 
     @_builtins.property
     def schema(self) -> Global___TableSchema:
-        """For a table: its columns. The bytes of each column of strings follow those of the numbers: row starts (INT64), then
-        data. With it, the points must be dense.
+        """For a table: its columns. The columns of strings follow the numbers: the row starts of all columns (INT64), one
+        column after the other, then the data of all. With it, the points must be dense.
         """
 
     @_builtins.property

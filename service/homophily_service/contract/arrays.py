@@ -31,6 +31,9 @@ LONGEST = 1 << 48
 # Elements checked at a time: a dataset's arrays may be larger than memory.
 BLOCK = 1 << 20
 
+# The arrays of a table's strings.
+STRING_STARTS, STRING_DATA = "string_starts", "string_data"
+
 Points = NDArray[Any] | csr_array | Rows
 
 
@@ -88,11 +91,12 @@ def parts_of(shape: pb.PointsShape, limits: Limits, field: str) -> list[Part]:
         check_schema(shape.schema, shape.dense.columns, len(shape.string_bytes), schema_field)
     if layout == "dense":
         parts = [Part("points", dtype, (shape.dense.rows, shape.dense.columns))]
-        for place, size in enumerate(shape.string_bytes):
-            if not 0 <= size < LONGEST:
-                raise InvalidRequest(f"{field}.string_bytes[{place}]", f"must be 0 to 2^48; got {size}")
-            starts_name, data_name = string_parts(place)
-            parts += [Part(starts_name, STARTS, (shape.dense.rows + 1,)), Part(data_name, DATA, (size,))]
+        if shape.string_bytes:
+            for place, size in enumerate(shape.string_bytes):
+                if not 0 <= size < LONGEST:
+                    raise InvalidRequest(f"{field}.string_bytes[{place}]", f"must be 0 to 2^48; got {size}")
+            parts.append(Part(STRING_STARTS, STARTS, (len(shape.string_bytes), shape.dense.rows + 1)))
+            parts.append(Part(STRING_DATA, DATA, (sum(shape.string_bytes),)))
     else:
         csr = shape.csr
         _check_type(csr.index_type, f"{field}.index_type", INTEGERS)
@@ -184,27 +188,28 @@ def parts_from_points(points: Points) -> dict[str, NDArray[Any]]:
     if not isinstance(points, Rows):
         return {"points": points}
     parts: dict[str, NDArray[Any]] = {"points": points.numbers}
-    for place, strings in enumerate(points.strings):
-        parts |= dict(zip(string_parts(place), strings, strict=True))
+    if points.strings:
+        parts[STRING_STARTS] = np.stack([strings.row_starts for strings in points.strings])
+        parts[STRING_DATA] = np.concatenate([strings.data for strings in points.strings])
     return parts
 
 
 def points_from_parts(parts: dict[str, NDArray[Any]], shape: pb.PointsShape) -> Points:
     """The points in stored arrays."""
     if shape.HasField("schema"):
-        places = range(len(shape.string_bytes))
-        return Rows(
-            shape.schema, parts["points"], tuple(Strings(*map(parts.__getitem__, string_parts(i))) for i in places)
-        )
+        return Rows(shape.schema, parts["points"], strings_from_parts(parts, shape))
     if "points" in parts:
         return parts["points"]
     arrays = parts["values"], parts["column_indices"], parts["row_starts"]
     return csr_array(arrays, shape=(len(parts["row_starts"]) - 1, shape.csr.columns))
 
 
-def string_parts(place: int) -> tuple[str, str]:
-    """The names of the two arrays of a column of strings."""
-    return f"strings_{place}_starts", f"strings_{place}_data"
+def strings_from_parts(parts: dict[str, NDArray[Any]], shape: pb.PointsShape) -> tuple[Strings, ...]:
+    """The columns of strings in stored arrays: all are in two arrays, so that no table has many files."""
+    if not shape.string_bytes:
+        return ()
+    data = np.split(parts[STRING_DATA], np.cumsum(shape.string_bytes)[:-1])
+    return tuple(map(Strings, parts[STRING_STARTS], data))
 
 
 def shape_of(points: Points) -> pb.PointsShape:

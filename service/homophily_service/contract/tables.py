@@ -19,7 +19,6 @@ NUMBERS = (pb.COLUMN_KIND_NUMBER, pb.COLUMN_KIND_VECTOR)
 STRINGS = (pb.COLUMN_KIND_CATEGORY, pb.COLUMN_KIND_TEXT, pb.COLUMN_KIND_ID)
 # As stored names are part of every model's description.
 LONGEST_NAME, MOST_NAME_BYTES = 256, 256 << 10
-# Each column of strings is two files of a dataset.
 MOST_STRING_COLUMNS = 1000
 # The words of a text are counted within a turn of a predictor, which other projects wait for.
 MOST_TEXTS, LONGEST_STRING = 10, 64 << 10

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from homophily_client._pb import dataset_pb2
 from homophily_client.names import DatasetName, new_id
-from homophily_service.contract.arrays import Limits, Part, check_csr, check_finite, parts_of, string_parts
+from homophily_service.contract.arrays import Limits, Part, check_csr, check_finite, parts_of, strings_from_parts
 from homophily_service.contract.errors import (
     AlreadyExists,
     DataLoss,
@@ -34,7 +34,7 @@ from homophily_service.contract.errors import (
     Unavailable,
 )
 from homophily_service.contract.names import check_id
-from homophily_service.contract.tables import Strings, check_no_infinity, check_strings, string_kinds
+from homophily_service.contract.tables import check_no_infinity, check_strings, string_kinds
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.blobs.backends import storage_errors
 from homophily_service.storage.blobs.objects import ONE_HEADER_AT_A_TIME
@@ -306,12 +306,13 @@ class Upload:
     def _check_together(self) -> None:
         """Refuse arrays that do not fit together."""
         shape = self.start.shape
+        staged = {part.name: self._staged(part.name) for part in self.parts}
         try:
             if shape.WhichOneof("layout") == "csr":
-                values, columns, starts = (self._staged(part.name) for part in self.parts)
+                values, columns, starts = staged.values()
                 check_csr(values, columns, starts, shape.csr.columns, "csr")
-            for place, kind in enumerate(string_kinds(shape.schema)):
-                strings = Strings(*(self._staged(name) for name in string_parts(place)))
+            found = zip(strings_from_parts(staged, shape), string_kinds(shape.schema), strict=True)
+            for place, (strings, kind) in enumerate(found):
                 check_strings(strings, shape.dense.rows, kind, f"strings[{place}]")
         except InvalidRequest:
             self.discard()
