@@ -48,6 +48,8 @@ MOST_WAITING = 1 << 24
 TURN_SECONDS = 0.01
 LEAST_ROWS, FIRST_PACE, MOST_ROWS = 16, 64, 4096
 MOST_PACES = 1000
+# To count the words of so much text takes about as long as to answer for a point.
+BYTES_PER_ROW = 1 << 10
 # Memory of the process: BASE_BYTES, plus LOADED times the bytes of the models that it keeps.
 BASE_BYTES, LOADED = 1 << 30, 3
 
@@ -67,11 +69,12 @@ class Call(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Roughly its number of points, as the message claims."""
+        """Approximately the number of points, by the request's claim; long strings count as more."""
         points = self.request.points
         if points.WhichOneof("layout") == "csr":
             return max(1, next(iter(points.csr.row_starts.shape), 1) - 1)
-        return max(1, next(iter(points.dense.shape), 1))
+        strings = sum(len(column.data) for column in points.strings)
+        return max(1, next(iter(points.dense.shape), 1)) + strings // BYTES_PER_ROW
 
 
 class Loaded(NamedTuple):
@@ -338,13 +341,14 @@ class Large:
     def step(self, rows: int) -> PredictAnswer | None:
         """Answer the next points; returns the whole answer after the last."""
         # Rows of a table become points in the turn that answers them.
-        stop = min(self._done + rows, self._given.shape[0])
+        count = self._given.shape[0]
+        stop = min(self._done + max(1, rows * count // self.call.rows), count)
         some, warned = _points(self.model, self._given[self._done : stop])
         self._done = stop
         self._warned |= dict.fromkeys(warned)
         probabilities = self.call.request.probabilities
         self._found.append(self.model.classifier.answer(some, probabilities=probabilities, validated=True))
-        if self._done < self._given.shape[0]:
+        if self._done < count:
             return None
         columns = zip(*self._found, strict=True)
         found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
