@@ -89,7 +89,9 @@ def _from_arrow(column: Any) -> NDArray[Any]:
         flat = column.flatten().to_numpy(zero_copy_only=False)
         return np.asarray(flat).reshape(len(column), -1)
     if kind.startswith(("int", "uint", "float", "double", "halffloat", "bool", "decimal")):
-        floats = column.cast("float32" if kind in ("float", "halffloat") else "float64" if kind != "bool" else "int8")
+        target = "int8" if kind == "bool" else "float32" if kind in ("float", "halffloat") else "float64"
+        # Long integers lose digits, which only an id needs: those are read as strings.
+        floats = column.cast(target, safe=False)
         array = floats.to_numpy(zero_copy_only=False)
         return np.asarray(array, dtype=np.float64 if kind == "bool" and column.null_count else array.dtype)
     return _objects(column.to_pylist())

@@ -17,6 +17,12 @@ from homophily_client.words import number
 #: In shorter tables, columns of different integers may well be measurements.
 LEAST_IDS = 20
 _ID_NAME = re.compile(r"(^|.*[_\W])(id|ids|uuid|index|key|nr|no)|unnamed: 0|", re.IGNORECASE)
+#: 1.234,56 and 1,234 and $12 and 37 %, but neither 1234 nor 12.5.
+_FORMATTED = re.compile(
+    r"[€$£]\s*[-+]?[\d.,' ]+|[-+]?[\d.,']+\s*[€$£%]|[-+]?\d{1,3}([.,' ]\d{3})+([.,]\d+)?|[-+]?\d+,\d+"
+)
+#: A column has one of these purposes, and is no feature then.
+_EXCLUSIVE = ("label_column", "id_column", "weight_column", "drop")
 #: A column of strings of which this share are numbers was meant as numbers.
 MOSTLY = 0.8
 
@@ -37,6 +43,8 @@ class TableOptions:
         The features; all other columns if not given.
     drop : sequence of str, optional
         Columns that are no features.
+    categories : sequence of str, optional
+        Columns of numbers that are categories, such as zip codes.
     text : sequence of str, optional
         Columns of strings whose words are compared (TF-IDF) instead of being categories.
     scale : {"auto", "none", "standard"}, default="auto"
@@ -50,6 +58,7 @@ class TableOptions:
     weight_column: str | None = None
     columns: Sequence[str] | None = None
     drop: Sequence[str] = ()
+    categories: Sequence[str] = ()
     text: Sequence[str] = ()
     scale: str = "auto"
     missing: str = "median"
@@ -78,6 +87,7 @@ class TableOptions:
             "weight_column": () if self.weight_column is None else (self.weight_column,),
             "columns": tuple(self.columns or ()),
             "drop": tuple(self.drop),
+            "categories": tuple(self.categories),
             "text": tuple(self.text),
         }
 
@@ -176,7 +186,13 @@ def read_table(X: Any, options: TableOptions) -> Table:
     kept_out = {name for role in ("label_column", "weight_column", "drop") for name in options.named[role]}
     chosen = options.named["columns"] or [name for name in columns if name not in kept_out]
     wanted = [name for name in columns if name in chosen or name == options.id_column]
-    values = {name: values_of(name, columns[name]) for name in wanted}
+    values = {
+        name: texts_of(columns[name]) if name in options.categories else values_of(name, columns[name])
+        for name in wanted
+    }
+    for name in wanted:
+        if name not in (options.id_column, *options.categories, *options.text):
+            _refuse_unclear(name, values[name], is_feature=name in options.named["columns"])
     id_column, left_out, notes = _ids(values, columns, options)
     table: dict[str, Values] = {}
     kinds: dict[str, pb.ColumnKind.ValueType] = {}
@@ -211,7 +227,7 @@ def new_rows(X: Any) -> Any:
         return X
     columns = _checked_names(X, TableOptions())
     values = {name: values_of(name, column) for name, column in columns.items()}
-    return Table(values, {name: _kind(name, one, TableOptions(), is_new=True) for name, one in values.items()})
+    return Table(values, {name: _kind(name, one, TableOptions()) for name, one in values.items()})
 
 
 def _checked_names(X: Any, options: TableOptions) -> dict[str, Any]:
@@ -224,6 +240,10 @@ def _checked_names(X: Any, options: TableOptions) -> dict[str, Any]:
             if name not in names:
                 known = ", ".join(map(repr, names[:20]))
                 raise TableError(f"{option}: the table has no column {name!r}, only {known}.")
+    roles = [name for role in _EXCLUSIVE for name in options.named[role]]
+    for name in names:
+        if roles.count(name) > 1 or (name in roles and name in options.named["columns"]):
+            raise TableError(f"Column {name!r} is named for two purposes: choose one.")
     return {name: X[name] for name in names}
 
 
@@ -231,7 +251,7 @@ def _ids(
     values: Mapping[str, Values], columns: Mapping[str, Any], options: TableOptions
 ) -> tuple[str | None, set[str], tuple[str, ...]]:
     """The id column, columns like it that are left out, and what to say about both."""
-    stay = {*options.named["columns"], *options.named["text"]}
+    stay = {*options.named["columns"], *options.named["categories"], *options.named["text"]}
     others = [name for name in values if name not in stay and name != options.id_column]
     like = [name for name in others if _is_like_an_id(name, values[name], columns[name])]
     found, notes = options.id_column, []
@@ -247,47 +267,46 @@ def _ids(
 def _is_like_an_id(name: str, one: Values, column: Any) -> bool:
     if one.ndim != 1 or len(one) < 2:
         return False
-    if one.dtype != object:
-        if not has_integers(column) or (len(one) < LEAST_IDS and not _ID_NAME.fullmatch(name)):
-            return False
-    elif (len(one) < LEAST_IDS and _is_text_like(one)) or _is_mostly_decimals(one):
+    is_short = len(one) < LEAST_IDS and not _ID_NAME.fullmatch(name)
+    if one.dtype != object and (is_short or not has_integers(column)):
         return False
-    entries = one.tolist()
+    # Not the floats, in which long integers may be alike.
+    entries = one.tolist() if one.dtype == object else entries_of(column)
     return len(set(entries)) == len(entries)
 
 
-def _is_mostly_decimals(values: Values) -> bool:
-    """Whether strings are measurements, with other entries among them."""
-    return bool(np.mean(["." in value and _is_number(value) for value in values]) > MOSTLY)
-
-
-def _is_text_like(values: Values) -> bool:
-    return bool(np.mean([" " in value for value in values]) > 0.5)
-
-
-def _kind(name: str, values: Values, options: TableOptions, *, is_new: bool = False) -> pb.ColumnKind.ValueType:
+def _kind(name: str, values: Values, options: TableOptions) -> pb.ColumnKind.ValueType:
     if values.dtype != object:
         if name in options.text:
             raise TableError(f"text: column {name!r} holds numbers, no words.")
         return pb.COLUMN_KIND_NUMBER if values.ndim == 1 else pb.COLUMN_KIND_VECTOR
-    if name in options.text:
-        return pb.COLUMN_KIND_TEXT
-    if not is_new:
-        _refuse_mixed(name, values)
-    return pb.COLUMN_KIND_CATEGORY
+    return pb.COLUMN_KIND_TEXT if name in options.text else pb.COLUMN_KIND_CATEGORY
 
 
-def _refuse_mixed(name: str, values: Values) -> None:
-    """Refuse numbers with a few other entries among them, which would count as categories."""
+def _refuse_unclear(name: str, values: Values, *, is_feature: bool) -> None:
+    """Refuse strings that were meant as numbers or texts: as categories or ids they would be of no use."""
+    if values.dtype != object:
+        return
     entries = [value for value in values if value]
     wrong = [value for value in entries if not _is_number(value)]
-    if wrong and len(wrong) < (1 - MOSTLY) * len(entries):
+    differ = len(set(entries)) == len(values)
+    # An id may well be an integer in most rows.
+    may_be_id = not is_feature and differ and not any("." in value for value in entries)
+    if wrong and len(wrong) < (1 - MOSTLY) * len(entries) and not may_be_id:
         row, others = values.tolist().index(wrong[0]) + 1, len(wrong) - 1
         more = f" and {others} more entries" if others else ""
         raise TableError(
             f"Column {name!r} holds numbers, but {wrong[0]!r} in row {row}{more}: correct or empty them, or drop the "
             "column."
         )
+    formatted = [value for value in entries if _FORMATTED.fullmatch(value.strip())]
+    if formatted and len(formatted) > MOSTLY * len(entries):
+        raise TableError(
+            f"Column {name!r} holds numbers with separators or units, such as {formatted[0]!r}: write plain numbers, "
+            "such as 1234.5, or drop the column."
+        )
+    if entries and differ and np.mean([value.count(" ") >= 2 for value in entries]) > MOSTLY:
+        raise TableError(f"Column {name!r} holds texts, each another: name it in `text`, or drop it.")
 
 
 def _is_number(text: str) -> bool:

@@ -104,6 +104,17 @@ def test_columns_are_chosen(options, features):
     assert set(table.unused) == set(frame()) - set(table.kinds)
 
 
+def test_numbers_may_be_categories():
+    table = read_table({"zip": [1067, 80331, 1067], "x": [1.0, 2.0, 3.0]}, TableOptions(categories=["zip"]))
+    assert table.columns["zip"].tolist() == ["1067", "80331", "1067"]
+    assert table.kinds["zip"] == KINDS["category"]
+
+
+def test_ids_that_are_mostly_numbers_are_ids():
+    ids = [*map(str, range(1000, 1040)), "A17"]
+    assert read_table({"id": ids, "x": np.arange(41) % 5}, TableOptions()).ids == ids
+
+
 def test_integers_in_a_short_table_are_an_id_only_by_name():
     columns = {"age": [31, 45, 27], "x": [0.5, 0.1, 0.9]}
     assert read_table(columns, TableOptions()).ids is None
@@ -144,6 +155,14 @@ def test_vectors_keep_their_width():
         ({"v": [[1.0], [1.0, 2.0]]}, {}, "Column 'v' must hold vectors of one length"),
         ({"v": [{"a": 1}, {"a": 2}]}, {}, "Column 'v' must hold"),
         ({"id": ["a", "b"]}, {}, "no column left that is a feature"),
+        ({"r": ["it was very good", "not at all bad", "I like it much"]}, {}, "Column 'r' holds texts, each another"),
+        ({"p": ["$1,234", "$2,000", "$1,100"]}, {}, "Column 'p' holds numbers with separators or units, such as"),
+        (
+            {"x": [1.0], "y": ["a"]},
+            {"label_column": "y", "columns": ["x", "y"]},
+            "Column 'y' is named for two purposes",
+        ),
+        ({"x": [1.0], "y": ["a"]}, {"label_column": "y", "id_column": "y"}, "Column 'y' is named for two purposes"),
         ({"x": [1.0, 2.0], "w": ["a", "b"]}, {"weight_column": "w"}, "weight_column: 'w' must hold numbers"),
     ],
 )

@@ -88,6 +88,12 @@ def test_other_columns_are_refused_by_name(change, sentence):
         Preprocessing().fit(table).transform(change(table))
 
 
+def test_new_rows_with_nothing_in_a_column_have_it_in_the_kind_of_fit():
+    recipe = Preprocessing(scale="none").fit({"x": [1.0, 3.0, 3.0], "city": ["a", "b", "a"]})
+    assert recipe.transform(pd.DataFrame({"x": [None], "city": [np.nan]})).tolist() == [[3.0, 0.0, 0.0]]
+    assert recipe.transform({"x": ["", ""], "city": ["a", "b"]}).tolist() == [[3.0, 1.0, 0.0], [3.0, 0.0, 1.0]]
+
+
 def test_ignored_columns_may_be_there_or_not():
     table = people()
     recipe = Preprocessing(ignore=("income", "elsewhere")).fit(table)
@@ -172,6 +178,10 @@ def test_categories_that_fit_has_not_seen_are_named():
     ("columns", "sentence"),
     [
         ({"day": np.array(["2020-01-01"] * 3, dtype="datetime64[D]")}, "Column 'day' holds dates"),
+        (pd.DataFrame({"day": pd.to_datetime(["2020-01-01", None])}), "Column 'day' holds dates"),
+        (pd.DataFrame({"day": pd.to_datetime(["2020-01-01"], utc=True)}), "Column 'day' holds dates"),
+        (pd.DataFrame({"span": pd.to_timedelta(["1 day", "2 days"])}), "Column 'span' holds dates"),
+        (pa.table({"day": pa.array([1, 2], pa.date32())}), "Column 'day' holds dates"),
         ({"name": [f"n{i}" for i in range(200)]}, "Column 'name' holds 200 different strings"),
         ({"odd": [{"a": 1}, {"a": 2}, {"a": 3}]}, "Column 'odd' must hold numbers, strings or vectors. Got dict"),
         ({"odd": [1, "a", 2.0]}, "Column 'odd' must hold numbers, strings or vectors"),

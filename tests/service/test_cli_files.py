@@ -159,7 +159,7 @@ def test_npz_files_hold_a_table_or_a_sparse_matrix_in_either_layout(tmp_path: Pa
     [
         ("0,1.5\n2,0\n0.25,3\n", None, None),
         # Without a header, although labels are words; a number is a place.
-        ("cat,0,1.5\n?,2,0\ndog,0.25,3\n", "0", ["cat", None, "dog"]),
+        ("cat,0,1.5\n?,2,0\ndog,0.25,3\n", "0", ["cat", "?", "dog"]),
         ("0,2,1.5\n2,7,0\n0.25,2,3\n", "1", ["2", "7", "2"]),
         ("0;1,5;a\n2;0,0;b\n0,25;3,0;a\n", "-1", ["a", "b", "a"]),
     ],
@@ -233,11 +233,44 @@ def test_ids_keep_their_zeros(tmp_path: Path) -> None:
         ("a,day\n1,2020-01-02\n2,2020-01-03\n", "Column 'day' holds dates"),
         ("a,b\n" + "1,2\n" * 20 + "3,cat\n", "Column 'b' holds numbers, but 'cat' in row 21"),
         ("a,a\n1,2\n", "several columns 'a'"),
+        ("a;b\n852;x\n1.523;y\n2.100;x\n1.001;y\n", "column 'a': is 1.523 a thousand and more"),
+        ('a,b\n1,"1.234,56"\n2,"2.100,00"\n3,"3.000,10"\n', "Column 'b' holds numbers with separators or units"),
+        ("a,b\n1,37 %\n2,12 %\n3,9 %\n", "Column 'b' holds numbers with separators or units, such as '37 %'"),
     ],
 )
 def test_tables_are_refused_by_what_is_wrong(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(WrongInput, match=re.escape(sentence)):
         read_points(written(tmp_path / "points.csv", text))
+
+
+def test_names_that_are_expected_make_a_header(tmp_path: Path) -> None:
+    data = read_points(written(tmp_path / "t.csv", "2019,2020,segment\n1.5,2,a\n2.5,3,b\n3.5,4,\n"), "segment")
+    assert data.table is not None
+    assert list(data.table.columns) == ["2019", "2020"]
+    assert data.labels == ["a", "b", None]
+
+
+def test_na_is_a_value_among_strings_and_missing_among_numbers(tmp_path: Path) -> None:
+    text = "region,x,label\nEU,1.5,NA\nNA,NA,US\nNone,2.5,\nEU,na,NA\n"
+    data = read_points(written(tmp_path / "t.csv", text), "label")
+    assert data.table is not None
+    assert data.table.columns["region"].tolist() == ["EU", "NA", "None", "EU"]
+    assert np.isnan(data.table.columns["x"]).tolist() == [False, True, False, True]
+    assert data.labels == ["NA", "US", None, "NA"]
+
+
+def test_the_index_that_pandas_writes_is_the_id_and_a_trailing_comma_is_nothing(tmp_path: Path) -> None:
+    data = read_points(written(tmp_path / "t.csv", ",x,y,\n0,1.5,2,\n1,2.5,2,\n2,0.5,3,\n"))
+    assert data.table is not None
+    assert (data.table.ids, list(data.table.columns)) == (["0", "1", "2"], ["Unnamed: 0", "x", "y"])
+
+
+def test_ids_of_any_length_come_back_as_they_were(tmp_path: Path) -> None:
+    ids = [9007199254740993 + row for row in range(30)]
+    parquet.write_table(pa.table({"id": ids, "x": np.arange(30) % 7}), tmp_path / "t.parquet")
+    data = read_points(tmp_path / "t.parquet")
+    assert data.table is not None
+    assert data.table.ids == list(map(str, ids))
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -284,6 +317,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_points(written(tmp_path / "points.xls", "1"))
     with pytest.raises(WrongInput, match="there is no such file"):
         read_points(tmp_path / "points.npy")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(WrongInput, match="is a folder"):
+        read_points(tmp_path / "folder.csv")
     np.save(tmp_path / "flat.npy", np.arange(3))
     with pytest.raises(WrongInput, match="must have two dimensions"):
         read_points(tmp_path / "flat.npy")
@@ -333,6 +369,7 @@ def test_labels_in_arrays(tmp_path: Path) -> None:
         ("l.csv", "point,label\n3,1\n3,2\n", "row 2: point 3 is labelled twice"),
         ("l.csv", "point,label\n-3,1\n", "row 1: a point must be a row number"),
         ("l.csv", "point,label\n3,\n", "row 1 has no label"),
+        ("l.csv", "row,segment\n3,plus\n", "its first column is called 'row'. Call it point"),
         ("l.csv", "a,b,c\n1,2,3\n", "must have the columns point and label, or one column. Got 3 columns"),
         ("l.csv:z", "a,b\n1,2\n", "has no column 'z', only a, b"),
         ("l.json", "[1, 2]", 'must be {"point": label'),

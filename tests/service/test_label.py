@@ -230,6 +230,9 @@ def test_the_summary_names_classes_sureness_and_what_to_label_next(run: Run, tmp
         (("t.csv", "--label-column", "label", "--scale", "log"), "--scale must be one of auto, none, standard"),
         (("t.csv", "--label-column", "label", "--drop", "x"), "has no column 'x'"),
         (("none.csv", "--label-column", "label"), "none.csv: there is no such file"),
+        (("t.csv", "--label-column", "label", "-o", "t.csv"), "is the file that is read, and would be lost"),
+        (("t.csv", "--label-column", "label", "-o", "o.csv", "--keep", "x"), "--keep: the file has no column 'x'"),
+        (("t.csv", "--label-column", "city"), "every row has a label"),
     ],
 )
 def test_mistakes_are_told_before_the_work(run: Run, tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
@@ -269,6 +272,36 @@ def test_new_rows_are_matched_by_name_or_refused(run: Run, tmp_path: Path) -> No
     assert "Missing: 'rate'" in run("predict", "m", "short.csv", code=2).err
     new.rename(columns={"rate": "Rate"}).to_csv(tmp_path / "other.csv", index=False)
     assert "Missing: 'rate'. Unexpected: 'Rate'" in run("predict", "m", "other.csv", code=2).err
+
+
+def test_types_of_new_rows_are_those_of_the_model(run: Run, tmp_path: Path) -> None:
+    table = frame().assign(zip=np.where(TRUTH == "a", "01067", "80331"))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    run("fit", "t.csv", "--label-column", "label", "--model", "m")
+    # One row without a leading zero, without an income, and with an id column of another name.
+    new = table[1:2].assign(income=None).rename(columns={"id": "kid"})
+    new.to_csv(tmp_path / "new.csv", index=False)
+    run("predict", "m", "new.csv", "--id-column", "kid", "-o", "o.csv")
+    found = answers(tmp_path / "o.csv")
+    assert (found["kid"], found["label"]) == (["row1"], ["b"])
+    assert "are the model's own" in run("predict", "m", "new.csv", "--scale", "none", code=2).err
+
+
+def test_labels_are_read_without_spaces_and_alike_ones_are_named(run: Run, tmp_path: Path) -> None:
+    table = frame()
+    table.loc[0, "label"], table.loc[1, "label"] = " a ", "B"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    ended = run("label", "t.csv", "--label-column", "label", "--json")
+    assert [one["label"] for one in ended.json["classes"]] == ["B", "a", "b"]
+    assert "'B', 'b' count as different classes" in ended.err
+
+
+def test_truth_values_are_classes_by_their_names(run: Run, tmp_path: Path) -> None:
+    table = frame().assign(label=np.where(np.arange(ROWS) < 10, TRUTH == "a", None))
+    table["label"] = table["label"].astype("boolean")
+    parquet.write_table(pa.Table.from_pandas(table), tmp_path / "t.parquet")
+    summary = run("label", "t.parquet", "--label-column", "label", "--json").json
+    assert [one["label"] for one in summary["classes"]] == ["False", "True"]
 
 
 def test_probabilities_are_calibrated_when_they_are_asked_for(run: Run, tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ def in_fitted_order(estimator: Any, X: Any) -> Any:
 
 def _values(name: str, column: Any) -> NDArray[Any]:
     """A column as floats or strings."""
-    if hasattr(column, "to_numpy"):
+    kind = str(getattr(column, "dtype", getattr(column, "type", "")))
+    if hasattr(column, "to_numpy") and not kind.startswith(("datetime", "timedelta", "timestamp", "date", "period")):
         try:
             # pandas' own types have a value for missing that NumPy does not know.
             column = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -115,7 +116,7 @@ def _values(name: str, column: Any) -> NDArray[Any]:
         array = np.array(column, dtype=object)
     if array.dtype.kind in "fiub":
         return np.asarray(array, dtype=np.float32 if array.dtype == np.float32 else np.float64)
-    if array.dtype.kind == "M":
+    if array.dtype.kind in "mM" or kind.startswith(("timestamp", "date", "period")):
         raise ParameterError(
             f"Column {name!r} holds dates, which have no distance of their own: turn it into numbers, such as days "
             "since a day of your choice or the month, or drop it.",

@@ -282,7 +282,7 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
                     "X",
                 )
             return Table(tuple(self.feature_names_in_), self._widths, X)
-        table = Table.of(X).select(tuple(self.feature_names_in_), self.ignore)
+        table = _with_empty_columns(Table.of(X).select(tuple(self.feature_names_in_), self.ignore), self._widths)
         if table.widths != self._widths:
             place = next(place for place, width in enumerate(table.widths) if width != self._widths[place])
             raise ParameterError(
@@ -387,10 +387,27 @@ def _categories(name: str, values: NDArray[Any]) -> list[str]:
     if len(found) > MOST_CATEGORIES:
         raise ParameterError(
             f"Column {name!r} holds {len(found):,} different strings, more than the {MOST_CATEGORIES} that count as "
-            "categories: name it as text, or drop it.",
+            "categories: name it as text or as the id, or drop it.",
             "X",
         )
     return found
+
+
+def _with_empty_columns(table: Table, widths: tuple[int, ...]) -> Table:
+    """The table with columns that hold nothing in the kind that they had in ``fit``: their own cannot be seen."""
+    if table.widths == widths:
+        return table
+    numbers, strings = iter(np.hsplit(table.numbers, np.cumsum(table.widths)[:-1])), iter(table.strings)
+    columns: dict[str, NDArray[Any]] = {}
+    for name, width, wanted in zip(table.names, table.widths, widths, strict=True):
+        block = next(numbers)
+        values = block if width else next(strings)
+        if width == 1 and wanted == 0 and np.isnan(block).all():
+            values = np.full(len(block), "", dtype=object)
+        elif width == 0 and wanted and not any(values):
+            values = np.full((len(values), wanted), np.nan)
+        columns[name] = values
+    return Table.from_columns(columns)
 
 
 def _vectorizer(name: str, values: NDArray[Any]) -> TfidfVectorizer:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import ColumnOptions, Service, command
 from homophily_service.cli.output import AnswerOutput
 from homophily_service.cli.screen import AsJson, print_status
@@ -33,17 +34,21 @@ def predict(
     """
     from homophily_service.cli.files import read_new_rows
 
-    output.check()
+    output.check(file)
+    options = columns.options()
+    if (options.scale, options.missing, options.text, options.categories) != ("auto", "median", (), ()):
+        raise WrongInput("--scale, --missing, --text and --categories are the model's own: leave them out.")
     with service.client() as client:
         model = client.get_model(name)
         # SVMlight files do not say how many features there are.
-        data = read_new_rows(file, columns.options(), n_features=model.dimensions)
+        data = read_new_rows(file, options, model.schema, n_features=model.dimensions)
+        output.check_columns(data)
         if output.probabilities:
             model = calibrated(client, model)
         answers = client.predict(model, data.points, probabilities=output.probabilities)
         for warning in answers.warnings:
             print_status(f"Warning: {warning}", "yellow")
-        output.show(answers, model, data, as_json=as_json)
+        output.show(answers, model, data, as_json=as_json, id_column=options.id_column)
 
 
 @command
@@ -60,11 +65,11 @@ def solution(
     as_json: AsJson = False,
 ) -> None:
     """Print the class of every point that a model was fitted on."""
-    from homophily_service.cli.failures import WrongInput
     from homophily_service.cli.files import read_data
 
-    output.check()
+    output.check(table)
     data = None if table is None else read_data(table)
+    output.check_columns(data)
     with service.client() as client:
         model = client.get_model(name)
         if data is not None and data.original is not None and data.original.num_rows != model.points:

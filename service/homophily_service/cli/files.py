@@ -8,7 +8,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from homophily_client import TableSchema
 from homophily_client.columns import TableError, entries_of
 from homophily_client.tables import Table, TableOptions, new_rows, read_table
 from homophily_service.cli.failures import WrongInput
@@ -40,7 +41,7 @@ DAMAGED = (
 _CSR_ARRAYS = {"data", "indices", "indptr", "shape"}
 # Options that name a column, and that name several.
 _SINGLE = ("label_column", "id_column", "weight_column")
-_SEVERAL = ("columns", "drop", "text")
+_SEVERAL = ("columns", "drop", "categories", "text")
 
 
 class Data(NamedTuple):
@@ -89,26 +90,38 @@ def read_data(path: Path, options: TableOptions | None = None, *, n_features: in
     return _read(path, options, n_features, read)
 
 
-def read_new_rows(path: Path, options: TableOptions, *, n_features: int | None = None) -> Data:
-    """The points in a file that a model is asked about. The service matches the columns of a table by name."""
+def read_new_rows(
+    path: Path, options: TableOptions, schema: TableSchema | None, *, n_features: int | None = None
+) -> Data:
+    """The points in a file that a model is asked about. The service matches the columns of a table by name.
+
+    Columns that are strings in the model's schema are read as such, although this file may have only numbers in them.
+    """
+    strings = [column.name for column in schema.columns if column.kind in ("category", "text", "id")] if schema else []
 
     def rows(table: Any, options: TableOptions) -> Data:
-        drop = {name for role, named in options.named.items() if role not in ("columns", "text") for name in named}
+        drop = {name for role in (*_SINGLE, "drop") for name in options.named[role]}
         chosen = options.named["columns"] or [name for name in table.column_names if name not in drop]
         return Data(new_rows(table.select(list(chosen))), original=table)
 
-    return _read(path, options, n_features, rows)
+    return _read(path, options, n_features, rows, strings)
 
 
-def _read(path: Path, options: TableOptions, n_features: int | None, read: Callable[[Any, TableOptions], Data]) -> Data:
+def _read(
+    path: Path,
+    options: TableOptions,
+    n_features: int | None,
+    read: Callable[[Any, TableOptions], Data],
+    strings: Collection[str] = (),
+) -> Data:
     check_suffix(path)
     if not path.is_file():
-        raise WrongInput(f"{path}: there is no such file")
+        raise WrongInput(f"{path}: {'is a folder' if path.is_dir() else 'there is no such file'}")
     try:
         if path.suffix.lower() in ARRAYS:
             data = _read_array(path, options, n_features)
         else:
-            data = _read_columns(path, options, read)
+            data = _read_columns(path, options, read, strings)
     except WrongInput:
         raise
     except TableError as error:
@@ -143,13 +156,17 @@ def fingerprint(path: Path, options: TableOptions) -> str:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _read_columns(path: Path, options: TableOptions, read: Callable[[Any, TableOptions], Data]) -> Data:
-    table, has_names = read_table_file(path)
+def _read_columns(
+    path: Path, options: TableOptions, read: Callable[[Any, TableOptions], Data], strings: Collection[str]
+) -> Data:
+    named = [name for columns in options.named.values() for name in columns]
+    table, has_names = read_table_file(path, expected=named)
     options = _by_name(options, table.column_names, path)
     # As they are written: 1.0 and 007 are names there.
-    names = [name for name in (options.label_column, options.id_column) if name is not None]
-    if any(str(table.schema.field(name).type) != "string" for name in names):
-        table = read_table_file(path, names).table
+    texts = {*strings, *options.named["label_column"], *options.named["id_column"], *options.named["categories"]}
+    texts &= set(table.column_names)
+    if any(str(table.schema.field(name).type) != "string" for name in texts):
+        table = read_table_file(path, texts, named).table
     if has_names or not _is_all_numbers(table, options):
         return read(table, options)
     # Numbers without names are an array.

@@ -46,7 +46,7 @@ def label(
     from homophily_service.cli.files import read_data
     from homophily_service.cli.labels import from_entries
 
-    output.check()
+    output.check(file)
     if columns.label_column is None:
         raise WrongInput(
             "Which column has the labels? Name it with --label-column; rows without a label are left empty."
@@ -56,7 +56,10 @@ def label(
     data = read_data(file, columns.options())
     source = f"{file}:{columns.label_column}"
     assert data.labels is not None
+    output.check_columns(data)
     given = from_entries(data.labels, unlabelled, source).of_two_classes(source)
+    if len(given.by_point) == len(data.labels):
+        raise WrongInput(f"{source}: every row has a label. If an entry means unlabelled, name it: --unlabelled ENTRY")
     print_notes(data)
     arguments = {"graph": graph, "solver": solver, "search": search.argument()}
     model, solution = _fit(data, given.by_point, arguments)
@@ -64,11 +67,12 @@ def label(
         print_status(sentence)
     for warning in model.warnings:
         print_status(f"Warning: {warning}", "yellow")
-    name = output.give(solution, model, data)
+    ids = output.give(solution, model, data)
+    summary = _summary(solution, Counter(given.by_point.values()), ids)
     if as_json:
-        print_json(_summary(solution, name))
+        print_json(summary)
     else:
-        _show(solution, name)
+        _show(summary)
 
 
 def _fit(data: Data, labels: dict[int, Any], arguments: dict[str, Any]) -> tuple[Model, Solution]:
@@ -146,13 +150,13 @@ class _Display:
         self._phase = progress.phase
 
 
-def _summary(solution: Solution, ids: list[Any]) -> dict[str, Any]:
+def _summary(solution: Solution, given: Counter[Any], ids: list[Any]) -> dict[str, Any]:
     """Classes with their shares, how sure the answers are, and what to label next."""
     assert solution.labels is not None
     assert solution.probabilities is not None
     assert solution.given is not None
     labels, sureness = solution.labels.tolist(), solution.probabilities.max(axis=1)
-    counts, given = Counter(labels), Counter(solution.labels[solution.given].tolist())
+    counts = Counter(labels)
     open_rows = [row for row in sureness.argsort(kind="stable").tolist() if not solution.given[row]]
     return {
         "rows": len(labels),
@@ -167,8 +171,7 @@ def _summary(solution: Solution, ids: list[Any]) -> dict[str, Any]:
     }
 
 
-def _show(solution: Solution, ids: list[Any]) -> None:
-    summary = _summary(solution, ids)
+def _show(summary: dict[str, Any]) -> None:
     rows = [(str(one["label"]), one["rows"], percent(one["share"]), one["given"]) for one in summary["classes"]]
     print_table("", ["class", "rows", "share", "given"], rows)
     print_result(

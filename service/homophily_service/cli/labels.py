@@ -20,6 +20,7 @@ import numpy as np
 from homophily_client.columns import entries_of
 from homophily_service.cli import files
 from homophily_service.cli.failures import WrongInput
+from homophily_service.cli.screen import print_status
 from homophily_service.cli.tables import READERS, csv_rows, is_number, read_table_file, table_suffix
 
 UNLABELLED = "-1"
@@ -82,8 +83,24 @@ def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:
 def from_entries(entries: Sequence[Any], unlabelled: str, source: str) -> PointLabels:
     """Labels from one entry per point."""
     mark = float(unlabelled) if is_number(unlabelled) else None
+    # Spaces around a label, and the type of True, are how a file was written.
+    entries = [
+        entry.strip() if isinstance(entry, str) else str(entry) if isinstance(entry, bool) else entry
+        for entry in entries
+    ]
     known = {point: entry for point, entry in enumerate(entries) if not _is_unlabelled(entry, unlabelled, mark)}
+    _warn_of_near_equals(known.values(), source)
     return PointLabels(dict(zip(known, _same_kind(list(known.values()), source), strict=True)), len(entries))
+
+
+def _warn_of_near_equals(labels: Iterable[Any], source: str) -> None:
+    by_letters: dict[str, set[str]] = {}
+    for label in labels:
+        by_letters.setdefault(str(label).casefold(), set()).add(str(label))
+    for alike in by_letters.values():
+        if len(alike) > 1:
+            listed = ", ".join(map(repr, sorted(alike)))
+            print_status(f"Warning: {source}: {listed} count as different classes.", "yellow")
 
 
 def _split(source: str) -> tuple[Path, str | None]:
@@ -131,6 +148,11 @@ def _from_csv(path: Path, unlabelled: str) -> PointLabels:
         places = header.index("point"), header.index("label")
     elif width == 2:
         places = 0, 1
+        if not _WHOLE.fullmatch(rows[0][0]) and header[0] != "point":
+            raise WrongInput(
+                f"{path}: its first column is called {rows[0][0]!r}. Call it point if it holds row numbers of the "
+                f"data, from 0; {path}:COLUMN takes a column with an entry for every row."
+            )
     else:
         raise WrongInput(
             f"{path}: must have the columns point and label, or one column. Got {width} columns; "

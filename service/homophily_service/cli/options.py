@@ -122,6 +122,10 @@ class ColumnOptions:
     drop: Annotated[
         str | None, typer.Option(metavar="A,B,…", help="Columns that are no features.", rich_help_panel=_TABLE)
     ] = None
+    categories: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="Columns of numbers that are categories.", rich_help_panel=_TABLE),
+    ] = None
     text: Annotated[
         str | None,
         typer.Option(metavar="A,B,…", help="Columns whose words are compared (TF-IDF).", rich_help_panel=_TABLE),
@@ -159,6 +163,7 @@ class ColumnOptions:
             weight_column=self.weight_column,
             columns=names(self.columns) or None,
             drop=names(self.drop),
+            categories=names(self.categories),
             text=names(self.text),
             scale=self.scale,
             missing=self.missing,

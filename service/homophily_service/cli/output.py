@@ -48,8 +48,8 @@ class FileOutput:
         ),
     ] = None
 
-    def check(self, job: JobOptions | None = None) -> None:
-        """Refuse what cannot be written: before the work, not after it."""
+    def check(self, source: Path | str | None = None, job: JobOptions | None = None) -> None:
+        """Refuse what cannot be written: before the work, not after it. ``source`` is the file that is read."""
         from homophily_service.plots.tables import WRITERS
 
         if self.keep is not None and self.output is None:
@@ -61,6 +61,8 @@ class FileOutput:
         known = (*WRITERS, ".npy")
         if self.output.suffix.lower() not in known:
             raise WrongInput(f"{self.output}: must end in one of {', '.join(known)}")
+        if source is not None and Path(source).exists() and self.output.exists() and self.output.samefile(source):
+            raise WrongInput(f"{self.output}: is the file that is read, and would be lost: write to another one.")
         if not self.output.absolute().parent.is_dir():
             raise WrongInput(f"{self.output}: there is no folder {self.output.parent}")
         if self.output.suffix.lower() not in (".csv", ".tsv", ".npy"):
@@ -68,18 +70,26 @@ class FileOutput:
 
             need_pyarrow(self.output)
 
-    def give(self, answers: Prediction | Solution, model: Model, data: Data | None) -> list[Any]:
+    def check_columns(self, data: Data | None) -> None:
+        """Refuse --keep of columns that the file does not have."""
+        _kept_names(self.keep, data)
+
+    def give(
+        self, answers: Prediction | Solution, model: Model, data: Data | None, id_column: str | None = None
+    ) -> list[Any]:
         """Write the answers, if a file was asked for; returns the ids of the rows, or their numbers."""
-        columns = self.columns(answers, model, data)
+        columns = self.columns(answers, model, data, id_column)
         if self.output is not None:
             _write(columns, self.output)
             print_status(f"{len(columns['label']):,} answers are in {self.output}.")
         return list(next(iter(columns.values())))
 
-    def columns(self, answers: Prediction | Solution, model: Model, data: Data | None) -> Columns:
+    def columns(
+        self, answers: Prediction | Solution, model: Model, data: Data | None, id_column: str | None = None
+    ) -> Columns:
         """The ids, the columns that are kept, and the answers."""
         found = answer_columns(answers)
-        ids, name = getattr(answers, "ids", None), _id_name(model)
+        ids, name = getattr(answers, "ids", None), id_column or _id_name(model)
         if ids is None and data is not None and data.table is not None:
             ids = data.table.ids
             if ids is None and name in data.original.column_names:
@@ -106,18 +116,26 @@ class AnswerOutput(FileOutput):
             fields = ["labels", "given", "ids", "probabilities" if model.calibrated else "scores"]
             self.give(client.read_solution(model, fields), model, data)
 
-    def show(self, answers: Prediction | Solution, model: Model, data: Data | None, *, as_json: bool) -> None:
+    def show(
+        self,
+        answers: Prediction | Solution,
+        model: Model,
+        data: Data | None,
+        *,
+        as_json: bool,
+        id_column: str | None = None,
+    ) -> None:
         """Write the answers to the file, print them as JSON or CSV, or show the first."""
-        self.give(answers, model, data)
+        self.give(answers, model, data, id_column)
         if as_json:
             given = {field: getattr(answers, field, None) for field in _JSON}
             print_json({field: array.tolist() for field, array in given.items() if array is not None})
         elif self.output is None and out.is_terminal:
-            _show(self.columns(answers, model, data))
+            _show(self.columns(answers, model, data, id_column))
         elif self.output is None:
             from homophily_service.plots.tables import write_csv
 
-            write_csv(self.columns(answers, model, data), sys.stdout)
+            write_csv(self.columns(answers, model, data, id_column), sys.stdout)
 
 
 _JSON = ("classes", "labels", "scores", "probabilities", "given", "ids")
@@ -146,20 +164,27 @@ def answer_columns(answers: Prediction | Solution) -> Columns:
     return columns if given is None else {**columns, "given": given}
 
 
-def _kept(keep: str | None, data: Data | None, first: Collection[str], taken: Collection[str]) -> Columns:
-    """The columns of the file that are to be written too, besides those that are written ``first``."""
+def _kept_names(keep: str | None, data: Data | None) -> list[str]:
+    """The columns of the file that are to be written too."""
     if keep is None:
-        return {}
+        return []
     if data is None or data.original is None:
         raise WrongInput("--keep needs a file with named columns.")
-    table = data.original
-    wanted = table.column_names if keep == "all" else names(keep)
+    known = data.original.column_names
+    wanted = known if keep == "all" else list(names(keep))
     for name in wanted:
-        if name not in table.column_names:
-            raise WrongInput(f"--keep: the file has no column {name!r}, only {', '.join(table.column_names[:20])}.")
+        if name not in known:
+            raise WrongInput(f"--keep: the file has no column {name!r}, only {', '.join(known[:20])}.")
+    return list(wanted)
+
+
+def _kept(keep: str | None, data: Data | None, first: Collection[str], taken: Collection[str]) -> Columns:
+    """These columns, besides those that are written ``first``."""
     # A column that is called like one of the answers keeps its values under another name.
     return {
-        f"original_{name}" if name in taken else name: table[name].to_pylist() for name in wanted if name not in first
+        f"original_{name}" if name in taken else name: data.original[name].to_pylist()
+        for name in _kept_names(keep, data)
+        if data is not None and name not in first
     }
 
 

@@ -117,7 +117,7 @@ def fit(
 
     if (labels is None) == (columns.label_column is None):
         raise WrongInput("Labels are needed, either by --labels FILE or by --label-column of the data's file.")
-    answers.check(job)
+    answers.check(data, job)
     given = None if labels is None else read_labels(labels, unlabelled)
     compared = {
         name: (file, read_labels(file, unlabelled))
@@ -131,6 +131,7 @@ def fit(
     } | registration.arguments()
     with service.client() as client:
         found = find_dataset(client, data, columns.options())
+        answers.check_columns(found.data)
         dataset, source = found.dataset, labels or f"{data}:{columns.label_column}"
         if given is None:
             assert found.data is not None
@@ -181,7 +182,7 @@ def transduce(
 
     if labels is None and withdraw is None:
         raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
-    answers.check(job)
+    answers.check(job=job)
     given = None if labels is None else read_labels(labels, unlabelled)
     compared = {
         name: (file, read_labels(file, unlabelled))

@@ -17,8 +17,9 @@ DELIMITERS = ",;\t|"
 # Rows that are looked at to tell how a file is written.
 LOOKED_AT = 200
 _DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d+\.\d+")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
 # What people and programs write for a missing value.
-MISSING = ["", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None"]
+MISSING = ["", "?", "-", "NA", "na", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None"]
 # Compressed text that grows more than this was made to fill a memory.
 MOST_GROWTH, HARMLESS = 200, 64 << 20
 
@@ -41,11 +42,15 @@ def need_pyarrow(path: Path) -> Any:
         raise WrongInput(f"{path}: {error}") from None
 
 
-def read_table_file(path: Path, as_text: Collection[str] = ()) -> FileTable:
-    """The table in a file; of CSV, the columns named ``as_text`` are strings as they are written."""
+def read_table_file(path: Path, as_text: Collection[str] = (), expected: Collection[str] = ()) -> FileTable:
+    """The table in a file.
+
+    Of CSV, the columns named ``as_text`` are strings as they are written, and a first row with a name that is
+    ``expected`` is a header.
+    """
     pyarrow = need_pyarrow(path)
     try:
-        found = READERS[table_suffix(path)](path, as_text)
+        found = READERS[table_suffix(path)](path, as_text, expected)
     except (pyarrow.ArrowException, EOFError, OSError, UnicodeDecodeError, csv.Error, gzip.BadGzipFile) as error:
         sentence = " ".join(str(error).split())
         if "UTF8" in sentence or isinstance(error, UnicodeDecodeError):
@@ -67,7 +72,7 @@ def table_suffix(path: Path) -> str:
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def _read_csv(path: Path, as_text: Collection[str]) -> FileTable:
+def _read_csv(path: Path, as_text: Collection[str], expected: Collection[str]) -> FileTable:
     from pyarrow import compute
     from pyarrow import csv as arrow_csv
 
@@ -76,30 +81,63 @@ def _read_csv(path: Path, as_text: Collection[str]) -> FileTable:
     if not rows.rows:
         raise WrongInput(f"{path}: is empty")
     first = rows.rows[0]
-    has_names = _is_header(rows.rows)
+    has_names = _is_header(rows.rows) or any(cell.strip() in expected and not is_number(cell) for cell in first)
     decimal = "," if rows.delimiter != "," and _has_decimal_commas(rows.rows[has_names:]) else "."
-    names = [name.strip() for name in first] if has_names else [str(number) for number in range(len(first))]
+    # As pandas names columns without a name.
+    names = [name.strip() or f"Unnamed: {place}" if has_names else str(place) for place, name in enumerate(first)]
 
-    def read(**columns: Any) -> Any:
+    def read(null_values: list[str], **columns: Any) -> Any:
         return arrow_csv.read_csv(
             io.BytesIO(content),
-            # Types follow from the first block, which is all of it.
+            # Types follow from the first block, which is all of it. Threads that outlive an error abort the program.
             arrow_csv.ReadOptions(
-                block_size=len(content) + 1, column_names=names, skip_rows=rows.header_lines if has_names else 0
+                use_threads=False,
+                block_size=len(content) + 1,
+                column_names=names,
+                skip_rows=rows.header_lines if has_names else 0,
             ),
             arrow_csv.ParseOptions(delimiter=rows.delimiter, newlines_in_values=True),
-            arrow_csv.ConvertOptions(decimal_point=decimal, null_values=MISSING, strings_can_be_null=True, **columns),
+            arrow_csv.ConvertOptions(
+                decimal_point=decimal, null_values=null_values, strings_can_be_null=True, **columns
+            ),
         )
 
-    table = read(column_types=dict.fromkeys(as_text, "string"))
-    whole = [field.name for field in table.schema if str(field.type) == "int64"]
-    if whole and len(set(names)) == len(names):
+    table = read(MISSING)
+    if len(set(names)) < len(names):
+        return FileTable(table, has_names)
+    types = {field.name: str(field.type) for field in table.schema}
+    # NA may be a country and None a kind of cheese, where entries are strings.
+    strings = {name for name, kind in types.items() if kind == "string"} | (set(as_text) & set(names))
+    whole = {name for name, kind in types.items() if kind == "int64"}
+    if strings | whole:
+        written = read(
+            [""], include_columns=sorted(strings | whole), column_types=dict.fromkeys(strings | whole, "string")
+        )
         # 007 is no number but a name, whose zeros count.
-        written = read(include_columns=whole, column_types=dict.fromkeys(whole, "string"))
-        for name in whole:
-            if compute.any(compute.match_substring_regex(written[name], r"^[+-]?0\d")).as_py():
-                table = table.set_column(table.column_names.index(name), name, written[name])
-    return FileTable(table, has_names)
+        strings |= {
+            name for name in whole if compute.any(compute.match_substring_regex(written[name], r"^[+-]?0\d")).as_py()
+        }
+        for name in strings:
+            table = table.set_column(names.index(name), name, written[name])
+    if rows.delimiter == ";" and decimal == ".":
+        _refuse_thousands(path, table, read)
+    nameless = [name for name in names if name.startswith("Unnamed: ") and types[name] == "null"]
+    return FileTable(table.drop_columns(nameless), has_names)
+
+
+def _refuse_thousands(path: Path, table: Any, read: Callable[..., Any]) -> None:
+    """Refuse 1.523 beside 852 where it may be 1523: in files with semicolons, which are written with decimal commas."""
+    from pyarrow import compute
+
+    for field in table.schema:
+        if str(field.type) == "double":
+            cells = read([""], include_columns=[field.name], column_types={field.name: "string"})[field.name]
+            dotted = [cell for cell in compute.unique(cells).to_pylist() if cell and "." in cell]
+            if len(dotted) > 2 and all(_THOUSANDS.fullmatch(cell) for cell in dotted):
+                raise WrongInput(
+                    f"{path}: column {field.name!r}: is {dotted[0]} a thousand and more, or a little over "
+                    f"{dotted[0].partition('.')[0]}? Write it without a dot, or with more digits after it."
+                )
 
 
 def csv_rows(path: Path) -> Iterator[list[str]]:
@@ -194,26 +232,28 @@ def _is_any_number(text: str) -> bool:
 # -- others ------------------------------------------------------------------------------------------------------------
 
 
-def _read_parquet(path: Path, _: Collection[str]) -> FileTable:
+def _read_parquet(path: Path, *_: Collection[str]) -> FileTable:
     from pyarrow import parquet
 
-    return FileTable(parquet.ParquetFile(path).read(), True)
+    return FileTable(parquet.ParquetFile(path).read(use_threads=False), True)
 
 
-def _read_arrow(path: Path, _: Collection[str]) -> FileTable:
+def _read_arrow(path: Path, *_: Collection[str]) -> FileTable:
     from pyarrow import feather
 
-    return FileTable(feather.read_table(path), True)
+    return FileTable(feather.read_table(path, use_threads=False), True)
 
 
-def _read_json_lines(path: Path, _: Collection[str]) -> FileTable:
+def _read_json_lines(path: Path, *_: Collection[str]) -> FileTable:
     from pyarrow import json
 
     content = _text(path)
-    return FileTable(json.read_json(io.BytesIO(content), json.ReadOptions(block_size=len(content) + 1)), True)
+    return FileTable(
+        json.read_json(io.BytesIO(content), json.ReadOptions(use_threads=False, block_size=len(content) + 1)), True
+    )
 
 
-READERS: dict[str, Callable[[Path, Collection[str]], FileTable]] = {
+READERS: dict[str, Callable[[Path, Collection[str], Collection[str]], FileTable]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".parquet": _read_parquet,
