@@ -138,6 +138,7 @@ def ui(
     assignments: Set = None,
 ) -> None:
     """Serve MLflow's pages about the runs in the data directory, until Ctrl-C or SIGTERM."""
+    from homophily_service.runtime.ports import check_port
     from homophily_service.tracking.place import Place, pages_command
 
     settings = settings_from(config, assignments, data_dir=data_dir)
@@ -145,6 +146,7 @@ def ui(
     if place.artifacts is None:
         print_result(f"The runs are in {place.shown}" + (f", its pages at {place.url}" if place.url else ""))
         return
+    check_port("127.0.0.1", port)
     if not port:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
