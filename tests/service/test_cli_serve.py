@@ -41,3 +41,14 @@ def test_a_port_in_use_is_one_sentence(command: str, taken_port: int, tmp_path: 
 def test_a_server_that_cannot_listen_leaves_no_store_behind(taken_port: int, tmp_path: Path) -> None:
     homophily("serve", "--data-dir", tmp_path / "new", "--port", str(taken_port))
     assert not (tmp_path / "new").exists()
+
+
+def test_pages_of_a_directory_without_a_store_are_refused(tmp_path: Path) -> None:
+    """An empty MLflow was made there and served."""
+    for folder in (tmp_path, tmp_path / "missing"):
+        ended = homophily("ui", "--data-dir", folder, "--port", "0")
+        assert ended.returncode == 2, ended
+        assert ended.stdout == ""
+        [line] = ended.stderr.splitlines()
+        assert line.startswith(f"Error: {folder} is no data directory of Homophily: give --data-dir")
+    assert list(tmp_path.iterdir()) == []

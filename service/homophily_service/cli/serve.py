@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE
+from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE, WrongInput
 from homophily_service.cli.options import DEFAULT_TARGET, Ca, Certificate, Key, Target, Tls
 from homophily_service.cli.screen import AsJson, print_facts, print_json, print_result, print_status, print_table
 
@@ -146,6 +146,11 @@ def ui(
     if place.artifacts is None:
         print_result(f"The runs are in {place.shown}" + (f", its pages at {place.url}" if place.url else ""))
         return
+    if not any((settings.data_dir / file).exists() for file in ("homophily.db", "mlflow.db")):
+        raise WrongInput(
+            f"{settings.data_dir.absolute()} is no data directory of Homophily: give --data-dir the folder that "
+            "`homophily serve` names when it starts."
+        )
     check_port("127.0.0.1", port)
     if not port:
         with socket.socket() as probe:
