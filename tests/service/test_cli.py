@@ -137,7 +137,7 @@ def test_a_model_from_fit_to_deletion(run: Run, files: Path) -> None:
     assert_array_equal(np.load(files / "solution.npy"), np.arange(60) % 2)
     assert parquet.read_table(files / "solution.parquet").column("label").to_pylist() == [0, 1] * 30
     assert (files / "solution.csv").read_text().startswith("point,label,given\n0,0,True\n1,1,True\n")
-    assert re.search(r"second +ERR +60 +10 +2 +– ", run("models").out)
+    assert re.search(r"second +ERR +60 +10 +2 +– +– ", run("models").out)
     assert run("model", "second", "--json").json["name"].endswith("/models/second")
     listed = run("jobs", "--kind", "transduce").out
     assert re.search(r"[0-9a-f]{24} +transduce +succeeded +\d+ s ago +[\d.]+", listed)
@@ -145,6 +145,26 @@ def test_a_model_from_fit_to_deletion(run: Run, files: Path) -> None:
     run("delete", "models/second", "datasets/points")
     run("model", "second", code=4)
     assert run("embeddings", "--json").json == []
+
+
+def test_the_list_of_models_has_their_known_errors(run: Run, files: Path) -> None:
+    """The error on test labels was shown nowhere but on the page of each model."""
+    y = two_groups()[1]
+    np.save(files / "wrong.npy", np.where(np.arange(60) < 40, 1 - y, y))
+    fit = ("fit", files / "points.npy", "--labels", "few.npy", "--method", "irr")
+    run(*fit, "--validation", "truth.npy", "--test", "wrong.npy", "--model", "both")
+    run(*fit, "--test", "wrong.npy", "--model", "tested")
+    run(*fit, "--model", "neither")
+    listed = run("models").out
+    assert re.search(r"validation error +test error", listed)
+    tested = run("model", "tested", "--json").json["test"]["error_rate"]
+    assert tested > 0.0
+    for name, errors in (
+        ("both", rf"0\.00 % +{100 * tested:.2f} %"),
+        ("tested", rf"– +{100 * tested:.2f} %"),
+        ("neither", "– +–"),
+    ):
+        assert re.search(rf"{name} +IRR +60 +10 +2 +{errors} ", listed), listed
 
 
 def test_fit_on_a_file_uploads_it_once(run: Run, files: Path) -> None:

@@ -123,11 +123,13 @@ def models(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> N
             one.labelled,
             len(one.classes),
             percent(one.error_rate),
+            percent(None if one.test is None else one.test.error_rate),
             ago(one.create_time),
         )
         for one in found
     ]
-    print_table("", ["model", "method", "points", "labelled", "classes", "error", "made"], rows)
+    errors = ["validation error", "test error"]
+    print_table("", ["model", "method", "points", "labelled", "classes", *errors, "made"], rows)
 
 
 @command
