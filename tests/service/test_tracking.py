@@ -338,6 +338,9 @@ def test_commands_register_a_model_and_bring_it_back(
             one for one in client.search_registered_models(f"name = '{project.id}.{name}'") if "champion" in one.aliases
         ]
     )
+    # The page of a run is named where it is served.
+    [job] = [one for one in run("jobs", "--kind", "fit", "--json").json if one["model"]["name"].endswith("/sent")]
+    assert job["tracking_url"] in run("job", job["name"]).out
     run("import", f"models:/{name}@champion", "--model", "back")
     assert run("model", "back", "--json").json["source"] == f"models:/{name}@champion"
 

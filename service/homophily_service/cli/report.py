@@ -55,7 +55,7 @@ def report(
             pictures = _pictures_of_map(client, found)
         else:
             pictures = _pictures_of_model(client, found)
-        page = _page(found, pictures, _tracking_url(client, found))
+        page = _page(found, pictures, _tracking_run(client, found))
     folder.mkdir(parents=True, exist_ok=True)
     for file, content in {**pictures, "report.html": page}.items():
         (folder / file).write_bytes(content)
@@ -135,20 +135,24 @@ def _pictures_of_map(client: Client, embedding: Embedding) -> dict[str, bytes]:
     )
 
 
-def _tracking_url(client: Client, found: Model | Embedding) -> str:
-    """The address of its job's run, if the job is still on record."""
+def _tracking_run(client: Client, found: Model | Embedding) -> str:
+    """The page of its job's run, or the run's id if nothing serves that page; empty if the job is not on record."""
     from homophily_client import NotFound
+    from homophily_service.cli.runs import run_link
 
+    if not found.job:
+        return ""
     try:
-        return client.job(found.job).info.tracking_url if found.job else ""
+        job = client.job(found.job).info
     except NotFound:
         return ""
+    return run_link(job) or job.tracking_run
 
 
 # -- page --------------------------------------------------------------------------------------------------------------
 
 
-def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: str) -> bytes:
+def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_run: str) -> bytes:
     from homophily_client import Embedding
     from homophily_service.cli.screen import shown, size
     from homophily_service.cli.show import embedding_facts, model_facts, short
@@ -156,8 +160,8 @@ def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: st
 
     facts: dict[str, Any] = embedding_facts(found) if isinstance(found, Embedding) else model_facts(found)
     facts["job"] = short(found.job)
-    if tracking_url:
-        facts["tracking run"] = tracking_url
+    if tracking_run:
+        facts["tracking run"] = tracking_run
     if found.device:
         facts["computed on"] = found.device
     if found.peak_memory_bytes:

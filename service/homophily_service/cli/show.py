@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from homophily_client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search
+from homophily_service.cli.runs import run_link
 from homophily_service.cli.screen import percent, print_facts, print_status, size
 
 _SHOWN_CLASSES = 12
@@ -204,7 +205,7 @@ def print_job(job: Job) -> None:
     if job.embedding is not None:
         facts["embedding"] = short(job.embedding.name)
     if job.tracking_run:
-        facts["tracking run"] = job.tracking_url or job.tracking_run
+        facts["tracking run"] = run_link(job) or job.tracking_run
     print_facts(facts)
 
 

@@ -255,6 +255,7 @@ def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_j
 
 def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     """Print the outcome of a job, or its state."""
+    from homophily_service.cli.runs import run_link
     from homophily_service.cli.show import plain, print_embedding, print_model, short
 
     if as_json:
@@ -266,8 +267,9 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     elif not job.state.is_final:
         print_result(short(job.name))
         print_status(f"It is {job.state}; homophily watch {short(job.name)} shows its progress.")
-    if job.info.tracking_url and not as_json:
-        print_status(f"Its run is {job.info.tracking_url}")
+    if job.info.tracking_run and not as_json:
+        link = run_link(job.info)
+        print_status(f"Its run is {link}" if link else f"Its run in MLflow is {job.info.tracking_run}.")
     if job.info.error is not None:
         if not as_json:
             raise job.info.error
