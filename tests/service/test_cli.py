@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,8 @@ from sklearn.datasets import dump_svmlight_file
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from homophily_client import JobEvent, JobState
 from homophily_client._pb import job_pb2
 from homophily_service.cli.commands import app
-from homophily_service.cli.progress import Pace
 
 from .commands import Run, environment
 from .serving import Project, Service, eventually
@@ -40,28 +36,6 @@ COMMAND = str(Path(sys.executable).parent / "homophily")
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
-
-
-def test_time_left_follows_from_how_fast_a_phase_goes() -> None:
-    now = datetime.now(UTC)
-
-    def event(seconds: float, phase: str | None, fraction: float | None, state: JobState) -> JobEvent:
-        when = now + timedelta(seconds=seconds)
-        message = job_pb2.JobEvent(sequence=1, attempt=1)
-        if phase is not None:
-            message.progress.phase, message.progress.fraction = phase, fraction or 0.0
-        return replace(JobEvent.from_message(message), time=when, state=state)
-
-    pace = Pace()
-    pace.see(event(-60, None, None, JobState.QUEUED))
-    assert pace.elapsed == pytest.approx(60, abs=5)
-    pace.see(event(-30, "graph", 0.05, JobState.RUNNING))
-    assert pace.left is None
-    pace.see(event(-10, "solve", 0.4, JobState.RUNNING))
-    assert pace.left is None
-    pace.see(event(0, "solve", 0.6, JobState.RUNNING))
-    assert pace.left == pytest.approx(20, abs=1)
-    assert pace.elapsed == pytest.approx(30, abs=5)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------

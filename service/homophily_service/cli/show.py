@@ -127,7 +127,7 @@ def model_facts(model: Model, changed_points: int | None = None) -> dict[str, An
     if model.test is not None:
         facts["test error"] = f"{percent(model.test.error_rate)} of {_count(model.test.points, 'test label')}"
     if model.search is not None:
-        facts["search"] = _search(model.search)
+        facts["search"] = search_facts(model.search)
     facts["graph"] = _graph(model.graph)
     facts["solution"] = f"energy {model.energy:.6g}, {_count(model.iterations, 'step')}" + (
         f", {model.engine}" if model.engine else ""
@@ -215,10 +215,19 @@ def _parameters(model: Model) -> str:
     return ", ".join([method, *(f"{name}={value}" for name, value in given.items())])
 
 
-def _search(search: Search) -> str:
-    held_out = next((trial.error_rate for trial in search.trials if trial.number == search.best), None)
-    found = "" if held_out is None else f", the best with {percent(held_out)} of the held-out labels wrong"
-    return f"{_count(len(search.trials), 'trial')}{found}"
+def search_facts(search: Search) -> str:
+    """The error of the trial that was chosen, and the lowest of all, which the progress showed.
+
+    They differ: a search also weighs the log-loss, and how settings nearby did.
+    """
+    tried = _count(len(search.trials), "trial")
+    chosen = next((trial.error_rate for trial in search.trials if trial.number == search.best), None)
+    if chosen is None:
+        return tried
+    errors = [one.error_rate for one in search.trials if one.error_rate is not None and not one.pruned]
+    lowest = min(errors, default=chosen)
+    aside = "the lowest of all" if chosen <= lowest else f"the lowest of all was {percent(lowest)}"
+    return f"{tried}, the chosen one with {percent(chosen)} of the held-out labels wrong, {aside}"
 
 
 def _graph(graph: Graph) -> str:
