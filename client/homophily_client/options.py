@@ -15,21 +15,21 @@ class GraphOptions:
     Parameters
     ----------
     n_neighbors : int, optional
-        Neighbours of each point; 10.
+        Neighbours of each point; default 10.
     metric : {'euclidean', 'cosine'}, optional
         euclidean, or cosine, which is the default for sparse points.
     weights : {'local', 'self-tuning', 'global', 'fixed'}, optional
-        Edge weights: local, self-tuning, global or fixed; local.
+        Edge weights: local, self-tuning, global or fixed; default local.
     sigma_x : float, optional
-        The width of fixed weights; a factor of the others.
+        Width of fixed weights; for other weights, a factor of their widths.
     exponent : int, optional
-        Exponent of the distance in the weights, 1 or 2; 2.
+        Exponent of the distance in the weights, 1 or 2; default 2.
     symmetrize : {'max', 'mean'}, optional
-        How both directions of an edge are merged: max or mean; mean.
+        How both directions of an edge are merged: max or mean; default mean.
     space : {'input', 'principal', 'whitened'}, optional
-        Where neighbours are searched: input, principal or whitened; input.
+        Where neighbours are searched: input, principal or whitened; default input.
     n_directions : int, optional
-        Principal directions to use; 50, all when whitened.
+        Principal directions to use; default 50, or all if whitened.
     """
 
     n_neighbors: int | None = None
@@ -49,9 +49,9 @@ class SolverOptions:
     Parameters
     ----------
     method : {'irr', 'err'}, optional
-        err or irr; err.
+        err or irr; default err.
     power : int, optional
-        The power p of the Laplacian; 2.
+        The power p of the Laplacian; default 2.
     lambda1 : float, optional
         Weight of smooth values.
     lambda2 : float, optional
@@ -59,17 +59,17 @@ class SolverOptions:
     sigma_f : float, optional
         ERR: width of the relationship function.
     repulsion : float, optional
-        ERR: factor of the force that drives points apart; 0.65.
+        ERR: factor of the force that drives points apart; default 0.65.
     max_iter : int, optional
         ERR: the largest number of steps.
     tol : float, optional
-        Where the solver stops.
+        Tolerance at which the solver stops.
     normalized : bool, optional
-        Use the normalised Laplacian; true.
+        Use the normalised Laplacian; default true.
     relationship_neighbors : int, optional
         Sparse ERR: relate each point to this many nearest points only.
     multiclass : {'vector', 'one-vs-rest'}, optional
-        ERR with three or more classes: vector or one-vs-rest; vector.
+        ERR with three or more classes: vector or one-vs-rest; default vector.
     class_prior : 'estimate' or sequence of float, optional
         Class shares: estimate, or one share per class.
     """
@@ -103,25 +103,25 @@ class MapOptions:
     sigma_f : float, optional
         Width of the relationship function.
     continuation : float, optional
-        Start with a width this many times larger; 5.
+        Start with a width this many times larger; default 5.
     repulsion : float, optional
         Factor of the force that drives points apart.
     closure : {False, True, 'two-class'}, optional
-        Infer more links from the given ones: true, false or two-class; true.
+        Infer more links from the given ones: true, false or two-class; default true.
     link_edges : float, optional
         Weight of a link as an edge of the spectral map's graph.
     link_loss : {'log', 'squared'}, optional
-        Cost of a must-link: log or squared; log.
+        Cost of a must-link: log or squared; default log.
     relationship : {'gaussian', 'cauchy'}, optional
-        The relationship function: gaussian or cauchy; gaussian.
+        The relationship function: gaussian or cauchy; default gaussian.
     lambda2_per_link : bool, optional
-        Divide lambda2 by the number of links; false.
+        Divide lambda2 by the number of links; default false.
     max_iter : int, optional
         The largest number of steps.
     tol : float, optional
-        Where the solver stops.
+        Tolerance at which the solver stops.
     normalized : bool, optional
-        Use the normalised Laplacian; true.
+        Use the normalised Laplacian; default true.
     """
 
     data_weight: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -236,3 +237,10 @@ def test_a_graph_matches_the_columns_of_a_frame_by_name():
     graph = KNNGraph(n_neighbors=3).fit(frame)
     for found, expected in zip(graph.attach(frame[["b", "a"]] + 0.1), graph.attach(frame + 0.1), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_recipe_of_format_1_answers_as_it_did():
+    sample = json.loads((Path(__file__).parent / "samples" / "preprocessing-1.json").read_text(encoding="utf-8"))
+    arrays = {name: np.array(one["values"], dtype=one["dtype"]) for name, one in sample["arrays"].items()}
+    recipe = restore_preprocessing(State(arrays, sample["document"]))
+    np.testing.assert_allclose(recipe.transform(sample["table"]).toarray(), sample["points"], rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Certificates for tests: CAs and what they sign, made when they are needed."""
+"""Certificates for tests: CAs and certificates that they sign, made on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Certificate:
         return self.signed.serial_number
 
     def write(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """The certificate and the key as files; each is replaced at once, as those who renew certificates do."""
+        """The certificate and the key as files; each is replaced atomically, as tools that renew certificates do."""
         folder.mkdir(parents=True, exist_ok=True)
         paths = folder / f"{name}.pem", folder / f"{name}.key"
         for path, data in zip(paths, (self.pem, self.key_pem), strict=True):

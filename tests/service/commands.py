@@ -38,7 +38,7 @@ def run(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> Run:
-    """A command in a project of its own, in this process: loading the client takes longer than most commands."""
+    """Runs commands in a new project, in this process: loading the client takes longer than most commands."""
     monkeypatch.chdir(tmp_path)
     for name, value in environment(service.target, project).items():
         monkeypatch.setenv(name, value)

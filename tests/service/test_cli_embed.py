@@ -128,7 +128,7 @@ def test_mistakes_are_told_before_the_work(run: Run, folder: Path, monkeypatch: 
     def refused(sentence: str, *arguments: str | Path) -> None:
         assert sentence in run("embed", "points.npy", *arguments, code=2).err
 
-    refused("map.txt: must end in one of .csv, .parquet", "--out", "map.txt")
+    refused("map.txt: must end in one of .csv, .tsv, .parquet", "--out", "map.txt")
     refused("map.jpg: must end in one of .png", "--plot", "map.jpg")
     refused("map.svg: must end in one of .html", "--html", "map.svg")
     refused("there is no folder none", "--out", "none/map.csv")

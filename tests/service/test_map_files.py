@@ -36,7 +36,10 @@ def test_a_map_is_written_into_files(tmp_path: Path) -> None:
 
     for wrong, sentence in (
         (lambda: plot_map(found, "map.jpg"), "path must end in one of .png, .html, .htm. Got 'map.jpg'"),
-        (lambda: write_map(found, "map.txt"), "path must end in one of .csv, .parquet. Got 'map.txt'"),
+        (
+            lambda: write_map(found, "map.txt"),
+            "path must end in one of .csv, .tsv, .parquet, .arrow, .feather, .jsonl. Got 'map.txt'",
+        ),
         (lambda: plot_map(found, "map.html", labels=[1, 2]), "labels must have an entry for each of 60 points. Got 2"),
         (lambda: plot_map(found, "map.html", labels={60: 1}), "labels must be of points from 0 to 59"),
         (lambda: plot_map(replace(found, coordinates=None), "map.html"), "read with its coordinates"),

@@ -18,7 +18,7 @@ from homophily_client.names import ModelName
 from homophily_service.contract.arrays import Limits
 from homophily_service.contract.internal_pb2 import PredictAnswer, PredictCall
 from homophily_service.predictor.pool import _Predictor
-from homophily_service.predictor.process import Call, Dispatcher, ModelCache
+from homophily_service.predictor.process import Call, Dispatcher, Loaded, ModelCache
 from homophily_service.runtime.settings import Settings
 
 from .serving import Project, Service, eventually, inline, open_stores, refusal, running
@@ -84,7 +84,7 @@ class Cache(ModelCache):
             time.sleep(0.5)
         if "lost" in path:
             raise ValueError("lost")
-        return Slow(self.model), 1
+        return Loaded(Slow(self.model)), 1  # type: ignore[arg-type]
 
 
 def call(number: int, project: str, rows: int, model: str = "m") -> Call:
@@ -161,10 +161,10 @@ def test_a_model_that_cannot_be_loaded_is_an_error_for_those_who_asked(model: An
 def test_models_of_the_project_with_the_most_bytes_go_first(model: Any) -> None:
     cache = Cache(model, most_bytes=4)
     for path in ("models/modest/a/t", *(f"models/greedy/{number}/t" for number in range(6))):
-        cache.keep(path, Slow(model), 1)  # type: ignore[arg-type]
+        cache.keep(path, Loaded(Slow(model)), 1)  # type: ignore[arg-type]
     assert cache.get("models/modest/a/t") is not None
     assert [number for number in range(6) if cache.get(f"models/greedy/{number}/t") is not None] == [3, 4, 5]
-    cache.keep("models/modest/huge/t", Slow(model), 100)  # type: ignore[arg-type]
+    cache.keep("models/modest/huge/t", Loaded(Slow(model)), 100)  # type: ignore[arg-type]
     assert cache.get("models/modest/huge/t") is not None
     assert cache.get("models/greedy/5/t") is None
 

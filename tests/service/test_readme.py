@@ -43,11 +43,19 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def test_the_examples_of_the_package_run_one_after_the_other(tmp_path: Path) -> None:
-    found = examples("python", "## Use the package", "## Use the service")
-    assert len(found) == 5
+    found = examples("python", "## Use the package", "## Label a file")
+    assert len(found) == 6
     script = "\n".join(found)
     assert "400" in script
     run(python(script), tmp_path)
+
+
+def test_a_file_is_labelled_without_a_server(tmp_path: Path) -> None:
+    found = examples("sh", "## Label a file", "## Use the service")
+    assert len(found) == 1
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run(["sh", "-e", "-c", found[0]], tmp_path, PATH=path)
+    assert len((tmp_path / "labelled.csv").read_text().splitlines()) == 201
 
 
 @pytest.mark.parametrize("number", [0, 1])

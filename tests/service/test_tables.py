@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import grpc
@@ -11,11 +12,14 @@ import pyarrow as pa
 import pytest
 
 from homophily_client import Client, InvalidArgument, Model
-from homophily_client._pb import model_pb2, points_pb2
+from homophily_client._pb import dataset_pb2, model_pb2, points_pb2
+from homophily_client.names import DatasetName
 from homophily_client.points import Points
 from homophily_client.tables import new_rows
+from homophily_service.contract.arrays import Limits, parts_of
+from homophily_service.tracking.records import Data
 
-from .serving import PATIENCE, Service
+from .serving import PATIENCE, Service, open_stores
 
 
 def customers(rows: int = 120, seed: int = 0) -> pd.DataFrame:
@@ -223,3 +227,41 @@ def test_schemas_that_are_wrong_name_their_field(service: Service, model: Model,
         service.project().stub.Predict(model_pb2.PredictRequest(name=model.name, points=points))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert field in refused.value.details()
+
+
+def many(kind: str, count: int) -> points_pb2.PointsShape:
+    columns = [column(f"c{number}", kind) for number in range(count)]
+    dense = points_pb2.DenseShape(rows=2, columns=0, data_type=points_pb2.DATA_TYPE_FLOAT64)
+    return points_pb2.PointsShape(dense=dense, schema=points_pb2.TableSchema(columns=columns), string_bytes=[4] * count)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("category", 1000), ("text", 10)])
+def test_columns_of_strings_are_limited_before_anything_is_written(service: Service, kind: str, most: int) -> None:
+    project = service.project()
+    limits = Limits(10**6, 10**5, 10**9)
+    assert len(parts_of(many(kind, most), limits, "start.shape")) == 2 * most + 1
+    start = dataset_pb2.UploadStart(parent=project.name, upload_id="many", shape=many(kind, most + 1))
+    with pytest.raises(grpc.RpcError) as refused:
+        project.stub.UploadDataset(iter([dataset_pb2.UploadDatasetRequest(start=start)]))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"the limit is {most}" in refused.value.details()
+    assert not (service.settings.data_dir / "uploads" / project.id).exists()
+
+
+def test_a_string_that_is_too_long_is_refused_with_its_row(client: Client, model: Model) -> None:
+    with pytest.raises(InvalidArgument, match="at most 65536 bytes in a row; row 1 has more"):
+        client.predict(model, customers(2).assign(city=["a", "b" * 70_000]))
+
+
+def test_the_tracking_run_of_a_table_names_its_columns(service: Service, client: Client) -> None:
+    dataset = client.upload(customers(), table=OPTIONS, name="tracked")
+    stores = open_stores(service)
+    record = stores.catalog.get(DatasetName.parse(dataset.name, "name"))
+    stores.close()
+    columns = json.loads(Data.of(dataset_pb2.Dataset.FromString(record.message)).schema)["mlflow_colspec"]
+    assert [(one["name"], one["type"]) for one in columns] == [
+        ("customer", "string"),
+        ("income", "double"),
+        ("rate", "double"),
+        ("city", "string"),
+    ]

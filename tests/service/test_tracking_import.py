@@ -106,7 +106,7 @@ def test_model_of_another_program_is_served_here(worker: Worker) -> None:
         assert (model.graph_parameters.n_neighbors, model.solver_parameters.lambda2) == (7, 0.02)
         assert (model.graph_parameters.space, model.graph_parameters.n_directions) == (model_pb2.SPACE_WHITENED, 2)
         assert list(model.solver_parameters.class_prior.shares.values) == [0.4, 0.6]
-        again = load_model(worker.stores, worker.task(uri).result_path, model.graph.digest, 1)
+        again, _ = load_model(worker.stores, worker.task(uri).result_path, model.graph.digest, 1)
         found, expected = again.answer(X + 0.1), classifier.answer(X + 0.1)
         assert [["no", "yes"][index] for index in found.classes] == expected.classes.tolist()
         np.testing.assert_array_equal(found.scores, expected.scores)

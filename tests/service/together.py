@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def in_threads(count: int, act: Callable[[int], T]) -> list[T]:
-    """What each of several threads returns that all start at the same moment."""
+    """Run a function in several threads that start at the same moment; returns their results."""
     start = threading.Barrier(count)
 
     def begin(number: int) -> T:
@@ -28,7 +28,7 @@ def in_threads(count: int, act: Callable[[int], T]) -> list[T]:
 def in_processes(count: int, program: str, *arguments: str) -> list[list[str]]:
     """The lines that each of several processes prints; they start at the same moment, when all are loaded.
 
-    The program says ``begin()`` when it has loaded what it needs.
+    The program calls ``begin()`` when it has loaded what it needs.
     """
     prelude = "import sys\ndef begin():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
     processes = [
@@ -58,11 +58,11 @@ def in_processes(count: int, program: str, *arguments: str) -> list[list[str]]:
 
 
 def eventually(look: Callable[[], T | None], seconds: float = 20.0) -> T:
-    """What ``look`` finds, as soon as it finds something."""
+    """Call ``look`` until it returns something, and return that."""
     deadline = time.monotonic() + seconds
     while True:
         found = look()
         if found:
             return found
-        assert time.monotonic() < deadline, "it has not come about"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.01)

@@ -42,6 +42,19 @@ def labels(classes: list[str]) -> model_pb2.Labels:
     return model_pb2.Labels(points=range(len(classes)), classes=values)
 
 
+def texts(rows: int, words: int) -> points_pb2.Points:
+    """A table of texts in which every word is another."""
+    each = [" ".join(f"w{row}x{word}" for word in range(words)).encode() for row in range(rows)]
+    starts = np.cumsum([0, *map(len, each)]).astype("<i8")
+    tensor = points_pb2.Tensor(data_type=points_pb2.DATA_TYPE_INT64, shape=starts.shape, data=starts.tobytes())
+    column = points_pb2.Column(name="text", kind=points_pb2.COLUMN_KIND_TEXT)
+    return points_pb2.Points(
+        dense=points_pb2.Tensor(data_type=points_pb2.DATA_TYPE_FLOAT32, shape=(rows, 0)),
+        schema=points_pb2.TableSchema(columns=[column]),
+        strings=[points_pb2.StringColumn(row_starts=tensor, data=b"".join(each))],
+    )
+
+
 class Attacker:
     """The attacks; each is repeated until the time is up."""
 
@@ -51,7 +64,7 @@ class Attacker:
         self.ends = time.monotonic() + seconds
         self.made: Counter[str] = Counter()
         self.random = random.Random(0)
-        self.model = ""
+        self.model = self.text_model = ""
         self.adversary = json.loads(os.environ["ADVERSARY"])
 
     async def run(self) -> None:
@@ -72,6 +85,8 @@ class Attacker:
                 self.pages,
                 self.connections,
                 self.maps,
+                self.table_uploads,
+                self.table_predictions,
             ]
             attackers = [one for one in attacks for _ in range(1 if one.__name__ in HOLDERS else ATTACKERS)]
             await asyncio.gather(*map(self._repeat, attackers))
@@ -83,6 +98,15 @@ class Attacker:
         request.options.wait.seconds = 60
         job = (await self.stub.Fit(request, metadata=self.mine)).job
         self.model = job.fit.model.name
+        request = job_pb2.FitRequest(
+            parent=self.parent,
+            inline=texts(40, 1),
+            labels=labels(["a", "b"]),
+            model_id="texts",
+            options=request.options,
+        )
+        job = (await self.stub.Fit(request, metadata=self.mine)).job
+        self.text_model = job.fit.model.name
 
     async def _repeat(self, attack: Callable[[], Awaitable[Any]]) -> None:
         while time.monotonic() < self.ends:
@@ -181,6 +205,28 @@ class Attacker:
         links = embedding_pb2.Links(must=[embedding_pb2.Link(first=0, second=1)])
         request = job_pb2.EmbedRequest(parent=self.parent, inline=points(X), links=links, n_clusters=1000)
         await self.stub.Embed(request, metadata=self.mine)
+
+    async def table_uploads(self) -> None:
+        """A table of as many columns of strings as there are names."""
+
+        async def messages() -> AsyncIterator[dataset_pb2.UploadDatasetRequest]:
+            count = self.random.choice([900, 50_000])
+            columns = [points_pb2.Column(name=f"{n:x}", kind=points_pb2.COLUMN_KIND_CATEGORY) for n in range(count)]
+            shape = points_pb2.PointsShape(
+                dense=points_pb2.DenseShape(rows=1000, columns=0, data_type=points_pb2.DATA_TYPE_FLOAT32),
+                schema=points_pb2.TableSchema(columns=columns),
+                string_bytes=[10] * count,
+            )
+            yield dataset_pb2.UploadDatasetRequest(start=dataset_pb2.UploadStart(parent=self.parent, shape=shape))
+            await asyncio.sleep(2.0)
+
+        await self.stub.UploadDataset(messages(), metadata=self.mine)
+
+    async def table_predictions(self) -> None:
+        """As much text as a message holds, in short rows or in rows as long as may be."""
+        rows, words = self.random.choice([(2000, 200), (40, 7000), (100_000, 1)])
+        request = model_pb2.PredictRequest(name=self.text_model, points=texts(rows, words))
+        await self.stub.Predict(request, metadata=self.mine)
 
 
 if __name__ == "__main__":

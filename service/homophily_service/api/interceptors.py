@@ -127,8 +127,8 @@ class Observed:
         code: Any = self.context.code()
         if kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit):
             # The caller left before the answer; gRPC sets no code for that here.
-            late = self.longest is not None and seconds >= self.longest - TRANSIT_SECONDS
-            code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
+            is_late = self.longest is not None and seconds >= self.longest - TRANSIT_SECONDS
+            code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
         elif not isinstance(code, grpc.StatusCode):
             code = CODES.get(code, grpc.StatusCode.OK)
         self.report(code.name, seconds)
@@ -259,12 +259,12 @@ class Messages(Interceptor):
 
     async def _one(self, deserializer: Callable[[bytes], Any], requests: AsyncIterator[bytes]) -> Any:
         """The only message of a call; from then on, only its own size is held."""
-        mine = held.get()
-        await mine.take(self.max_message_bytes)
+        budget = held.get()
+        await budget.take(self.max_message_bytes)
         data = await self._next(requests)
         if data is None:
             raise InvalidRequest("request", "is missing")
-        mine.keep(len(data))
+        budget.keep(len(data))
         if len(data) < LARGE_MESSAGE:
             return self._read(deserializer, data)
         # In a thread: several large messages at once would delay everybody's calls.

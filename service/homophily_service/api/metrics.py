@@ -59,8 +59,8 @@ class ServiceMetrics(Collector):
         oldest, untracked, given_up = backlog(self.stores.database)
         yield GaugeMetricFamily("homophily_oldest_queued_seconds", "Age of the job that waits longest", value=oldest)
         # Without a tracker none of them is late; they stay marked until there is one.
-        late = untracked if self.tracks else 0
-        yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs of which MLflow does not know all yet", late)
+        behind = untracked if self.tracks else 0
+        yield GaugeMetricFamily("homophily_untracked_jobs", "Jobs whose runs in MLflow are behind", behind)
         yield GaugeMetricFamily("homophily_tracking_given_up_jobs", "Jobs whose runs are no longer sent", given_up)
         stored = GaugeMetricFamily("homophily_stored_bytes", "Bytes of what is recorded", labels=["collection"])
         for collection, size in self.stores.catalog.stored_bytes():

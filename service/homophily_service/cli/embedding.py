@@ -147,9 +147,9 @@ def embed(
         )
     given = None if labels is None else read_labels(labels, unlabelled)
     coloured = given if output.color_by is None else read_labels(output.color_by, unlabelled)
-    said, withdrawn = read_links(links), read_links(withdraw)
-    must = said.must + read_pairs(must_link, "--must-link")
-    cannot = said.cannot + read_pairs(cannot_link, "--cannot-link")
+    from_file, withdrawn = read_links(links), read_links(withdraw)
+    must = from_file.must + read_pairs(must_link, "--must-link")
+    cannot = from_file.cannot + read_pairs(cannot_link, "--cannot-link")
     with service.client() as client:
         if data.startswith(("models/", "embeddings/")):
             source: Any = f"projects/{service.project}/{data}"

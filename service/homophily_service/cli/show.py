@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from homophily_client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search
+from homophily_client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search, TableSchema
 from homophily_service.cli.runs import run_link
 from homophily_service.cli.screen import percent, print_facts, print_status, size
 
 _SHOWN_CLASSES = 12
 _SHOWN_LINKS = 20
+_SHOWN_COLUMNS = 12
 _PHASES = ("load", "search", "graph", "solve", "calibrate", "cluster", "save")
 
 
@@ -94,11 +95,19 @@ def print_dataset(dataset: Dataset) -> None:
         {
             "dataset": short(dataset.name),
             "points": f"{dataset.points:,} of {dataset.dimensions:,} features, {kind}",
+            **({} if dataset.schema is None else {"columns": _columns(dataset.schema)}),
             "size": size(dataset.size_bytes),
             "sha256": dataset.sha256,
             "description": dataset.description,
         }
     )
+
+
+def _columns(schema: TableSchema) -> str:
+    listed = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns[:_SHOWN_COLUMNS])
+    more = f" and {len(schema.columns) - _SHOWN_COLUMNS} more" if len(schema.columns) > _SHOWN_COLUMNS else ""
+    unused = f"; not used: {', '.join(schema.unused_columns[:_SHOWN_COLUMNS])}" if schema.unused_columns else ""
+    return listed + more + unused
 
 
 def print_model(model: Model, changed_points: int | None = None) -> None:
@@ -128,6 +137,8 @@ def model_facts(model: Model, changed_points: int | None = None) -> dict[str, An
         facts["test error"] = f"{percent(model.test.error_rate)} of {_count(model.test.points, 'test label')}"
     if model.search is not None:
         facts["search"] = search_facts(model.search)
+    if model.preprocessing_steps:
+        facts["prepared"] = " ".join(model.preprocessing_steps)
     facts["graph"] = _graph(model.graph)
     facts["solution"] = f"energy {model.energy:.6g}, {_count(model.iterations, 'step')}" + (
         f", {model.engine}" if model.engine else ""

@@ -77,20 +77,20 @@ def each_once(pairs: Pairs) -> Pairs:
 def without(links: Links, withdrawn: Links, field: str) -> Links:
     """The links except the withdrawn ones; InvalidRequest if one of those is not among them."""
     left = []
-    for kind, pairs, gone in zip(("must", "cannot"), links, withdrawn, strict=True):
-        known, places = np.unique(np.sort(np.vstack([pairs, gone]), axis=1), axis=0, return_inverse=True)
+    for kind, pairs, removed in zip(("must", "cannot"), links, withdrawn, strict=True):
+        known, places = np.unique(np.sort(np.vstack([pairs, removed]), axis=1), axis=0, return_inverse=True)
         places = places.reshape(-1)
-        mine, theirs = places[: len(pairs)], places[len(pairs) :]
-        there = np.zeros(len(known), dtype=bool)
-        there[mine] = True
-        missing = np.flatnonzero(~there[theirs])
+        pair_places, removed_places = places[: len(pairs)], places[len(pairs) :]
+        remains = np.zeros(len(known), dtype=bool)
+        remains[pair_places] = True
+        missing = np.flatnonzero(~remains[removed_places])
         if missing.size:
-            first, second = gone[missing[0]]
+            first, second = removed[missing[0]]
             raise InvalidRequest(
                 f"{field}.{kind}[{missing[0]}]", f"the embedding has no such link between {first} and {second}"
             )
-        there[theirs] = False
-        left.append(pairs[there[mine]])
+        remains[removed_places] = False
+        left.append(pairs[remains[pair_places]])
     return Links(*left)
 
 

@@ -76,26 +76,37 @@ GRAPH = Group(
     "GraphOptions",
     "The graph of near points.",
     (
-        Parameter("n_neighbors", "Neighbours of each point; 10.", int, 1, 10_000, searched="default", default=10),
+        Parameter(
+            "n_neighbors", "Neighbours of each point; default 10.", int, 1, 10_000, searched="default", default=10
+        ),
         Parameter("metric", "euclidean, or cosine, which is the default for sparse points.", str),
         Parameter(
             "weights",
-            "Edge weights: local, self-tuning, global or fixed; local.",
+            "Edge weights: local, self-tuning, global or fixed; default local.",
             str,
             searched="default",
             default="local",
         ),
-        Parameter("sigma_x", "The width of fixed weights; a factor of the others.", low=None, searched="default"),
-        Parameter("exponent", "Exponent of the distance in the weights, 1 or 2; 2.", int, 1, 2, default=2),
-        Parameter("symmetrize", "How both directions of an edge are merged: max or mean; mean.", str, default="mean"),
+        Parameter(
+            "sigma_x",
+            "Width of fixed weights; for other weights, a factor of their widths.",
+            low=None,
+            searched="default",
+        ),
+        Parameter("exponent", "Exponent of the distance in the weights, 1 or 2; default 2.", int, 1, 2, default=2),
+        Parameter(
+            "symmetrize", "How both directions of an edge are merged: max or mean; default mean.", str, default="mean"
+        ),
         Parameter(
             "space",
-            "Where neighbours are searched: input, principal or whitened; input.",
+            "Where neighbours are searched: input, principal or whitened; default input.",
             str,
             searched="default",
             default="input",
         ),
-        Parameter("n_directions", "Principal directions to use; 50, all when whitened.", int, 1, searched="default"),
+        Parameter(
+            "n_directions", "Principal directions to use; default 50, or all if whitened.", int, 1, searched="default"
+        ),
     ),
 )
 SOLVER = Group(
@@ -103,8 +114,8 @@ SOLVER = Group(
     "SolverOptions",
     "How labels are spread over the graph.",
     (
-        Parameter("method", "err or irr; err.", str, default="err"),
-        Parameter("power", "The power p of the Laplacian; 2.", int, 1, 8, searched="asked"),
+        Parameter("method", "err or irr; default err.", str, default="err"),
+        Parameter("power", "The power p of the Laplacian; default 2.", int, 1, 8, searched="asked"),
         Parameter("lambda1", "Weight of smooth values.", low=SMALLEST, high=LARGEST, searched="default"),
         Parameter("lambda2", "ERR: weight of smooth relationships.", high=LARGEST, err_only=True, searched="default"),
         Parameter(
@@ -117,14 +128,14 @@ SOLVER = Group(
         ),
         Parameter(
             "repulsion",
-            "ERR: factor of the force that drives points apart; 0.65.",
+            "ERR: factor of the force that drives points apart; default 0.65.",
             high=LARGEST,
             err_only=True,
             searched="asked",
         ),
         Parameter("max_iter", "ERR: the largest number of steps.", int, 0, MOST_STEPS, err_only=True),
-        Parameter("tol", "Where the solver stops.", field="tolerance"),
-        Parameter("normalized", "Use the normalised Laplacian; true.", bool),
+        Parameter("tol", "Tolerance at which the solver stops.", field="tolerance"),
+        Parameter("normalized", "Use the normalised Laplacian; default true.", bool),
         Parameter(
             "relationship_neighbors",
             "Sparse ERR: relate each point to this many nearest points only.",
@@ -133,7 +144,7 @@ SOLVER = Group(
             100_000,
             err_only=True,
         ),
-        Parameter("multiclass", "ERR with three or more classes: vector or one-vs-rest; vector.", str),
+        Parameter("multiclass", "ERR with three or more classes: vector or one-vs-rest; default vector.", str),
         Parameter("class_prior", "Class shares: estimate, or one share per class.", Shares),
     ),
 )
@@ -146,16 +157,16 @@ MAP = Group(
         Parameter("lambda2", "Weight of smooth relationships.", high=LARGEST),
         Parameter("lambda3", "Weight of a link.", high=LARGEST),
         Parameter("sigma_f", "Width of the relationship function.", low=SMALLEST, high=LARGEST),
-        Parameter("continuation", "Start with a width this many times larger; 5.", low=1, high=1e6),
+        Parameter("continuation", "Start with a width this many times larger; default 5.", low=1, high=1e6),
         Parameter("repulsion", "Factor of the force that drives points apart.", high=LARGEST),
-        Parameter("closure", "Infer more links from the given ones: true, false or two-class; true.", str),
+        Parameter("closure", "Infer more links from the given ones: true, false or two-class; default true.", str),
         Parameter("link_edges", "Weight of a link as an edge of the spectral map's graph.", high=LARGEST),
-        Parameter("link_loss", "Cost of a must-link: log or squared; log.", str),
-        Parameter("relationship", "The relationship function: gaussian or cauchy; gaussian.", str),
-        Parameter("lambda2_per_link", "Divide lambda2 by the number of links; false.", bool),
+        Parameter("link_loss", "Cost of a must-link: log or squared; default log.", str),
+        Parameter("relationship", "The relationship function: gaussian or cauchy; default gaussian.", str),
+        Parameter("lambda2_per_link", "Divide lambda2 by the number of links; default false.", bool),
         Parameter("max_iter", "The largest number of steps.", int, 0, MOST_STEPS),
-        Parameter("tol", "Where the solver stops.", field="tolerance"),
-        Parameter("normalized", "Use the normalised Laplacian; true.", bool),
+        Parameter("tol", "Tolerance at which the solver stops.", field="tolerance"),
+        Parameter("normalized", "Use the normalised Laplacian; default true.", bool),
     ),
 )
 GROUPS = {"graph": GRAPH, "solver": SOLVER, "map": MAP}

@@ -5,6 +5,7 @@ Light to import: the recipe that turns rows into points is the core's (:mod:`hom
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,6 +19,10 @@ NUMBERS = (pb.COLUMN_KIND_NUMBER, pb.COLUMN_KIND_VECTOR)
 STRINGS = (pb.COLUMN_KIND_CATEGORY, pb.COLUMN_KIND_TEXT, pb.COLUMN_KIND_ID)
 # As stored names are part of every model's description.
 LONGEST_NAME, MOST_NAME_BYTES = 256, 256 << 10
+# Each column of strings is two files of a dataset.
+MOST_STRING_COLUMNS = 1000
+# The words of a text are counted within a turn of a predictor, which other projects wait for.
+MOST_TEXTS, LONGEST_STRING = 10, 64 << 10
 # The most one-hot columns of a category, as in the core's Preprocessing.
 MOST_CATEGORIES = 100
 # Bytes of a text per term that counts, at least: a letter and a space would be two.
@@ -41,12 +46,21 @@ class Strings(NamedTuple):
         return np.array(list(rows), dtype=object)
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """Rows of a table."""
 
     schema: pb.TableSchema
     numbers: NDArray[Any]
     strings: tuple[Strings, ...]
+
+    def __getitem__(self, rows: slice) -> Rows:
+        """Some of the rows."""
+        strings = []
+        for starts, data in self.strings:
+            places = starts[rows.start : rows.stop + 1]
+            strings.append(Strings(places - places[0], data[places[0] : places[-1]]))
+        return Rows(self.schema, self.numbers[rows], tuple(strings))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -91,6 +105,13 @@ def check_schema(schema: pb.TableSchema, n_numbers: int, n_strings: int, field: 
         raise InvalidRequest(f"{field}.columns", "must name the columns; got none")
     if sum(map(len, (*names, *schema.unused_columns))) > MOST_NAME_BYTES:
         raise LimitExceeded(f"{field}.columns: the names have more than {MOST_NAME_BYTES} letters; use a vector column")
+    strings = string_kinds(schema)
+    for found, most, kind in (
+        (len(strings), MOST_STRING_COLUMNS, "strings"),
+        (strings.count(pb.COLUMN_KIND_TEXT), MOST_TEXTS, "text"),
+    ):
+        if found > most:
+            raise LimitExceeded(f"{field}.columns: {found} columns of {kind}, the limit is {most}")
     first: dict[str, int] = {}
     for place, column in enumerate(schema.columns):
         here = f"{field}.columns[{place}]"
@@ -144,9 +165,12 @@ def check_strings(strings: Strings, rows: int, kind: pb.ColumnKind.ValueType, fi
         )
     if starts[0] != 0 or starts[-1] != len(data) or np.any(starts[1:] < starts[:-1]):
         raise InvalidRequest(f"{field}.row_starts", f"must rise from 0 to the number of bytes, {len(data)}")
-    if kind == pb.COLUMN_KIND_ID and np.diff(starts).max(initial=0) > LONGEST_ID:
-        longest = int(np.diff(starts).argmax())
-        raise InvalidRequest(f"{field}.data", f"must be ids of at most {LONGEST_ID} bytes; row {longest} has more")
+    longest = LONGEST_ID if kind == pb.COLUMN_KIND_ID else LONGEST_STRING
+    lengths = np.diff(starts)
+    if lengths.max(initial=0) > longest:
+        raise InvalidRequest(
+            f"{field}.data", f"must have at most {longest} bytes in a row; row {lengths.argmax()} has more"
+        )
     try:
         data.tobytes().decode()
     except UnicodeDecodeError as error:

@@ -41,7 +41,7 @@ class _Start(NamedTuple):
     #: The map to continue from.
     earlier: NDArray[np.float64] | None
     #: The links and labels that were given for it.
-    said: Given
+    given: Given
 
 
 def embed(work: Work) -> bytes:
@@ -68,19 +68,19 @@ def embed(work: Work) -> bytes:
 
 def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.Embedding) -> _Start:
     """The graph, and the map to continue from; both are described in ``embedding``."""
-    nothing = Given(Links(*np.empty((2, 0, 2), np.int64)), np.empty(0, np.int64), np.empty(0, np.int64))
+    none_given = Given(Links(*np.empty((2, 0, 2), np.int64)), np.empty(0, np.int64), np.empty(0, np.int64))
     row = work.source(request)
     if request.WhichOneof("points") == "dataset":
         dataset = dataset_pb2.Dataset.FromString(row.message)
         embedding.dataset = request.dataset
         embedding.graph_parameters.CopyFrom(request.graph)
-        return _Start(graph_of(work, dataset, row.blob, embedding), None, nothing)
+        return _Start(graph_of(work, dataset, row.blob, embedding), None, none_given)
     if request.WhichOneof("points") == "model":
         source: model_pb2.Model | embedding_pb2.Embedding = model_pb2.Model.FromString(row.message)
-        embedding.model, earlier, said = request.model, None, nothing
+        embedding.model, earlier, given = request.model, None, none_given
     else:
         source = parent = embedding_pb2.Embedding.FromString(row.message)
-        earlier, said = load_embedding(work.stores, row.blob)
+        earlier, given = load_embedding(work.stores, row.blob)
         embedding.parent_embedding, embedding.model = parent.name, parent.model
         request.n_components = parent.component_count
         if parent.cluster_count and not request.HasField("n_clusters"):
@@ -97,12 +97,12 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         embedding.schema.CopyFrom(source.schema)
         embedding.preprocessing_steps.extend(source.preprocessing_steps)
     work.stage.enter("graph")
-    return _Start(load_graph(work.stores, row.graph, work.threads).graph, earlier, said)
+    return _Start(load_graph(work.stores, row.graph, work.threads).graph, earlier, given)
 
 
 def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:
     """The links and labels of the request, then those of the earlier map that are not withdrawn or changed."""
-    u, before, most = start.graph.n_points, start.said, work.settings.max_links
+    u, before, most = start.graph.n_points, start.given, work.settings.max_links
     links = read_links(request.links, u, "links", max_links=most)
     kept = without(before.links, read_links(request.withdrawn, u, "withdrawn", max_links=most), "withdrawn")
     labels = work.labels(request.labels, u, "labels")

@@ -24,8 +24,8 @@ def evaluation(
     count = len(classes)
     truth = np.full(len(known.points), -1)
     if known.classes.dtype.kind == classes.dtype.kind:
-        there = np.isin(known.classes, classes)
-        truth[there] = np.searchsorted(classes, known.classes[there])
+        is_known = np.isin(known.classes, classes)
+        truth[is_known] = np.searchsorted(classes, known.classes[is_known])
     right = truth == answers
     message = model_pb2.Evaluation(point_count=len(truth), error_rate=float(np.mean(~right)))
     if count <= MOST_CLASSES_SHOWN:
@@ -36,10 +36,10 @@ def evaluation(
         confidence = probabilities[known.points, answers]
         bins = np.minimum((confidence * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
         for place in np.unique(bins):
-            mine = bins == place
+            in_bin = bins == place
             message.reliability.add(
-                confidence=float(confidence[mine].mean()),
-                accuracy=float(right[mine].mean()),
-                point_count=int(mine.sum()),
+                confidence=float(confidence[in_bin].mean()),
+                accuracy=float(right[in_bin].mean()),
+                point_count=int(in_bin.sum()),
             )
     return message

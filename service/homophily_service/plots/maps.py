@@ -81,7 +81,7 @@ def _links(found: Map) -> dict[tuple[str, bool], tuple[int, Pairs]]:
     none = np.empty((0, 2), dtype=np.int64)
     must, cannot = (none if pairs is None else pairs for pairs in (found.must_link, found.cannot_link))
     broken = [none if pairs is None else pairs for pairs in (found.violated_must, found.violated_cannot)]
-    obeyed = [_others(pairs, gone) for pairs, gone in zip((must, cannot), broken, strict=True)]
+    obeyed = [_others(pairs, excluded_pairs) for pairs, excluded_pairs in zip((must, cannot), broken, strict=True)]
     wrong = _some(broken, _DRAWN_LINKS // 2)
     right = _some(obeyed, _DRAWN_LINKS - sum(map(len, wrong)))
     links = {}
@@ -91,8 +91,8 @@ def _links(found: Map) -> dict[tuple[str, bool], tuple[int, Pairs]]:
     return links
 
 
-def _others(pairs: Pairs, gone: Pairs) -> Pairs:
-    excluded = set(map(tuple, gone.tolist()))
+def _others(pairs: Pairs, excluded_pairs: Pairs) -> Pairs:
+    excluded = set(map(tuple, excluded_pairs.tolist()))
     return pairs[[pair not in excluded for pair in map(tuple, pairs.tolist())]]
 
 
@@ -161,8 +161,8 @@ def map_picture(drawing: Drawing) -> bytes:
     if handles:
         # A legend may be higher than a flat map.
         figure.set_figheight(max(figure.get_figheight(), 0.8 + 0.19 * len(handles)))
-        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-        axis.legend(handles=handles, **beside, borderaxespad=0.2, fontsize="small", frameon=False)
+        placement = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        axis.legend(handles=handles, **placement, borderaxespad=0.2, fontsize="small", frameon=False)
     note = f" · {drawing.note}" if drawing.note else ""
     headline(figure, drawing.title, f"{counted(count, 'point')}{note}")
     return to_png(figure)

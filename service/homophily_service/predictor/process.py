@@ -23,7 +23,7 @@ from homophily import Preprocessing
 from homophily.estimators.transduction import Answers
 from homophily_client._pb import model_pb2
 from homophily_client.tensors import to_tensor
-from homophily_service.contract.arrays import Limits, from_points
+from homophily_service.contract.arrays import Limits, Points, from_points
 from homophily_service.contract.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.contract.frames import frame, take_frames
 from homophily_service.contract.internal_pb2 import Lookups, PredictAnswer, PredictCall
@@ -304,42 +304,51 @@ def _read(calls: list[Call], model: Loaded, limits: Limits) -> tuple[list[Asked]
     refused: Answered = {}
     for call in calls:
         try:
-            with warnings.catch_warnings(record=True) as warned:
-                warnings.simplefilter("always")
-                points = points_of(model.recipe, from_points(call.request.points, limits, "points"), "points")
-            features = model.classifier.n_features_in_
-            if points.shape[1] != features:
-                raise InvalidRequest("points", f"must have {features} features, as the model's; got {points.shape[1]}")
-            asked.append(Asked(call, points, sentences(warned)))
+            asked.append(Asked(call, *_points(model, from_points(call.request.points, limits, "points"))))
         except ServiceError as error:
             refused[call.number] = PredictAnswer(number=call.number, error=job_error(error))
     return asked, refused
+
+
+def _points(model: Loaded, given: Points) -> tuple[Any, list[str]]:
+    """New points as the model takes them, and what there is to warn of."""
+    warned: list[warnings.WarningMessage] = []
+    if model.recipe is None:
+        points = points_of(None, given, "points")
+    else:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            points = points_of(model.recipe, given, "points")
+    features = model.classifier.n_features_in_
+    if points.shape[1] != features:
+        raise InvalidRequest("points", f"must have {features} features, as the model's; got {points.shape[1]}")
+    return points, sentences(warned)
 
 
 class Large:
     """A call that is answered in several turns."""
 
     def __init__(self, call: Call, model: Loaded, limits: Limits) -> None:
-        asked, refused = _read([call], model, limits)
-        self.call, self.model, self.refused = call, model, refused.get(call.number)
-        self.asked = asked[0] if asked else None
+        self.call, self.model = call, model
+        self._given: Any = from_points(call.request.points, limits, "points")
         self._done = 0
         self._found: list[Any] = []
+        self._warned: dict[str, None] = {}
 
     def step(self, rows: int) -> PredictAnswer | None:
         """Answer the next points; returns the whole answer after the last."""
-        if self.asked is None:
-            return self.refused
-        points = self.asked.points
-        some = points[self._done : self._done + rows]
-        self._done += some.shape[0]
+        # Rows of a table become points in the turn that answers them.
+        stop = min(self._done + rows, self._given.shape[0])
+        some, warned = _points(self.model, self._given[self._done : stop])
+        self._done = stop
+        self._warned |= dict.fromkeys(warned)
         probabilities = self.call.request.probabilities
         self._found.append(self.model.classifier.answer(some, probabilities=probabilities, validated=True))
-        if self._done < points.shape[0]:
+        if self._done < self._given.shape[0]:
             return None
         columns = zip(*self._found, strict=True)
         found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
-        return _response(Answers(*found), self.asked, slice(None))
+        return _response(Answers(*found), Asked(self.call, None, list(self._warned)), slice(None))
 
 
 def _response(found: Answers, asked: Asked, rows: slice) -> PredictAnswer:

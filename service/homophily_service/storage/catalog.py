@@ -56,15 +56,15 @@ class Catalog:
 
     def of_upload(self, project: str, upload_id: str) -> ResourceRecord | None:
         """The dataset that an upload made; None if it has not."""
-        mine = (resources.c.project == project) & (resources.c.upload_id == upload_id)
+        of_upload = (resources.c.project == project) & (resources.c.upload_id == upload_id)
         with self.database.read() as connection:
-            found = connection.execute(select(resources).where(mine)).first()
+            found = connection.execute(select(resources).where(of_upload)).first()
         return None if found is None else ResourceRecord.of(found)
 
     def on_graph(self, collection: str, project: str, digest: str) -> list[ResourceRecord]:
         """Resources of a project that use a graph, newest first."""
-        mine = (resources.c.project == project) & (resources.c.collection == collection)
-        query = select(resources).where(mine, resources.c.graph == digest).order_by(resources.c.number.desc())
+        of_project = (resources.c.project == project) & (resources.c.collection == collection)
+        query = select(resources).where(of_project, resources.c.graph == digest).order_by(resources.c.number.desc())
         with self.database.read() as connection:
             return list(map(ResourceRecord.of, connection.execute(query)))
 

@@ -174,12 +174,12 @@ class Identity:
         unknown = present.keys() - known - self.catalog.blobs()
         oldest, database_time = self.catalog.oldest_record()
         limit = database_time if oldest is None else max(oldest, database_time - retention)
-        strange = sorted(path for path in unknown if oldest is None or present[path].modified < limit)
+        unexpected = sorted(path for path in unknown if oldest is None or present[path].modified < limit)
         missing = sorted(known - present.keys())
-        if strange:
+        if unexpected:
             raise StoreMismatch(
-                f"the database does not know {len(strange)} of {len(present)} objects in the store of arrays, "
-                f"such as {_some(strange)}: it is new, an older copy, or belongs to another store. {_ADVICE}"
+                f"the database does not know {len(unexpected)} of {len(present)} objects in the store of arrays, "
+                f"such as {_some(unexpected)}: it is new, an older copy, or belongs to another store. {_ADVICE}"
             )
         if missing:
             raise StoreMismatch(

@@ -132,8 +132,8 @@ def next_job(connection: Connection, ready: Select[Any], poison: bytes, max_runn
     for project in projects_in_turn(connection, ready, max_running):
         if connection.dialect.name == "postgresql" and max_running(project) is not None:
             # Two workers that claim at the same time do not see each other's job running.
-            alone = text("SELECT pg_try_advisory_xact_lock(hashtextextended('claim ' || :project, 0))")
-            if not connection.scalar(alone, {"project": project}):
+            try_lock = text("SELECT pg_try_advisory_xact_lock(hashtextextended('claim ' || :project, 0))")
+            if not connection.scalar(try_lock, {"project": project}):
                 continue
             if project not in projects_in_turn(connection, ready.where(jobs.c.project == project), max_running):
                 continue

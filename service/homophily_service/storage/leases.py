@@ -91,9 +91,9 @@ class Leases:
             )
             record_start(connection, job.project)
         name = JobName(job.project, job.id)
-        came = job.origin or "", job.trace or "", job.source_digest or ""
+        origin = job.origin or "", job.trace or "", job.source_digest or ""
         attempts = job.attempt + 1, job.max_attempts
-        return Lease(name, job.number, job.kind, job.request, *attempts, job.time_limit, token, *came)
+        return Lease(name, job.number, job.kind, job.request, *attempts, job.time_limit, token, *origin)
 
     def renew(self, lease: Lease, lease_seconds: float) -> bool:
         """Renew the lease; True if the job is to be cancelled."""
@@ -165,8 +165,8 @@ class Leases:
     def parent_seconds(self, name: JobName) -> float:
         """Seconds since the first attempt at the parent job began."""
         with self.database.read() as connection:
-            mine = and_(jobs.c.project == name.project, jobs.c.id == name.id)
-            parent = connection.scalars(select(jobs.c.parent).where(mine)).one()
+            is_job = and_(jobs.c.project == name.project, jobs.c.id == name.id)
+            parent = connection.scalars(select(jobs.c.parent).where(is_job)).one()
             began = first_started(parent).scalar_subquery()
             return float(connection.scalars(select(now() - began)).one())
 
@@ -187,10 +187,10 @@ class Leases:
         with self.database.write() as connection:
             lock_quota(connection, project)
             held = select(jobs.c.cancel_requested, jobs.c.priority).where(held_by(lease)).with_for_update()
-            mine = connection.execute(held).one_or_none()
-            if mine is None:
+            job = connection.execute(held).one_or_none()
+            if job is None:
                 raise LeaseLost(lease.name)
-            if mine.cancel_requested:
+            if job.cancel_requested:
                 change(connection, lease, CANCELLED, "cancelled while it was running")
                 return
             known = set(connection.scalars(select(jobs.c.id).where(jobs.c.parent == lease.number)))
@@ -200,7 +200,7 @@ class Leases:
             for child in new:
                 if max_per_day is not None:
                     count_job(connection, project, max_per_day)
-                insert_job(connection, child._replace(priority=mine.priority), request_digest(child), lease.number)
+                insert_job(connection, child._replace(priority=job.priority), request_digest(child), lease.number)
             change(connection, lease, WAITING, message, attempt=lease.attempt - 1, **NO_LEASE)
             wake(connection, lease.number, "")
 

@@ -57,8 +57,8 @@ class Outbox:
     def sent(self, number: int, sequence: int) -> None:
         """Clear the mark, unless something has happened after the event of this number."""
         with self.database.write(durable=False) as connection:
-            mine = update(jobs).where(jobs.c.number == number, jobs.c.last_sequence == sequence)
-            connection.execute(mine.values(untracked=False))
+            unchanged = update(jobs).where(jobs.c.number == number, jobs.c.last_sequence == sequence)
+            connection.execute(unchanged.values(untracked=False))
 
     def begin(self, number: int) -> None:
         """Count an attempt to send a job, before it is made: a process that dies during it could not."""

@@ -84,8 +84,8 @@ class Queue(Leases):
     def _by_request_id(self, connection: Connection, job: NewJob, digest: str) -> JobRecord | None:
         if not job.request_id:
             return None
-        mine = and_(jobs.c.project == job.name.project, jobs.c.request_id == job.request_id)
-        found = connection.execute(select(*RECORD, jobs.c.request_digest).where(mine)).one_or_none()
+        same_request = and_(jobs.c.project == job.name.project, jobs.c.request_id == job.request_id)
+        found = connection.execute(select(*RECORD, jobs.c.request_digest).where(same_request)).one_or_none()
         if found is None:
             return None
         record = JobRecord.of(found)
@@ -103,9 +103,9 @@ class Queue(Leases):
 
     def knows_request(self, project: str, request_id: str) -> bool:
         """Whether a job was submitted with this request_id."""
-        mine = and_(jobs.c.project == project, jobs.c.request_id == request_id)
+        same_request = and_(jobs.c.project == project, jobs.c.request_id == request_id)
         with self.database.read() as connection:
-            return bool(connection.scalar(select(exists().where(mine))))
+            return bool(connection.scalar(select(exists().where(same_request))))
 
     def get(self, name: JobName) -> JobRecord:
         """The job, or NotFound."""

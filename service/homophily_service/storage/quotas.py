@@ -21,18 +21,18 @@ def count_job(connection: Connection, project: str, most: int) -> None:
     """Add a job to today's count, or LimitExceeded. The caller has called :func:`lock_quota`."""
     time = float(connection.scalar(select(now())) or 0.0)
     day = int(time // DAY)
-    mine = (usage.c.project == project) & (usage.c.day == day)
-    asked = connection.scalar(select(usage.c.jobs).where(mine))
-    if (asked or 0) >= most:
+    today = (usage.c.project == project) & (usage.c.day == day)
+    submitted = connection.scalar(select(usage.c.jobs).where(today))
+    if (submitted or 0) >= most:
         raise LimitExceeded(
-            f"project {project} has submitted {asked} jobs today (UTC), the limit max_jobs_per_day is {most}",
+            f"project {project} has submitted {submitted} jobs today (UTC), the limit max_jobs_per_day is {most}",
             reason="JOBS_PER_DAY",
             retry_seconds=(day + 1) * DAY - time,
         )
-    if asked is None:
+    if submitted is None:
         connection.execute(insert(usage).values(project=project, day=day, jobs=1))
     else:
-        connection.execute(update(usage).where(mine).values(jobs=asked + 1))
+        connection.execute(update(usage).where(today).values(jobs=submitted + 1))
 
 
 def forget_days(database: Database) -> None:
@@ -76,8 +76,8 @@ def reserve_upload(
     The caller has called :func:`lock_quota`.
     """
     check_bytes(connection, project, size, most_bytes, upload_id)
-    mine = (uploads.c.project == project) & (uploads.c.id == upload_id)
-    if connection.execute(update(uploads).where(mine).values(bytes=size, last_used=now())).rowcount:
+    this_upload = (uploads.c.project == project) & (uploads.c.id == upload_id)
+    if connection.execute(update(uploads).where(this_upload).values(bytes=size, last_used=now())).rowcount:
         return
     unfinished = int(connection.scalar(select(func.count()).where(uploads.c.project == project)) or 0)
     if unfinished >= most_uploads:

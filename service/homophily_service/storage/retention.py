@@ -54,7 +54,7 @@ def _sweep_blobs(stores: Stores, settings: Settings) -> dict[str, int]:
     entries = blobs.entries()
     known = stores.catalog.blobs()
     in_place = {entry.path for entry in entries if entry.is_published}
-    orphans = gone = 0
+    orphans = removed = 0
     for entry in entries:
         place = quarantined(entry.path)
         if place is None:
@@ -64,9 +64,9 @@ def _sweep_blobs(stores: Stores, settings: Settings) -> dict[str, int]:
             is_needed = place.path in known and place.path not in in_place
             if not is_needed and blobs.is_ours(entry):
                 blobs.delete(entry.path)
-                gone += 1
+                removed += 1
     remnants = blobs.sweep_remnants(retention)
-    return {"restored": restored, "graphs": graphs, "quarantined": orphans, "blobs": gone, "remnants": remnants}
+    return {"restored": restored, "graphs": graphs, "quarantined": orphans, "blobs": removed, "remnants": remnants}
 
 
 def restore_referenced(stores: Stores) -> int:

@@ -204,12 +204,12 @@ class Upload:
         view = memoryview(data)
         begins = 0
         for part, file, digest in zip(self.parts, self._files, self._file_digests, strict=True):
-            mine = view[max(0, begins - offset) : max(0, begins + part.bytes - offset)]
-            if mine and begins + part.bytes > offset:
-                self._check(part, max(offset, begins) - begins, mine)
-                file.write(mine)
-                digest.update(mine)
-                self._sync_if_due(file, len(mine))
+            piece = view[max(0, begins - offset) : max(0, begins + part.bytes - offset)]
+            if piece and begins + part.bytes > offset:
+                self._check(part, max(offset, begins) - begins, piece)
+                file.write(piece)
+                digest.update(piece)
+                self._sync_if_due(file, len(piece))
             begins += part.bytes
         hashed.result()
         self.received += len(data)
@@ -280,13 +280,13 @@ class Upload:
             begins = _after_header(file)
             file.seek(0)
             digest.update(file.read(begins))
-            mine = min(left, part.bytes)
-            for _ in range(0, mine, 1 << 20):
-                data = file.read(min(1 << 20, begins + mine - file.tell()))
+            size = min(left, part.bytes)
+            for _ in range(0, size, 1 << 20):
+                data = file.read(min(1 << 20, begins + size - file.tell()))
                 self._digest.update(data)
                 digest.update(data)
-            file.truncate(begins + mine)
-            left -= mine
+            file.truncate(begins + size)
+            left -= size
         return received
 
     def _check(self, part: Part, offset: int, data: memoryview) -> None:

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client.names import DatasetName, EmbeddingName, JobName, ModelName
 from homophily_client.tensors import DTYPES
+from homophily_client.words import word
 from homophily_service.contract import states
 from homophily_service.contract.errors import NotFound, ServiceError
 from homophily_service.contract.kinds import KINDS
 from homophily_service.contract.names import parse_name
+from homophily_service.contract.tables import size_of
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.storage.records import Event, JobRecord
 from homophily_service.storage.stores import Stores
@@ -47,14 +49,26 @@ class Data(NamedTuple):
     rows: int
     columns: int
     size: int
+    #: Of a table: each column's name and what it contains.
+    named: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, message: dataset_pb2.Dataset) -> Data:
         """Read a dataset's message."""
-        is_sparse = message.shape.WhichOneof("layout") == "csr"
-        shape = message.shape.csr if is_sparse else message.shape.dense
-        dtype = DTYPES[shape.data_type].name
-        return cls(message.name, message.sha256.hex(), is_sparse, dtype, shape.rows, shape.columns, message.size_bytes)
+        shape = message.shape.csr if message.shape.WhichOneof("layout") == "csr" else message.shape.dense
+        named = tuple(
+            (one.name, word(points_pb2.ColumnKind.DESCRIPTOR, one.kind)) for one in message.shape.schema.columns
+        )
+        return cls(
+            message.name,
+            message.sha256.hex(),
+            size_of(message.shape).is_sparse,
+            DTYPES[shape.data_type].name,
+            shape.rows,
+            len(named) or shape.columns,
+            message.size_bytes,
+            named,
+        )
 
     @property
     def profile(self) -> str:
@@ -64,7 +78,16 @@ class Data(NamedTuple):
 
     @property
     def schema(self) -> str:
-        """The schema, as MLflow writes that of an array."""
+        """The schema, as MLflow writes that of a table or of an array."""
+        if self.named:
+            types: dict[str, dict[str, Any]] = {
+                "number": {"type": "double"},
+                "vector": {"type": "array", "items": {"type": "double"}},
+            }
+            columns = [
+                {**types.get(kind, {"type": "string"}), "name": name, "required": True} for name, kind in self.named
+            ]
+            return json.dumps({"mlflow_colspec": columns})
         spec = {"type": "tensor", "tensor-spec": {"dtype": self.dtype, "shape": [-1, self.columns]}}
         return json.dumps({"mlflow_tensorspec": {"features": json.dumps([spec]), "targets": None}})
 
@@ -121,6 +144,8 @@ def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record
         facts.append(Measure("seconds.total", job.finished - job.started, job.finished))
     if made is not None:
         tags["mlflow.note.content"] = f"{kind.made_field.capitalize()} `{made.name}`, made by `{name}`."
+        if made.preprocessing_steps:
+            tags["homophily.preprocessing"] = "\n".join(made.preprocessing_steps)
         if made.warnings:
             tags["homophily.warnings"] = "\n".join(made.warnings)
     steps = [*_steps(events, with_energy=made is None or not made.trace.iterations)]

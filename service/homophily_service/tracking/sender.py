@@ -147,8 +147,8 @@ class Sender:
 
     def _runs(self, experiment: str, record: Record) -> list[Run]:
         """The job's runs, oldest first: more than one if MLflow processed a request late, after it was sent again."""
-        mine, oldest_first = f"tags.`homophily.job` = '{record.job}'", ["attributes.start_time", "attributes.run_id"]
-        return list(self.client.search_runs([experiment], mine, ViewType.ALL, order_by=oldest_first))
+        of_job, oldest_first = f"tags.`homophily.job` = '{record.job}'", ["attributes.start_time", "attributes.run_id"]
+        return list(self.client.search_runs([experiment], of_job, ViewType.ALL, order_by=oldest_first))
 
     def _recorded_run(self, run: str | None) -> Run | None:
         if run is None:
@@ -309,12 +309,12 @@ class Sender:
         parent, experiment = run.info.run_id, run.info.experiment_id
         below = f"tags.`mlflow.parentRunId` = '{parent}'"
         found = self.client.search_runs([experiment], below, ViewType.ALL, max_results=10_000)
-        there = {one.data.tags.get("homophily.trial"): one for one in found}
+        known = {one.data.tags.get("homophily.trial"): one for one in found}
         time = _milliseconds(job.finished or 0.0)
         best = search.best if search.HasField("best") else None
         for trial in search.trials:
             number = str(trial.number)
-            child = there.get(number)
+            child = known.get(number)
             if child is None:
                 tags = {
                     "mlflow.parentRunId": parent,
@@ -375,8 +375,8 @@ class Sender:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         quoted = name.replace("'", "''")
-        mine = f"name = '{quoted}' and tags.`homophily.job` = '{job}'"
-        return next((str(found.version) for found in self.client.search_model_versions(mine, max_results=1)), None)
+        of_job = f"name = '{quoted}' and tags.`homophily.job` = '{job}'"
+        return next((str(found.version) for found in self.client.search_model_versions(of_job, max_results=1)), None)
 
     def _logged_model(self, run: Run, record: Record) -> str:
         from homophily_service.tracking.mlflow_models import save_stored

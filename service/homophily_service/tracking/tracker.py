@@ -132,11 +132,11 @@ class Tracker:
             self._pause = min(LONGEST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             _log.warning("MLflow does not answer, next try in %g s: %s", self._pause, short)
             return False
-        often = self._refused.get(number, (0, 0.0))[0] + 1
-        pause = min(LONGEST_REFUSAL, FIRST_PAUSE * 2.0**often)
-        self._refused[number] = (often, time.monotonic() + pause)
+        refusals = self._refused.get(number, (0, 0.0))[0] + 1
+        pause = min(LONGEST_REFUSAL, FIRST_PAUSE * 2.0**refusals)
+        self._refused[number] = (refusals, time.monotonic() + pause)
         # The first time with the traceback.
-        _log.warning("the run is behind, next try in %g s: %s", pause, short, exc_info=often == 1)
+        _log.warning("the run is behind, next try in %g s: %s", pause, short, exc_info=refusals == 1)
         return True
 
 

@@ -60,7 +60,7 @@ def main() -> None:
         try:
             task = Task.decode(connection.recv_bytes())
         except (EOFError, OSError):
-            # Also raised as a reset, if the supervisor was killed before it read all answers.
+            # The supervisor has ended; an OSError if it was killed before it read all answers.
             return
         about(task)
         try:

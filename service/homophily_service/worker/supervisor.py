@@ -181,8 +181,8 @@ class Worker:
                         return lambda: queue.cancelled(lease)
                 if now >= deadline:
                     self._drop_child()
-                    late = TimeLimit(f"the attempt took longer than its time limit of {lease.time_limit:g} s")
-                    return lambda: queue.fail(lease, job_error(late).SerializeToString(), late.message)
+                    error = TimeLimit(f"the attempt took longer than its time limit of {lease.time_limit:g} s")
+                    return lambda: queue.fail(lease, job_error(error).SerializeToString(), error.message)
                 if now >= self.stop_at:
                     self._drop_child()
                     return lambda: queue.release(lease, "given back: its worker is stopping", charged=False)

@@ -58,7 +58,8 @@ def answers(worker: Worker) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for identifier in ("irr", "err", "changed"):
         row = catalog.get(ModelName("old", identifier))
-        said = load_model(worker.stores, row.blob, row.graph, 1).answer(NEW, probabilities=False, validated=True)
+        classifier, _ = load_model(worker.stores, row.blob, row.graph, 1)
+        said = classifier.answer(NEW, probabilities=False, validated=True)
         found[identifier] = {"classes": said.classes.tolist(), "scores": said.scores.tolist()}
     stored = blobs.read(catalog.get(EmbeddingName("old", "map")).blob)
     found["map"] = {name: array.tolist() for name, array in stored.arrays.items() if array.ndim == 2}

@@ -1,7 +1,7 @@
-"""A disk that fails once: a call that writes to the store of arrays, or syncs it, while a plan says so.
+"""A disk that fails once: a call that writes to the store of arrays, or syncs it, fails when a plan says so.
 
-The plan is a file with the number of the system's error, and of the calls that go well before: each takes one off, and
-the one that fails takes the file away.
+The plan is a file with the system's error number and the number of calls that succeed first: each call decreases that
+number, and the one that fails removes the file.
 """
 
 import os
@@ -11,7 +11,7 @@ STORE = os.path.join(os.environ["HOMOPHILY_DATA_DIR"], "blobs")
 
 
 def failing(call):
-    """The call, which fails when its time has come."""
+    """Wrap a call so that it fails according to the plan."""
 
     def as_planned(descriptor, *rest):
         if os.readlink(f"/proc/self/fd/{descriptor}").startswith(STORE) and os.path.exists(PLAN):

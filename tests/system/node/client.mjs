@@ -1,4 +1,4 @@
-// Uploads points, fits, watches and predicts, with nothing of ours but the .proto files; prints what it saw as JSON.
+// Uploads points, fits, watches and predicts, using nothing but the .proto files; prints the results as JSON.
 //
 //     node client.mjs 127.0.0.1:50051 path/to/proto
 

@@ -1,8 +1,8 @@
-"""What `pip install homophily[service]` is without: processes that track nothing must not need it.
+"""Hides packages that `pip install homophily[service]` does not install: processes without tracking must not need them.
 
-The extra `tracking` brings all but pytest, and so do the images; tests that track run with everything.
+The extra `tracking` and the images install all of them but pytest; tests of tracking run with everything.
 
-Besides, they start in two thirds of the time without it: scikit-learn imports pandas wherever there is one.
+Besides, processes start in two thirds of the time without them: scikit-learn imports pandas if it is installed.
 """
 
 import sys
@@ -12,7 +12,7 @@ ABSENT = ("pandas", "pyarrow", "matplotlib", "pytest")
 
 
 class Absent(MetaPathFinder):
-    """Packages as if they were not installed. None in sys.modules would not do: some look there by themselves."""
+    """Makes packages look as if they were not installed. None in sys.modules is not enough: some look there."""
 
     def find_spec(self, fullname, *_):
         """Refuse to find them."""
