@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from homophily_service.cli.report import principal_components
+
 from .commands import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -39,8 +41,8 @@ def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path)
     assert drawn == {*pictures, "map.html"}
     assert all((folder / name).read_bytes().startswith(PNG) for name in pictures)
     assert "6 pictures are beside it" in ended.err
-    assert "two spectral vectors" in (folder / "map.html").read_text()
-    assert run("embeddings", "--json").json == []
+    assert "principal components of the scores" in (folder / "map.html").read_text()
+    assert "after `homophily embed models/digits` a report shows that map" in ended.err
     page = (folder / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 5
     assert "no &lt;0&gt;, no &lt;1&gt;" in page
@@ -53,6 +55,25 @@ def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path)
     assert sorted(Path(file).name for file in again["pictures"]) == sorted(drawn)
     for file in again["pictures"]:
         assert (digits / file).read_bytes() == (folder / Path(file).name).read_bytes()
+
+
+def test_a_report_draws_its_map_without_a_job(run: Run, digits: Path) -> None:
+    """It submitted a job that nobody had asked for, and waited for two minutes behind those of others."""
+    run("fit", "points.npy", "--labels", "few.csv", "--method", "irr", "--model", "m")
+    before = run("jobs", "--json").json
+    run("report", "m")
+    assert run("jobs", "--json").json == before
+    assert run("embeddings", "--json").json == []
+    run("embed", "models/m", "--max-iter", "2", "--name", "drawn")
+    run("report", "m", "-o", "again")
+    assert "on the map drawn" in (digits / "again" / "map.html").read_text()
+
+
+def test_scores_are_mapped_by_what_they_differ_in_most() -> None:
+    scores = np.array([[0.0, 3.0, 1.0], [0.0, -3.0, 1.0], [1.0, 0.0, 1.0], [-1.0, 0.0, 1.0], [np.nan, 9.0, np.inf]])
+    places = principal_components(scores)
+    np.testing.assert_allclose(places, [[3, 0], [-3, 0], [0, 1], [0, -1], [0, 0]], atol=1e-12)
+    assert principal_components(np.array([0.5, -0.5])).tolist() == [[0.5], [-0.5]]
 
 
 def test_a_report_on_a_model_that_was_searched_shows_the_trials_and_the_chosen_one(run: Run, digits: Path) -> None:

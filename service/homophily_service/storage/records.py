@@ -80,6 +80,15 @@ class EndedJob(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class RunToEnd(Record):
+    """The tracking run of a deleted job, and how the job had ended."""
+
+    run: str
+    state: str
+    finished: float
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceRecord(Record):
     """A dataset, model or embedding."""
 

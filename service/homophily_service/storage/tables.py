@@ -88,6 +88,15 @@ Index(
     postgresql_where=jobs.c.untracked,
 )
 
+# Tracking runs of jobs that were deleted before their end was sent: the state and the time with which each ended.
+runs_to_end = Table(
+    "runs_to_end",
+    metadata,
+    Column("run", String(64), primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("finished", Float(53), nullable=False),
+)
+
 events = Table(
     "events",
     metadata,

@@ -46,7 +46,7 @@ from homophily_service.storage.embeddings import (
 )
 from homophily_service.storage.models import load_graph
 from homophily_service.storage.outbox import Outbox
-from homophily_service.storage.records import JobRecord
+from homophily_service.storage.records import JobRecord, RunToEnd
 from homophily_service.storage.solutions import CLASS_INDICES, SCORES
 from homophily_service.storage.stores import Stores
 from homophily_service.tracking.place import Place
@@ -108,6 +108,16 @@ class Sender:
             self.forget(job.number)
             raise
 
+    def end(self, deleted: RunToEnd) -> None:
+        """End the run of a job that was deleted before it was sent to its end."""
+        try:
+            self.client.set_terminated(deleted.run, STATUS[deleted.state], _milliseconds(deleted.finished))
+        except MlflowException as error:
+            if not _is_refusal(error):
+                raise
+            # Deleted, or in another MLflow.
+            _log.warning("run %s of a deleted job cannot be ended: %s", deleted.run, error.message)
+
     def forget(self, number: int) -> None:
         """Forget what the run has, so that it is read again."""
         self._sent.pop(number, None)
@@ -142,7 +152,11 @@ class Sender:
             if not found and not self._is_held():
                 raise LeadershipLost
             run = found[0] if found else self._new_run(experiment, job, record)
-            self.outbox.note_run(job.number, run.info.run_id, self.place.run_url(experiment, run.info.run_id))
+            url = self.place.run_url(experiment, run.info.run_id)
+            if not self.outbox.note_run(job.number, run.info.run_id, url):
+                # Deleted meanwhile: nobody else knows of this run.
+                self.client.set_terminated(run.info.run_id, STATUS.get(job.state, "KILLED"))
+                return None
         return None if run.info.lifecycle_stage == "deleted" else run
 
     def _runs(self, experiment: str, record: Record) -> list[Run]:
