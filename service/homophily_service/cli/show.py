@@ -215,6 +215,8 @@ def print_job(job: Job) -> None:
         facts["model"] = short(job.model.name)
     if job.embedding is not None:
         facts["embedding"] = short(job.embedding.name)
+    if job.registered_version:
+        facts["registered as"] = job.registered_version
     if job.tracking_run:
         facts["tracking run"] = run_link(job) or job.tracking_run
     print_facts(facts)

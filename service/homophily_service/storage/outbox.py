@@ -54,6 +54,11 @@ class Outbox:
             noted = update(jobs).where(jobs.c.number == number)
             return connection.execute(noted.values(tracking_run=run, tracking_url=url)).rowcount > 0
 
+    def note_version(self, number: int, version: str) -> None:
+        """Record where the job's model is registered."""
+        with self.database.write(durable=False) as connection:
+            connection.execute(update(jobs).where(jobs.c.number == number).values(registered_version=version))
+
     def runs_to_end(self, limit: int) -> list[RunToEnd]:
         """Runs of deleted jobs whose end has not been sent."""
         with self.database.read() as connection:

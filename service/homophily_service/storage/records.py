@@ -56,6 +56,7 @@ class JobRecord(Record):
     tracking_attempts: int
     #: Whether its tracking run is behind.
     untracked: bool
+    registered_version: str | None
 
     @property
     def name(self) -> JobName:

@@ -68,6 +68,8 @@ jobs = Table(
     Column("source_digest", String(64)),
     # How often sending its tracking run was begun since the last success.
     Column("tracking_attempts", Integer, nullable=False, server_default=text("0")),
+    # Where its model is registered: models:/{name}/{version}.
+    Column("registered_version", Text),
     UniqueConstraint("project", "id"),
     UniqueConstraint("project", "request_id"),
     Index("jobs_by_parent", "parent", "state"),

@@ -246,7 +246,7 @@ class Sender:
         self._log_trials(run, job, self._search(record))
         is_wanted = record.registration is not None or self.settings.tracking_models == "all"
         if is_wanted and isinstance(record.made, model_pb2.Model):
-            self._try_to_log_model(run, record)
+            self._try_to_log_model(run, job, record)
         self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished or 0.0))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
 
@@ -347,17 +347,17 @@ class Sender:
 
     # -- its model -----------------------------------------------------------------------------------------------
 
-    def _try_to_log_model(self, run: Run, record: Record) -> None:
+    def _try_to_log_model(self, run: Run, job: JobRecord, record: Record) -> None:
         """Log the model; a refusal is noted in the run, which ends anyway: MLflow would refuse it for ever."""
         try:
-            self._log_model(run, record)
+            self._log_model(run, job, record)
         except MlflowException as error:
             if not _is_refusal(error):
                 raise
             _log.warning("MLflow refuses the model of %s: %s", record.job, error.message)
             self.client.set_tag(run.info.run_id, "homophily.refused", str(error.message)[:LONGEST_VALUE])
 
-    def _log_model(self, run: Run, record: Record) -> None:
+    def _log_model(self, run: Run, job: JobRecord, record: Record) -> None:
         """Log the model in MLflow's format, and register it if that was asked for."""
         try:
             logged = self._logged_model(run, record)
@@ -380,6 +380,7 @@ class Sender:
             version = str(made.version)
         for alias in record.registration.aliases:
             self.client.set_registered_model_alias(name, alias, version)
+        self.outbox.note_version(job.number, f"models:/{name}/{version}")
 
     def _version(self, name: str, job: str) -> str | None:
         """The version that a job registered already, if any; creates the registered model if its name is new."""

@@ -1,4 +1,4 @@
-"""Runs of deleted jobs, which the tracker has yet to end."""
+"""Runs of deleted jobs, which the tracker has yet to end; and where models are registered."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,8 @@ depends_on: Sequence[str] | None = None
 
 
 def upgrade() -> None:
-    """Apply."""
+    """Apply. The column may be empty, so that workers of the previous version keep working."""
+    op.add_column("jobs", sa.Column("registered_version", sa.Text()))
     op.create_table(
         "runs_to_end",
         sa.Column("run", sa.String(length=64), nullable=False),
@@ -25,3 +26,4 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Undo."""
     op.drop_table("runs_to_end")
+    op.drop_column("jobs", "registered_version")
