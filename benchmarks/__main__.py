@@ -31,6 +31,7 @@ COMMANDS = (
     "partitions",
     "spread",
     "gpu",
+    "readme",
 )
 TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
 """Commands with options of their own: ``python -m benchmarks table1 --help``."""

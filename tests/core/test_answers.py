@@ -185,15 +185,16 @@ def test_sparse_points_are_compared_by_their_angles(estimator):
     assert (stored.decision_function(new) == cosine.decision_function(new)).all()
 
 
-def test_names_of_columns_are_checked_by_the_classifier_alone():
+def test_columns_of_frames_are_matched_by_name_without_a_warning_of_the_graph():
     pandas = pytest.importorskip("pandas")
     X, y = blobs()
     frame, new = (pandas.DataFrame(points, columns=["a", "b", "c"]) for points in (X, new_points(X)))
     for model in (ERRClassifier().fit(frame, y), ERRClassifier().fit(KNNGraph().fit(frame), y)):
         # Warnings are errors here.
         assert (model.predict(new) == ERRClassifier().fit(X, y).predict(new.to_numpy())).all()
+        assert (model.predict(new[["b", "a", "c"]]) == model.predict(new)).all()
         with pytest.raises(ValueError, match="feature names"):
-            model.predict(new[["b", "a", "c"]])
+            model.predict(new[["a", "b"]])
 
 
 @pytest.mark.parametrize("metric", ["precomputed", "affinity"])

@@ -16,8 +16,8 @@ import pytest
 from mlflow.entities import FileInfo
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-from homophily import ERRClassifier, KNNGraph
-from homophily_client._pb import job_pb2, model_pb2
+from homophily import ERRClassifier, KNNGraph, Preprocessing
+from homophily_client._pb import job_pb2, model_pb2, points_pb2
 from homophily_client.names import JobName
 from homophily_service.contract.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound
 from homophily_service.contract.tasks import Task
@@ -56,9 +56,9 @@ class Worker:
         os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
         self.stores.close()
 
-    def task(self, uri: str) -> Task:
+    def task(self, uri: str, token: str = "token") -> Task:
         request = job_pb2.ImportModelRequest(parent="projects/default", uri=uri).SerializeToString()
-        return Task(JobName("default", "job"), "import", request, "token")
+        return Task(JobName("default", "job"), "import", request, token)
 
     def logged(self) -> tuple[str, Path]:
         """A model's URI, and the folder of its artifacts."""
@@ -67,8 +67,8 @@ class Worker:
         location = self.client.get_logged_model(logged.model_id).artifact_location
         return f"models:/{logged.model_id}", Path(location.removeprefix("file://"))
 
-    def imported(self, uri: str) -> model_pb2.Model:
-        result = compute(self.task(uri), self.stores, self.settings, 1, lambda _: None)
+    def imported(self, uri: str, token: str = "token") -> model_pb2.Model:
+        result = compute(self.task(uri, token), self.stores, self.settings, 1, lambda _: None)
         assert isinstance(result, bytes)
         assert list((self.settings.data_dir / "imports").iterdir()) == []
         return job_pb2.ImportResult.FromString(result).model
@@ -91,6 +91,26 @@ def fitted() -> tuple[Any, ERRClassifier]:
         KNNGraph(n_neighbors=7, space="whitened", n_directions=2), lambda2=0.02, class_prior=[0.4, 0.6]
     )
     return X, classifier.fit(X, y.astype(object))
+
+
+def test_model_of_a_table_is_imported_with_its_recipe(worker: Worker) -> None:
+    X, classifier = fitted()
+    table = {"x": X[:, 0], "v": X[:, 1:], "city": np.where(X[:, 0] > 0, "a", "b"), "id": np.arange(120)}
+    recipe = Preprocessing(scale="standard", ignore=["id"]).fit(table)
+    classifier = ERRClassifier().fit(recipe.transform(table), np.where(np.arange(120) < 20, np.arange(120) % 2, -1))
+    run = worker.client.create_run(worker.experiment)
+    logged = log_model(classifier, run_id=run.info.run_id, preprocessing=recipe)
+    model = worker.imported(f"models:/{logged.model_id}", "table")
+    assert [(column.name, column.kind, column.width) for column in model.schema.columns] == [
+        ("x", points_pb2.COLUMN_KIND_NUMBER, 0),
+        ("v", points_pb2.COLUMN_KIND_VECTOR, 2),
+        ("city", points_pb2.COLUMN_KIND_CATEGORY, 0),
+    ]
+    assert (model.schema.scale, list(model.schema.unused_columns)) == (points_pb2.SCALE_STANDARD, ["id"])
+    assert list(model.preprocessing_steps) == recipe.steps_
+    again, kept = load_model(worker.stores, worker.task("", "table").result_path, model.graph.digest, 1)
+    assert kept is not None
+    np.testing.assert_array_equal(again.predict(kept.transform(table)), classifier.predict(recipe.transform(table)))
 
 
 def test_model_of_another_program_is_served_here(worker: Worker) -> None:

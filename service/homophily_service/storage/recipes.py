@@ -18,8 +18,11 @@ from homophily_service.storage.blobs.objects import StoredObject
 from homophily_service.storage.solutions import IDS
 
 _PREFIX = "preprocessing."
-_SCALES: dict[int, ScaleName] = {pb.SCALE_NONE: "none", pb.SCALE_STANDARD: "standard"}
-_MISSING: dict[int, MissingName] = {pb.MISSING_VALUES_MEAN: "mean", pb.MISSING_VALUES_REFUSE: "refuse"}
+_SCALES: dict[pb.Scale.ValueType, ScaleName] = {pb.SCALE_NONE: "none", pb.SCALE_STANDARD: "standard"}
+_MISSING: dict[pb.MissingValues.ValueType, MissingName] = {
+    pb.MISSING_VALUES_MEAN: "mean",
+    pb.MISSING_VALUES_REFUSE: "refuse",
+}
 
 
 def recipe_of(rows: Rows) -> Preprocessing:
@@ -31,6 +34,24 @@ def recipe_of(rows: Rows) -> Preprocessing:
     recipe = Preprocessing(scale=scale, missing=missing, text=text, ignore=ignore)
     recipe.fit(table_of(rows))
     return recipe
+
+
+def schema_of(recipe: Preprocessing) -> pb.TableSchema:
+    """The schema that asks for a recipe, without ids."""
+    kinds = {0: pb.COLUMN_KIND_CATEGORY, 1: pb.COLUMN_KIND_NUMBER}
+    columns = [
+        pb.Column(
+            name=name,
+            kind=pb.COLUMN_KIND_TEXT if name in recipe.text else kinds.get(width, pb.COLUMN_KIND_VECTOR),
+            width=width if width > 1 else 0,
+        )
+        for name, width in recipe.widths_.items()
+    ]
+    schema = pb.TableSchema(columns=columns, unused_columns=recipe.ignore)
+    schema.scale = next((number for number, word in _SCALES.items() if word == recipe.scale), pb.SCALE_AUTO)
+    rules = _MISSING.items()
+    schema.missing = next((number for number, word in rules if word == recipe.missing), pb.MISSING_VALUES_MEDIAN)
+    return schema
 
 
 def points_of(recipe: Preprocessing | None, points: Any, field: str) -> Any:

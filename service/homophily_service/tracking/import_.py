@@ -30,7 +30,7 @@ from homophily_service.jobs.work import Work
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.blobs.backends import MANIFEST
 from homophily_service.storage.models import CLASSIFIERS, Classifier, StoredGraph, graph_path, save_graph, save_model
-from homophily_service.storage.recipes import stored_ids
+from homophily_service.storage.recipes import schema_of, stored_ids
 from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
 from homophily_service.tracking.place import connect
 from homophily_service.tracking.registry import importable
@@ -221,6 +221,10 @@ def _described(
     model.energy, model.iteration_count = float(classifier.energy_), classifier.n_iter_
     model.evaluation_count, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = parts.is_calibrated
+    recipe = parts.recipe()
+    if recipe is not None and not model.HasField("schema"):
+        model.schema.CopyFrom(schema_of(recipe))
+        model.preprocessing_steps.extend(recipe.steps_)
     model.graph.CopyFrom(
         model_pb2.GraphSummary(edge_count=graph.W.nnz // 2, recall=graph.recall_, component_count=graph.n_components)
     )
