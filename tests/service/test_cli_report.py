@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from homophily_client import Client
 from homophily_service.cli.report import principal_components
 
 from .commands import Run
@@ -57,13 +58,20 @@ def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path)
         assert (digits / file).read_bytes() == (folder / Path(file).name).read_bytes()
 
 
-def test_a_report_draws_its_map_without_a_job(run: Run, digits: Path) -> None:
-    """It submitted a job that nobody had asked for, and waited for two minutes behind those of others."""
+def test_a_report_draws_its_map_without_a_job(run: Run, digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It submitted a job that nobody had asked for, waited for up to two minutes behind others, and deleted it."""
     run("fit", "points.npy", "--labels", "few.csv", "--method", "irr", "--model", "m")
-    before = run("jobs", "--json").json
+    submitted: list[str] = []
+    submit = Client._submit
+
+    def noting(self: Client, method: str, *arguments: Any) -> Any:
+        submitted.append(method)
+        return submit(self, method, *arguments)
+
+    monkeypatch.setattr(Client, "_submit", noting)
     run("report", "m")
-    assert run("jobs", "--json").json == before
-    assert run("embeddings", "--json").json == []
+    assert (digits / "m-report" / "map.png").exists()
+    assert submitted == []
     run("embed", "models/m", "--max-iter", "2", "--name", "drawn")
     run("report", "m", "-o", "again")
     assert "on the map drawn" in (digits / "again" / "map.html").read_text()
