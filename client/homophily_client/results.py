@@ -385,3 +385,7 @@ class Job(Record, of=job_pb2.Job):
     tracking_url: str
     #: The job of the search that a trial belongs to.
     parent_job: str | None
+    #: Where its model is registered, models:/{name}/{version}, once it is.
+    registered_version: str | None
+    #: Whether the tracking run has everything: a model that is not registered by then will not be.
+    tracking_complete: bool

@@ -95,6 +95,12 @@ class Fake(services.HomophilyServiceServicer):
             abort(context, grpc.StatusCode.UNAVAILABLE)
         return job_pb2.WaitJobResponse(job=answer)
 
+    def GetJob(self, request: job_pb2.GetJobRequest, context: Any) -> job_pb2.GetJobResponse:
+        answer = self.fault("GetJob", request, context)
+        if answer is None:
+            abort(context, grpc.StatusCode.UNAVAILABLE)
+        return job_pb2.GetJobResponse(job=answer)
+
     def WatchJob(self, request: job_pb2.WatchJobRequest, context: Any) -> Iterator[job_pb2.WatchJobResponse]:
         breaks_after = self.fault("WatchJob", request, context)
         for event in self.events:

@@ -23,6 +23,7 @@ from homophily_client import (
     AsyncClient,
     Client,
     ClientError,
+    FailedPrecondition,
     JobCancelled,
     JobFailed,
     JobState,
@@ -256,6 +257,39 @@ def test_result_times_out_also_while_the_server_is_away(client: Client, fake: Fa
     with pytest.raises(Unavailable):
         job.result(timeout=60)
     assert fake.count("WaitJob") < 40
+
+
+def ended_job(name: str, **more: Any) -> job_pb2.Job:
+    done = job_pb2.Job(name=name, state=job_pb2.JOB_STATE_SUCCEEDED, **more)
+    done.fit.model.name = "projects/default/models/m"
+    return done
+
+
+def test_registered_waits_until_the_model_is_registered(client: Client, fake: Fake) -> None:
+    job = client.fit("digits", {0: 1, 1: 2})
+    fake.faults["WaitJob"] = [ended_job(job.name)]
+    fake.faults["GetJob"] = [ended_job(job.name), None, ended_job(job.name, registered_version="models:/p.digits/3")]
+    assert job.registered() == "models:/p.digits/3"
+    assert job.registered() == "models:/p.digits/3"
+    assert fake.count("GetJob") == 3
+
+
+def test_registered_times_out_while_the_tracking_server_is_away(client: Client, fake: Fake) -> None:
+    job = client.fit("digits", {0: 1, 1: 2})
+    fake.faults["WaitJob"] = [ended_job(job.name)]
+    fake.faults["GetJob"] = [ended_job(job.name)] * 10
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"the model of .*j0 is not registered after 0.7 s"):
+        job.registered(timeout=0.7)
+    assert 0.6 < time.monotonic() - began < 2.0
+
+
+def test_registered_fails_if_the_run_is_complete_without_it(client: Client, fake: Fake) -> None:
+    job = client.fit("digits", {0: 1, 1: 2})
+    fake.faults["WaitJob"] = [ended_job(job.name)]
+    fake.faults["GetJob"] = [ended_job(job.name, tracking_complete=True)]
+    with pytest.raises(FailedPrecondition, match="is not registered, and will not be"):
+        job.registered()
 
 
 def test_solution_is_read_on_after_breaks(client: Client, fake: Fake) -> None:

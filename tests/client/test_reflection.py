@@ -157,8 +157,10 @@ def ask_everything(client: Client) -> None:
     for listing in (client.list_datasets(), client.list_models(), client.list_embeddings()):
         list(listing)
     _ask_for_pages(client)
-    eventually(lambda: client.job(jobs["searched"]).info.tracking_url)
-    imported = eventually(lambda: _imported(client))
+    assert jobs["searched"].registered(PATIENCE) == "models:/default.blobs/1"
+    eventually(lambda: jobs["searched"].refresh().tracking_complete)
+    assert client.job(jobs["searched"]).info.tracking_url
+    imported = client.import_model("models:/default.blobs@champion").result(PATIENCE)
     assert imported.source is not None
 
 
@@ -219,14 +221,6 @@ def _ask_for_pages(client: Client) -> None:
     for collection in ("Datasets", "Models", "Embeddings", "Jobs"):
         method = SERVICE.methods_by_name[f"List{collection}"]
         client._connection.call(method.name, method.input_type._concrete_class(parent="projects/default", page_size=1))
-
-
-def _imported(client: Client) -> Model | None:
-    try:
-        return client.import_model("models:/default.blobs@champion").result(PATIENCE)
-    except ClientError:
-        # Not registered yet.
-        return None
 
 
 @pytest.fixture(scope="module")

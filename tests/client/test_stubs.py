@@ -44,7 +44,9 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_generated_stubs_and_our_packages_are_imported_together(stubs: Path, first: str, second: str) -> None:
     program = PROGRAM.format(first=first, second=second)
-    subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(stubs)}, check=True)
+    # Our packages of the checkout that is tested, if it is on the path.
+    path = os.pathsep.join(filter(None, [str(stubs), os.environ.get("PYTHONPATH")]))
+    subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, check=True)
 
 
 def test_stubs_are_found_behind_our_packages_too(stubs: Path) -> None:

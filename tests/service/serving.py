@@ -133,6 +133,11 @@ class Service:
         eventually(lambda: not [pid for pid, command in children.items() if _command(pid) == command])
 
 
+def production_path() -> str:
+    """PYTHONPATH of processes without the packages of `tracking`; they import the same checkout as the tests."""
+    return os.pathsep.join(filter(None, [str(PRODUCTION), os.environ.get("PYTHONPATH")]))
+
+
 @contextmanager
 def running(
     data_dir: Path, credentials: grpc.ChannelCredentials | None = None, *, program: str = PROGRAM, **settings: Any
@@ -145,7 +150,7 @@ def running(
         for name, value in given.items()
     }
     if not given["tracking"]:
-        environment["PYTHONPATH"] = str(PRODUCTION)
+        environment["PYTHONPATH"] = production_path()
     data_dir.mkdir(parents=True, exist_ok=True)
     log = data_dir / f"log-{secrets.token_hex(4)}"
     with log.open("w") as stderr:

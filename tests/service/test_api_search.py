@@ -70,6 +70,9 @@ def test_a_search_finds_parameters_and_tells_how(client: Client, moons: tuple[An
     assert message.graph_parameters.n_neighbors == best.graph.n_neighbors
     assert best.held_out_count == 28
     assert_told(events, best)
+    # A search ended at 40 %, and the phases after it began at 5 % again.
+    fractions = [event.progress.fraction for event in events if event.progress]
+    assert fractions == sorted(fractions)
     assert message.test.point_count == U - 40
     assert message.test.error_rate < 0.2
     assert sum(message.test.confusion) == U - 40

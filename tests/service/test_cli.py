@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,8 @@ from sklearn.datasets import dump_svmlight_file
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from homophily_client import JobEvent, JobState
 from homophily_client._pb import job_pb2
 from homophily_service.cli.commands import app
-from homophily_service.cli.progress import Pace
 
 from .commands import Run, environment
 from .serving import Project, Service, eventually
@@ -40,28 +36,6 @@ COMMAND = str(Path(sys.executable).parent / "homophily")
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
-
-
-def test_time_left_follows_from_how_fast_a_phase_goes() -> None:
-    now = datetime.now(UTC)
-
-    def event(seconds: float, phase: str | None, fraction: float | None, state: JobState) -> JobEvent:
-        when = now + timedelta(seconds=seconds)
-        message = job_pb2.JobEvent(sequence=1, attempt=1)
-        if phase is not None:
-            message.progress.phase, message.progress.fraction = phase, fraction or 0.0
-        return replace(JobEvent.from_message(message), time=when, state=state)
-
-    pace = Pace()
-    pace.see(event(-60, None, None, JobState.QUEUED))
-    assert pace.elapsed == pytest.approx(60, abs=5)
-    pace.see(event(-30, "graph", 0.05, JobState.RUNNING))
-    assert pace.left is None
-    pace.see(event(-10, "solve", 0.4, JobState.RUNNING))
-    assert pace.left is None
-    pace.see(event(0, "solve", 0.6, JobState.RUNNING))
-    assert pace.left == pytest.approx(20, abs=1)
-    assert pace.elapsed == pytest.approx(30, abs=5)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -137,7 +111,7 @@ def test_a_model_from_fit_to_deletion(run: Run, files: Path) -> None:
     assert_array_equal(np.load(files / "solution.npy"), np.arange(60) % 2)
     assert parquet.read_table(files / "solution.parquet").column("label").to_pylist() == [0, 1] * 30
     assert (files / "solution.csv").read_text().startswith("point,label,given\n0,0,True\n1,1,True\n")
-    assert re.search(r"second +ERR +60 +10 +2 +– ", run("models").out)
+    assert re.search(r"second +ERR +60 +10 +2 +– +– ", run("models").out)
     assert run("model", "second", "--json").json["name"].endswith("/models/second")
     listed = run("jobs", "--kind", "transduce").out
     assert re.search(r"[0-9a-f]{24} +transduce +succeeded +\d+ s ago +[\d.]+", listed)
@@ -145,6 +119,26 @@ def test_a_model_from_fit_to_deletion(run: Run, files: Path) -> None:
     run("delete", "models/second", "datasets/points")
     run("model", "second", code=4)
     assert run("embeddings", "--json").json == []
+
+
+def test_the_list_of_models_has_their_known_errors(run: Run, files: Path) -> None:
+    """The error on test labels was shown nowhere but on the page of each model."""
+    y = two_groups()[1]
+    np.save(files / "wrong.npy", np.where(np.arange(60) < 40, 1 - y, y))
+    fit = ("fit", files / "points.npy", "--labels", "few.npy", "--method", "irr")
+    run(*fit, "--validation", "truth.npy", "--test", "wrong.npy", "--model", "both")
+    run(*fit, "--test", "wrong.npy", "--model", "tested")
+    run(*fit, "--model", "neither")
+    listed = run("models").out
+    assert re.search(r"validation error +test error", listed)
+    tested = run("model", "tested", "--json").json["test"]["error_rate"]
+    assert tested > 0.0
+    for name, errors in (
+        ("both", rf"0\.00 % +{100 * tested:.2f} %"),
+        ("tested", rf"– +{100 * tested:.2f} %"),
+        ("neither", "– +–"),
+    ):
+        assert re.search(rf"{name} +IRR +60 +10 +2 +{errors} ", listed), listed
 
 
 def test_fit_on_a_file_uploads_it_once(run: Run, files: Path) -> None:

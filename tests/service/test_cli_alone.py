@@ -39,7 +39,7 @@ def test_a_command_without_its_dependencies_says_what_to_install(
     (tmp_path / "sitecustomize.py").write_text(SITE.format(absent=absent))
     ended = subprocess.run(
         [sys.executable, "-m", "homophily_service", *arguments],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))},
         cwd=tmp_path,
         capture_output=True,
         text=True,

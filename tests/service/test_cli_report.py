@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from homophily_client import Client
+from homophily_service.cli.report import principal_components
+
 from .commands import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -39,8 +42,8 @@ def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path)
     assert drawn == {*pictures, "map.html"}
     assert all((folder / name).read_bytes().startswith(PNG) for name in pictures)
     assert "6 pictures are beside it" in ended.err
-    assert "two spectral vectors" in (folder / "map.html").read_text()
-    assert run("embeddings", "--json").json == []
+    assert "principal components of the scores" in (folder / "map.html").read_text()
+    assert "after `homophily embed models/digits` a report shows that map" in ended.err
     page = (folder / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 5
     assert "no &lt;0&gt;, no &lt;1&gt;" in page
@@ -53,6 +56,32 @@ def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path)
     assert sorted(Path(file).name for file in again["pictures"]) == sorted(drawn)
     for file in again["pictures"]:
         assert (digits / file).read_bytes() == (folder / Path(file).name).read_bytes()
+
+
+def test_a_report_draws_its_map_without_a_job(run: Run, digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It submitted a job that nobody had asked for, waited for up to two minutes behind others, and deleted it."""
+    run("fit", "points.npy", "--labels", "few.csv", "--method", "irr", "--model", "m")
+    submitted: list[str] = []
+    submit = Client._submit
+
+    def noting(self: Client, method: str, *arguments: Any) -> Any:
+        submitted.append(method)
+        return submit(self, method, *arguments)
+
+    monkeypatch.setattr(Client, "_submit", noting)
+    run("report", "m")
+    assert (digits / "m-report" / "map.png").exists()
+    assert submitted == []
+    run("embed", "models/m", "--max-iter", "2", "--name", "drawn")
+    run("report", "m", "-o", "again")
+    assert "on the map drawn" in (digits / "again" / "map.html").read_text()
+
+
+def test_scores_are_mapped_by_what_they_differ_in_most() -> None:
+    scores = np.array([[0.0, 3.0, 1.0], [0.0, -3.0, 1.0], [1.0, 0.0, 1.0], [-1.0, 0.0, 1.0], [np.nan, 9.0, np.inf]])
+    places = principal_components(scores)
+    np.testing.assert_allclose(places, [[3, 0], [-3, 0], [0, 1], [0, -1], [0, 0]], atol=1e-12)
+    assert principal_components(np.array([0.5, -0.5])).tolist() == [[0.5], [-0.5]]
 
 
 def test_a_report_on_a_model_that_was_searched_shows_the_trials_and_the_chosen_one(run: Run, digits: Path) -> None:
@@ -72,7 +101,7 @@ def test_a_search_whose_time_was_over_is_reported_on_without_a_chosen_trial(run:
     searched = ["--search", "--search-seconds", "0.000001", "--model", "hasty"]
     run("fit", "points.npy", "--labels", "few.csv", *searched)
     assert run("model", "hasty", "--json").json["search"]["best"] is None
-    assert "the best with" not in run("model", "hasty").out
+    assert "the chosen one" not in run("model", "hasty").out
     run("report", "hasty")
     page = (digits / "hasty-report" / "report.html").read_text()
     assert "trials of the search" not in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickletools
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from homophily_client._pb import job_pb2, model_pb2
+from homophily_service.cli import runs
 
 from .browser import Page, browse, need_chromium
 from .commands import Run
@@ -321,25 +323,64 @@ def test_registered_model_is_served_by_mlflow_and_comes_back(
     assert client.get_model_version_by_alias(f"{other.id}.{short}", "champion").version == "1"
 
 
-def test_commands_register_a_model_and_bring_it_back(
-    tracked: Tracked, project: Project, run: Run, tmp_path: Path
-) -> None:
+@pytest.fixture
+def fit_command(tmp_path: Path) -> tuple[str, ...]:
+    """A fit of three clouds."""
     X, y = three_clouds()
     np.save(tmp_path / "points.npy", X)
     (tmp_path / "few.csv").write_text("point,label\n" + "".join(f"{point},{y[point]}\n" for point in range(30)))
+    return "fit", "points.npy", "--labels", "few.csv", "--method", "irr"
+
+
+def test_commands_register_a_model_and_bring_it_back(project: Project, run: Run, fit_command: tuple[str, ...]) -> None:
+    """They returned before the model was registered, so that the next command did not find it."""
     name = "sent"
     for alias in ("Latest", "V1"):
-        fit = ("fit", "points.npy", "--labels", "few.csv", "--method", "irr", "--register", name, "--alias")
+        fit = (*fit_command, "--register", name, "--alias")
         assert "not latest nor a version" in run(*fit, alias, code=2).err
-    run(*fit, "champion", "--model", "sent")
-    client = tracked.mlflow.client
-    eventually(
-        lambda: [
-            one for one in client.search_registered_models(f"name = '{project.id}.{name}'") if "champion" in one.aliases
-        ]
-    )
+    sent = run(*fit, "champion", "--model", "sent")
+    assert f"Registered as models:/{project.id}.sent/1." in sent.err
+    run("import", f"models:/{name}@champion", "--model", "first")
+    changed = run("transduce", "sent", "--withdraw", "3", "--register", name, "--alias", "champion", "--json")
+    assert changed.json["registered_version"] == f"models:/{project.id}.sent/2"
+    assert changed.json["tracking_run"]
+    # The page of a run is named where it is served.
+    [job] = [one for one in run("jobs", "--kind", "fit", "--json").json if one["model"]["name"].endswith("/sent")]
+    assert job["tracking_url"] in run("job", job["name"]).out
     run("import", f"models:/{name}@champion", "--model", "back")
     assert run("model", "back", "--json").json["source"] == f"models:/{name}@champion"
+
+
+def test_a_command_says_that_a_registration_is_pending_while_mlflow_is_down(
+    tracked: Tracked,
+    project: Project,
+    run: Run,
+    fit_command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runs, "REGISTRATION_SECONDS", 1.0)
+    tracked.proxy.rule = lambda path, body: "refused"  # noqa: ARG005
+    ended = run(*fit_command, "--register", "late", "--model", "m", "--output", "answers.csv")
+    pending = "pending: the model is made, but after 1 s not yet registered as late"
+    assert pending in ended.err
+    assert (tmp_path / "answers.csv").exists()
+    [advice] = re.findall(r"homophily (watch \w+ --registered) waits for it", ended.err)
+    tracked.proxy.rule = lambda path, body: None  # noqa: ARG005
+    assert f"Registered as models:/{project.id}.late/1." in run(*advice.split()).err
+    assert f"models:/{project.id}.late/1" in run("job", advice.split()[1]).out
+
+
+def test_a_command_fails_if_mlflow_refuses_the_registration(
+    tracked: Tracked, run: Run, fit_command: tuple[str, ...], tmp_path: Path
+) -> None:
+    tracked.proxy.once("/registered-models/alias", "refused")
+    registration = ("--register", "unwanted", "--alias", "champion")
+    ended = run(*fit_command, *registration, "--output", "answers.csv", code=1)
+    assert "is not registered, and will not be" in ended.err
+    # The model is there.
+    assert "300 of 5 features" in ended.out
+    assert (tmp_path / "answers.csv").exists()
 
 
 def is_pickled(file: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Row
+from sqlalchemy import Row, insert
 
 from homophily_client.names import JobName, new_id
 from homophily_service.api import server
@@ -22,6 +22,7 @@ from homophily_service.storage.database import Database
 from homophily_service.storage.outbox import MOST_ATTEMPTS, LeaderLock, Outbox
 from homophily_service.storage.queue import Queue
 from homophily_service.storage.records import NewJob
+from homophily_service.storage.tables import runs_to_end
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.tracker import Tracker, run_tracker
 
@@ -80,6 +81,25 @@ def test_a_job_that_waits_again_stays_known(database: Database) -> None:
     assert [row.state for row in waiting(database)] == ["queued"]
 
 
+def test_only_a_run_that_has_not_ended_is_left_by_a_deleted_job(database: Database) -> None:
+    queue, outbox = Queue(database), Outbox(database)
+    for is_sent in (True, False):
+        name = queued(database)
+        lease = queue.claim("worker", ["fit"], 60.0, POISON)
+        assert lease is not None
+        assert outbox.note_run(lease.number, f"run {is_sent}", None)
+        queue.finish(lease, b"")
+        if is_sent:
+            outbox.sent(lease.number, queue.get(name).last_sequence)
+        queue.delete(name)
+        assert not outbox.note_run(lease.number, "another", None)
+    [left] = outbox.runs_to_end(10)
+    assert (left.run, left.state) == ("run False", "succeeded")
+    assert left.finished > 0
+    outbox.run_ended(left.run)
+    assert outbox.runs_to_end(10) == []
+
+
 def test_runs_in_the_data_directory_are_where_the_ui_shows_them(tmp_path: Path) -> None:
     embedded = Place.of(Settings(data_dir=tmp_path))
     assert embedded.run_url("1", "abc") == "http://127.0.0.1:5000/#/experiments/1/runs/abc"
@@ -109,6 +129,9 @@ class Deadly:
         self.sent += 1
         if self.failure is not None:
             raise self.failure
+
+    def end(self, _: object) -> None:
+        self.send(None)  # type: ignore[arg-type]
 
     def answers(self) -> bool:
         return True
@@ -150,6 +173,20 @@ def test_a_job_that_mlflow_refuses_is_not_given_up(database: Database, tmp_path:
     sender.failure = None
     tracker._refused.clear()
     assert tracker.round() == 1
+    tracker.lock.close()
+    tracker.stores.close()
+
+
+def test_runs_of_deleted_jobs_wait_for_an_mlflow_that_is_down(database: Database, tmp_path: Path) -> None:
+    with database.write() as connection:
+        connection.execute(insert(runs_to_end).values(run="run", state="failed", finished=1.0))
+    tracker = Tracker(Settings(data_dir=tmp_path, database_url=database.url))
+    tracker._sender = sender = Deadly(OSError("down"))  # type: ignore[assignment]
+    assert tracker.round() == 0
+    assert len(tracker.outbox.runs_to_end(10)) == 1
+    sender.failure = None
+    tracker.round()
+    assert tracker.outbox.runs_to_end(10) == []
     tracker.lock.close()
     tracker.stores.close()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import insert
 
 from homophily.selection.search import default_trials
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
@@ -17,6 +18,7 @@ from homophily_service.contract.tasks import Task, encode_trial
 from homophily_service.jobs.compute import compute
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.records import Lease, NewJob
+from homophily_service.storage.tables import runs_to_end
 from homophily_service.tracking.place import connect
 from homophily_service.tracking.tracker import Tracker
 
@@ -168,3 +170,45 @@ def test_a_registration_that_mlflow_refuses_is_noted_and_the_run_ends(scene: Sce
     assert scene.client.list_artifacts(run.info.run_id, "pictures")
     assert scene.client.get_model_version("default.clouds", "1").run_id == run.info.run_id
     assert not scene.stores.queue.get(lease.name).untracked
+
+
+def test_the_run_of_a_deleted_job_is_ended(scene: Scene) -> None:
+    """It stayed RUNNING in MLflow for ever."""
+    lease = scene.begin()
+    scene.tracker.round()
+    [run] = scene.runs(lease)
+    assert run.info.status == "RUNNING"
+    queue = scene.stores.queue
+    queue.cancel(lease.name)
+    queue.cancelled(lease)
+    queue.delete(lease.name)
+    scene.tracker.round()
+    [run] = scene.runs(lease)
+    assert run.info.status == "KILLED"
+    assert scene.tracker.outbox.runs_to_end(10) == []
+
+
+def test_the_run_of_a_job_that_is_deleted_while_its_run_is_made_is_ended(scene: Scene) -> None:
+    lease = scene.begin()
+    scene.stores.queue.fail(lease, job_pb2.JobError(message="no").SerializeToString(), "failed")
+    sender = scene.tracker._connected()
+    make = sender._new_run
+
+    def deleting(*arguments: Any) -> Any:
+        scene.stores.queue.delete(lease.name)
+        return make(*arguments)
+
+    sender._new_run = deleting  # type: ignore[method-assign]
+    try:
+        scene.tracker.round()
+    finally:
+        sender._new_run = make  # type: ignore[method-assign]
+    [run] = scene.runs(lease)
+    assert run.info.status == "FAILED"
+
+
+def test_a_run_of_a_deleted_job_that_mlflow_lost_is_forgotten(scene: Scene) -> None:
+    with scene.stores.database.write() as connection:
+        connection.execute(insert(runs_to_end).values(run="0" * 32, state="succeeded", finished=1.0))
+    scene.tracker.round()
+    assert scene.tracker.outbox.runs_to_end(10) == []

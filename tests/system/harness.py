@@ -33,7 +33,7 @@ from homophily_service.storage.records import JobRecord, NewJob, ResourceRecord
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import publish_dataset
 
-from ..service.serving import PRODUCTION
+from ..service.serving import production_path
 from . import procfs
 
 LAUNCHER = Path(__file__).with_name("launch.py")
@@ -135,7 +135,7 @@ class Cluster:
         options = {f"HOMOPHILY_{name.upper()}": str(value) for name, value in settings.items()}
         environment = {**os.environ, **options, procfs.TAG: self.tag}
         if options["HOMOPHILY_TRACKING"] == "False":
-            environment["PYTHONPATH"] = str(PRODUCTION)
+            environment["PYTHONPATH"] = production_path()
         process = Process(role, environment, self.folder / f"{role}-{len(self._processes)}.log", cwd, within)
         self._processes.append(process)
         return process

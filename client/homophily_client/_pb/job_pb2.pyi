@@ -397,6 +397,8 @@ class Job(_message.Message):
     TRACKING_RUN_FIELD_NUMBER: _builtins.int
     TRACKING_URL_FIELD_NUMBER: _builtins.int
     PARENT_JOB_FIELD_NUMBER: _builtins.int
+    REGISTERED_VERSION_FIELD_NUMBER: _builtins.int
+    TRACKING_COMPLETE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/jobs/{job}."""
     kind: Global___JobKind.ValueType
@@ -423,6 +425,12 @@ class Job(_message.Message):
     """Output only. The address of that run's page, if it is known."""
     parent_job: _builtins.str
     """Output only. For a trial, the job of the search that it belongs to."""
+    registered_version: _builtins.str
+    """Output only. Where its model is registered, models:/{name}/{version}, once it is, with all aliases."""
+    tracking_complete: _builtins.bool
+    """Output only. Whether the tracking run has everything about the job, which has ended. A model that is not
+    registered by then will not be.
+    """
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Output only. The latest progress."""
@@ -494,10 +502,12 @@ class Job(_message.Message):
         tracking_run: _builtins.str = ...,
         tracking_url: _builtins.str = ...,
         parent_job: _builtins.str = ...,
+        registered_version: _builtins.str = ...,
+        tracking_complete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "outcome", b"outcome", "progress", b"progress", "start_time", b"start_time", "time_limit", b"time_limit", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "parent_job", b"parent_job", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_run", b"tracking_run", "tracking_url", b"tracking_url", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "parent_job", b"parent_job", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "registered_version", b"registered_version", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_complete", b"tracking_complete", "tracking_run", b"tracking_run", "tracking_url", b"tracking_url", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["error", "fit", "transduce", "embed", "trial", "imported"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015

@@ -11,13 +11,15 @@ from typing import Generic, TypeVar, cast
 from homophily_client._pb import job_pb2 as pb
 from homophily_client._sync.connection import Connection
 from homophily_client._sync.transport import closing, sleep
-from homophily_client.errors import DeadlineExceeded, JobCancelled, JobFailed, Unavailable
+from homophily_client.errors import DeadlineExceeded, FailedPrecondition, JobCancelled, JobFailed, Unavailable
 from homophily_client.parameters import duration
 from homophily_client.results import Embedding, Job, JobEvent, JobState, Model
 from homophily_client.retries import FIRST_PAUSE
 
 # The server answers a wait after a minute at the latest.
 LONGEST_WAIT = 60.0
+# Seconds between two questions whether a model is registered.
+REGISTRATION_PAUSE = 0.5
 # Time for the answer to arrive, beyond the time that the wait was asked to take.
 ANSWER_SECONDS = 1.0
 
@@ -106,6 +108,30 @@ class JobHandle(Generic[Result]):
         if found is None:
             raise JobFailed(f"{self.name} is {self.state}, but has no result that this client knows")
         return cast(Result, found)
+
+    def registered(self, timeout: float | None = None) -> str:
+        """Wait until the job's model is registered, and return where: ``models:/{name}/{version}``.
+
+        That happens some seconds after the end of the job, or later if the tracking server is down. Raises TimeoutError
+        after ``timeout`` seconds, in which case it may still happen; FailedPrecondition if it will not; and what
+        ``result`` raises.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self.result(timeout)
+        while not self.info.registered_version:
+            self.refresh()
+            if self.info.registered_version:
+                break
+            if self.info.tracking_complete:
+                raise FailedPrecondition(
+                    f"the model of {self.name} is not registered, and will not be: that was not asked for, or MLflow "
+                    "refused it, as the tag homophily.refused of its run says"
+                )
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"the model of {self.name} is not registered after {timeout:g} s")
+            sleep(min(left, REGISTRATION_PAUSE))
+        return self.info.registered_version
 
     def cancel(self, *, timeout: float | None = None) -> Job:
         """Cancel the job: at once if it is queued, within seconds if it runs. A finished job stays as it is."""

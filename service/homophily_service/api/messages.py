@@ -57,6 +57,8 @@ def job_message(row: JobRecord, position: int = 0) -> job_pb2.Job:
         tracking_run=row.tracking_run or "",
         tracking_url=row.tracking_url or "",
         parent_job=str(JobName(row.project, row.parent_id)) if row.parent_id is not None else "",
+        registered_version=row.registered_version or "",
+        tracking_complete=row.state in states.FINAL and not row.untracked,
     )
     if row.state == states.FAILED:
         job.error.ParseFromString(row.outcome)

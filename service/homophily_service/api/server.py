@@ -36,6 +36,7 @@ from homophily_service.contract.errors import FailedPrecondition, Unavailable
 from homophily_service.contract.job_errors import lost_too_often
 from homophily_service.predictor.pool import Predictors
 from homophily_service.runtime.background import repeat
+from homophily_service.runtime.ports import check_port
 from homophily_service.runtime.processes import fair_threads, keep_freed_memory, keep_running
 from homophily_service.runtime.settings import MIB, Settings, sends_runs
 from homophily_service.runtime.telemetry import start_traces
@@ -82,6 +83,8 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         check_bind(settings)
+        # Before anything is opened: a server that cannot listen leaves no store behind.
+        check_port(settings.host, settings.port)
         self.settings = settings
         self._credentials = server_credentials(settings)
         self._traces = start_traces(settings, "api")

@@ -66,7 +66,15 @@ def job(*, name: JobArgument, service: Service, as_json: AsJson = False) -> None
 
 
 @command
-def watch(*, name: JobArgument, service: Service, as_json: AsJson = False) -> None:
+def watch(
+    *,
+    name: JobArgument,
+    registered: Annotated[
+        bool, typer.Option("--registered", help="Then wait until its model is registered in MLflow.")
+    ] = False,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
     """Follow a job to its end, from its beginning. Ctrl-C leaves it running.
 
     With --json, a line for each event, and one for the job at its end.
@@ -81,9 +89,14 @@ def watch(*, name: JobArgument, service: Service, as_json: AsJson = False) -> No
             if as_json:
                 for event in found.watch():
                     print_json_line({"event": plain(event)})
+                if registered and found.info.model is not None:
+                    found.registered()
                 print_json_line({"job": plain(found.info)})
             else:
                 Follower().follow(found)
+                if registered and found.info.model is not None:
+                    print_status("Waiting for MLflow to register the model …")
+                    found.registered()
                 print_outcome(found, as_json=False)
         except KeyboardInterrupt:
             print_status(f"Left. The job continues; homophily cancel {short(found.name)} stops it.")
@@ -123,11 +136,13 @@ def models(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> N
             one.labelled,
             len(one.classes),
             percent(one.error_rate),
+            percent(None if one.test is None else one.test.error_rate),
             ago(one.create_time),
         )
         for one in found
     ]
-    print_table("", ["model", "method", "points", "labelled", "classes", "error", "made"], rows)
+    errors = ["validation error", "test error"]
+    print_table("", ["model", "method", "points", "labelled", "classes", *errors, "made"], rows)
 
 
 @command

@@ -20,32 +20,38 @@ from homophily_service.cli.failures import INTERRUPTED
 from homophily_service.cli.screen import err, percent, print_status
 from homophily_service.cli.show import clock, short
 
+# Reports of a phase before its pace is known.
+_LEAST_REPORTS = 4
+
 
 class Pace:
     """How long a job has been waiting or running, and how much longer it will take.
 
-    The time left is estimated from the current phase only, as phases differ too much; a phase without progress reports
-    has no estimate.
+    The time left is estimated from the progress of the current phase, as phases differ too much: by its pace as a whole
+    or in its later half, whichever is slower, because trials of a search get slower. There is no estimate before a few
+    reports, in phases that report nothing, or once a step takes far longer than every step before it.
     """
 
     def __init__(self) -> None:
         self.began: datetime | None = None
         self._state: JobState | None = None
         self._phase: str | None = None
-        self._entered: tuple[datetime, float] | None = None
-        self._left: tuple[float, float] | None = None
+        # Of the current phase: when each fraction was reached, the longest time between two, and when the last arrived.
+        self._reached: list[tuple[datetime, float]] = []
+        self._longest = 0.0
+        self._arrived = 0.0
 
     def see(self, event: JobEvent) -> None:
         """Take an event into account."""
         if event.state != self._state:
             self._state, self.began, self._phase = event.state, event.time, None
         phase, fraction = (event.progress.phase, event.progress.fraction) if event.progress else (None, 0.0)
-        if phase != self._phase or self._entered is None:
-            self._phase, self._entered, self._left = phase, (event.time, fraction), None
-        elif event.progress is not None:
-            seconds, done = (event.time - self._entered[0]).total_seconds(), fraction - self._entered[1]
-            if seconds > 0 and done > 0:
-                self._left = (time.monotonic(), (1.0 - fraction) * seconds / done)
+        if phase != self._phase or phase is None:
+            self._phase, self._reached, self._longest = phase, [(event.time, fraction)], 0.0
+        elif fraction > self._reached[-1][1]:
+            self._longest = max(self._longest, (event.time - self._reached[-1][0]).total_seconds())
+            self._reached.append((event.time, fraction))
+            self._arrived = time.monotonic()
 
     @property
     def elapsed(self) -> float:
@@ -54,11 +60,17 @@ class Pace:
 
     @property
     def left(self) -> float | None:
-        """A rough upper bound of the seconds until it ends; None if there is no estimate."""
-        if self._left is None:
+        """Roughly the seconds until the job ends, never less than one; None if there is no estimate."""
+        since = time.monotonic() - self._arrived
+        if len(self._reached) < _LEAST_REPORTS or since > 2.0 * self._longest:
             return None
-        when, seconds = self._left
-        return max(0.0, seconds - (time.monotonic() - when))
+        left = (1.0 - self._reached[-1][1]) * max(self._pace(0), self._pace(len(self._reached) // 2)) - since
+        return left if left >= 1.0 else None
+
+    def _pace(self, first: int) -> float:
+        """Seconds for the whole of a job at the pace since a report."""
+        (began, begins), (ended, ends) = self._reached[min(first, len(self._reached) - 2)], self._reached[-1]
+        return (ended - began).total_seconds() / (ends - begins)
 
 
 class _Clock(ProgressColumn):
@@ -198,7 +210,7 @@ def _facts(progress: client.Progress | None) -> str:
     if progress.max_trials:
         facts.append(f"trial {progress.trials}/{progress.max_trials}")
         if progress.best_error_rate is not None:
-            facts.append(f"best error {percent(progress.best_error_rate)}")
+            facts.append(f"lowest error {percent(progress.best_error_rate)}")
     elif progress.max_iterations:
         facts.append(f"{progress.iteration}/{progress.max_iterations}")
     elif progress.iteration:

@@ -13,12 +13,12 @@ from homophily_service.cli.options import Service, command
 from homophily_service.cli.screen import AsJson, print_json, print_result, print_status
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from homophily_client import Client, Embedding, Model
     from homophily_service.plots.report import Table
 
 _BEST_TRIALS = 15
-# A map of 100,000 points takes a few seconds, and the job may have to wait.
-_MAP_SECONDS = 60.0
 _EMBEDDINGS_LOOKED_AT = 200
 
 
@@ -55,7 +55,7 @@ def report(
             pictures = _pictures_of_map(client, found)
         else:
             pictures = _pictures_of_model(client, found)
-        page = _page(found, pictures, _tracking_url(client, found))
+        page = _page(found, pictures, _tracking_run(client, found))
     folder.mkdir(parents=True, exist_ok=True)
     for file, content in {**pictures, "report.html": page}.items():
         (folder / file).write_bytes(content)
@@ -89,34 +89,41 @@ def _pictures_of_model(client: Client, model: Model) -> dict[str, bytes]:
     from homophily_service.plots import model_pictures
 
     solution = client.read_solution(model, ["labels", "scores"])
-    coordinates, mapped_by = _map_of(client, model)
+    assert solution.scores is not None
+    coordinates, mapped_by = _map_of(client, model, solution.scores)
     return model_pictures(model, solution.scores, solution.class_indices, coordinates=coordinates, mapped_by=mapped_by)
 
 
-def _map_of(client: Client, model: Model) -> tuple[Any, str]:
-    """Coordinates to draw the model's points at: the newest map on its graph, or the graph's eigenvectors.
-
-    The service computes these in a job, whose embedding is then deleted.
-    """
-    from homophily_client import ClientError
+def _map_of(client: Client, model: Model, scores: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    """Coordinates to draw the model's points at: the newest map on its graph, or what its scores differ by most."""
+    from homophily_service.cli.show import short
 
     for known in islice(client.list_embeddings(), _EMBEDDINGS_LOOKED_AT):
         if known.graph.digest == model.graph.digest and known.components > 1:
-            return client.read_embedding(known, ["coordinates"]).coordinates, f"on the map {known.name.split('/')[-1]}"
-    try:
-        job = client.embed(model, solver={"max_iter": 0}, job={"time_limit": _MAP_SECONDS})
-        try:
-            mapped = job.result(2 * _MAP_SECONDS)
-        except TimeoutError:
-            job.cancel()
-            raise
-        coordinates = client.read_embedding(mapped, ["coordinates"]).coordinates
-        client.delete_embedding(mapped)
-        job.delete()
-    except (ClientError, TimeoutError) as error:
-        print_status(f"No map can be drawn: {error}")
-        return None, ""
-    return coordinates, "two spectral vectors"
+            coordinates = client.read_embedding(known, ["coordinates"]).coordinates
+            assert coordinates is not None
+            return coordinates, f"on the map {short(known.name)}"
+    print_status(
+        f"The map shows the scores; after `homophily embed models/{short(model.name)}` a report shows that map."
+    )
+    return principal_components(scores), "principal components of the scores"
+
+
+def principal_components(scores: NDArray[Any]) -> NDArray[Any]:
+    """The two directions in which scores differ most, or the only one; what is not a number goes to the middle."""
+    import numpy as np
+
+    columns = np.asarray(scores, dtype=np.float64).reshape(len(scores), -1)
+    is_known = np.isfinite(columns).all(axis=1)
+    centred = np.zeros_like(columns)
+    if is_known.any():
+        centred[is_known] = columns[is_known] - columns[is_known].mean(axis=0)
+    _, directions = np.linalg.eigh(centred.T @ centred)
+    # The largest come last, and each with any sign.
+    chosen = directions[:, ::-1][:, :2]
+    signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(chosen.shape[1])])
+    places: NDArray[Any] = centred @ (chosen * signs)
+    return places
 
 
 def _pictures_of_map(client: Client, embedding: Embedding) -> dict[str, bytes]:
@@ -135,20 +142,24 @@ def _pictures_of_map(client: Client, embedding: Embedding) -> dict[str, bytes]:
     )
 
 
-def _tracking_url(client: Client, found: Model | Embedding) -> str:
-    """The address of its job's run, if the job is still on record."""
+def _tracking_run(client: Client, found: Model | Embedding) -> str:
+    """The page of its job's run, or the run's id if nothing serves that page; empty if the job is not on record."""
     from homophily_client import NotFound
+    from homophily_service.cli.runs import run_link
 
+    if not found.job:
+        return ""
     try:
-        return client.job(found.job).info.tracking_url if found.job else ""
+        job = client.job(found.job).info
     except NotFound:
         return ""
+    return run_link(job) or job.tracking_run
 
 
 # -- page --------------------------------------------------------------------------------------------------------------
 
 
-def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: str) -> bytes:
+def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_run: str) -> bytes:
     from homophily_client import Embedding
     from homophily_service.cli.screen import shown, size
     from homophily_service.cli.show import embedding_facts, model_facts, short
@@ -156,8 +167,8 @@ def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_url: st
 
     facts: dict[str, Any] = embedding_facts(found) if isinstance(found, Embedding) else model_facts(found)
     facts["job"] = short(found.job)
-    if tracking_url:
-        facts["tracking run"] = tracking_url
+    if tracking_run:
+        facts["tracking run"] = tracking_run
     if found.device:
         facts["computed on"] = found.device
     if found.peak_memory_bytes:

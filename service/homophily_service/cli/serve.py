@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE
+from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE, WrongInput
 from homophily_service.cli.options import DEFAULT_TARGET, Ca, Certificate, Key, Target, Tls
 from homophily_service.cli.screen import AsJson, print_facts, print_json, print_result, print_status, print_table
 
@@ -138,6 +138,7 @@ def ui(
     assignments: Set = None,
 ) -> None:
     """Serve MLflow's pages about the runs in the data directory, until Ctrl-C or SIGTERM."""
+    from homophily_service.runtime.ports import check_port
     from homophily_service.tracking.place import Place, pages_command
 
     settings = settings_from(config, assignments, data_dir=data_dir)
@@ -145,6 +146,12 @@ def ui(
     if place.artifacts is None:
         print_result(f"The runs are in {place.shown}" + (f", its pages at {place.url}" if place.url else ""))
         return
+    if not any((settings.data_dir / file).exists() for file in ("homophily.db", "mlflow.db")):
+        raise WrongInput(
+            f"{settings.data_dir.absolute()} is no data directory of Homophily: give --data-dir the folder that "
+            "`homophily serve` names when it starts."
+        )
+    check_port("127.0.0.1", port)
     if not port:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from homophily_client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search, TableSchema
+from homophily_service.cli.runs import run_link
 from homophily_service.cli.screen import percent, print_facts, print_status, size
 
 _SHOWN_CLASSES = 12
@@ -135,7 +136,7 @@ def model_facts(model: Model, changed_points: int | None = None) -> dict[str, An
     if model.test is not None:
         facts["test error"] = f"{percent(model.test.error_rate)} of {_count(model.test.points, 'test label')}"
     if model.search is not None:
-        facts["search"] = _search(model.search)
+        facts["search"] = search_facts(model.search)
     if model.preprocessing_steps:
         facts["prepared"] = " ".join(model.preprocessing_steps)
     facts["graph"] = _graph(model.graph)
@@ -214,8 +215,10 @@ def print_job(job: Job) -> None:
         facts["model"] = short(job.model.name)
     if job.embedding is not None:
         facts["embedding"] = short(job.embedding.name)
+    if job.registered_version:
+        facts["registered as"] = job.registered_version
     if job.tracking_run:
-        facts["tracking run"] = job.tracking_url or job.tracking_run
+        facts["tracking run"] = run_link(job) or job.tracking_run
     print_facts(facts)
 
 
@@ -225,10 +228,19 @@ def _parameters(model: Model) -> str:
     return ", ".join([method, *(f"{name}={value}" for name, value in given.items())])
 
 
-def _search(search: Search) -> str:
-    held_out = next((trial.error_rate for trial in search.trials if trial.number == search.best), None)
-    found = "" if held_out is None else f", the best with {percent(held_out)} of the held-out labels wrong"
-    return f"{_count(len(search.trials), 'trial')}{found}"
+def search_facts(search: Search) -> str:
+    """The error of the trial that was chosen, and the lowest of all, which the progress showed.
+
+    They differ: a search also weighs the log-loss, and how settings nearby did.
+    """
+    tried = _count(len(search.trials), "trial")
+    chosen = next((trial.error_rate for trial in search.trials if trial.number == search.best), None)
+    if chosen is None:
+        return tried
+    errors = [one.error_rate for one in search.trials if one.error_rate is not None and not one.pruned]
+    lowest = min(errors, default=chosen)
+    aside = "the lowest of all" if chosen <= lowest else f"the lowest of all was {percent(lowest)}"
+    return f"{tried}, the chosen one with {percent(chosen)} of the held-out labels wrong, {aside}"
 
 
 def _graph(graph: Graph) -> str:

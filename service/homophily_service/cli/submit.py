@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +28,8 @@ from homophily_service.cli.screen import AsJson, print_json, print_result, print
 from homophily_service.cli.uploads import find_dataset, print_notes, send, slug
 
 if TYPE_CHECKING:
-    from homophily_client import JobHandle
+    from homophily_client import Client, JobHandle
+    from homophily_service.cli.files import Data
 
 LabelsFile = Annotated[
     str | None,
@@ -152,9 +155,7 @@ def fit(
                 job=job.argument(request_id),
             )
 
-        made = run_job(start, job, as_json=as_json).info.model
-        if made is not None:
-            answers.write(client, made, found.data)
+        _finish(run_job(start, job, registration, as_json=as_json), client, answers, found.data, registration)
 
 
 @command
@@ -210,9 +211,7 @@ def transduce(
                 job=job.argument(request_id),
             )
 
-        made = run_job(start, job, as_json=as_json).info.model
-        if made is not None:
-            answers.write(client, made, None)
+        _finish(run_job(start, job, registration, as_json=as_json), client, answers, None, registration)
 
 
 @command
@@ -236,9 +235,18 @@ def import_model(
         run_job(start, job, as_json=as_json)
 
 
-def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_json: bool) -> JobHandle[Any]:
-    """Start a job, follow it as the options say, and print the outcome; returns the job."""
+def run_job(
+    start: Callable[[str], JobHandle[Any]],
+    options: JobOptions,
+    registration: RegistrationOptions | None = None,
+    *,
+    as_json: bool,
+) -> JobHandle[Any]:
+    """Start a job, follow it and its registration as the options say, and print the outcome; returns the job."""
     from homophily_service.cli.progress import follow_own
+    from homophily_service.cli.runs import await_registration
+
+    began = time.monotonic()
 
     request_id, interrupted = uuid.uuid4().hex, False
     try:
@@ -250,12 +258,33 @@ def run_job(start: Callable[[str], JobHandle[Any]], options: JobOptions, *, as_j
         follow_own(job, quiet=as_json, interrupted=interrupted)
     elif options.wait:
         _wait(job, options.wait)
+    if registration is not None and registration.register is not None and job.info.model is not None:
+        longest = math.inf if options.wait is None else options.wait - (time.monotonic() - began)
+        await_registration(job, registration.register, longest)
     print_outcome(job, as_json=as_json)
     return job
 
 
+def _finish(
+    job: JobHandle[Any],
+    client: Client,
+    answers: AnswerOutput,
+    data: Data | None,
+    registration: RegistrationOptions,
+) -> None:
+    """Write the answers of the model that was made, and fail if it was to be registered and cannot be."""
+    from homophily_service.cli.runs import check_registration
+
+    if job.info.model is None:
+        return
+    answers.write(client, job.info.model, data)
+    if registration.register is not None:
+        check_registration(job)
+
+
 def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     """Print the outcome of a job, or its state."""
+    from homophily_service.cli.runs import run_link
     from homophily_service.cli.show import plain, print_embedding, print_model, short
 
     if as_json:
@@ -267,8 +296,11 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     elif not job.state.is_final:
         print_result(short(job.name))
         print_status(f"It is {job.state}; homophily watch {short(job.name)} shows its progress.")
-    if job.info.tracking_url and not as_json:
-        print_status(f"Its run is {job.info.tracking_url}")
+    if job.info.registered_version and not as_json:
+        print_status(f"Registered as {job.info.registered_version}.")
+    if job.info.tracking_run and not as_json:
+        link = run_link(job.info)
+        print_status(f"Its run is {link}" if link else f"Its run in MLflow is {job.info.tracking_run}.")
     if job.info.error is not None:
         if not as_json:
             raise job.info.error

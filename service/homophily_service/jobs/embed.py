@@ -47,6 +47,8 @@ class _Start(NamedTuple):
 def embed(work: Work) -> bytes:
     """Map points; the result is an EmbedResult."""
     request = job_pb2.EmbedRequest.FromString(work.task.request)
+    # Without clusters, that phase is skipped: an earlier map, which is read later, may decide about them.
+    work.stage.plan("load", "graph", "solve", "cluster", "save")
     work.stage.enter("load")
     embedding = embedding_pb2.Embedding(
         name=str(EmbeddingName(work.task.name.project, request.embedding_id or work.task.name.id)),

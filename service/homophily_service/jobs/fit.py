@@ -21,7 +21,7 @@ from homophily_service.contract.labels import check_two_classes, class_values, c
 from homophily_service.contract.tables import size_of
 from homophily_service.contract.values import solver_parameters
 from homophily_service.jobs.evaluation import evaluation
-from homophily_service.jobs.search import find
+from homophily_service.jobs.search import find, planned_cost
 from homophily_service.jobs.work import (
     Work,
     describe_computing,
@@ -41,6 +41,16 @@ class Compared(NamedTuple):
 def fit(work: Work) -> bytes | Waiting:
     """Fit a model; the result is a FitResult."""
     request = job_pb2.FitRequest.FromString(work.task.request)
+    cost = planned_cost(request) if request.HasField("search") else 0.0
+    work.stage.plan(
+        "load",
+        *(["search"] if cost else []),
+        "graph",
+        "solve",
+        *(["calibrate"] if request.calibrate else []),
+        "save",
+        search=cost,
+    )
     work.stage.enter("load")
     search = None
     if request.HasField("search"):
@@ -73,6 +83,7 @@ def fit(work: Work) -> bytes | Waiting:
 def transduce(work: Work) -> bytes:
     """Make a model with changed labels; the result is a TransduceResult."""
     request = job_pb2.TransduceRequest.FromString(work.task.request)
+    work.stage.plan("load", "solve", *(["calibrate"] if request.calibrate else []), "save")
     work.stage.enter("load")
     row = work.source(request)
     parent = model_pb2.Model.FromString(row.message)
@@ -154,13 +165,15 @@ def _solve(
     y, weights = fit_arguments(labels._replace(classes=positions), graph.n_points)
     stage.enter("solve")
     most = int(getattr(classifier, "max_iter", 0))
+    one_by_one = getattr(classifier, "multiclass", "") == "one-vs-rest" and len(classes) > 2
+    runs = len(classes) if one_by_one else 1
 
     def follow(state: Iterate | Start | int, *_: Any) -> None:
         # The state on a GPU is only like an Iterate, so test for the other types.
         if isinstance(state, int | Start):
-            stage.step(state if isinstance(state, int) else state.iteration, most)
+            stage.step(state if isinstance(state, int) else state.iteration, most, runs)
         else:
-            stage.optimised(state, most)
+            stage.optimised(state, most, runs)
 
     # Sparse ERR does not run on a GPU.
     backend: BackendName = "numpy" if getattr(classifier, "relationship_neighbors", None) else work.backend

@@ -7,6 +7,7 @@ outcomes again and asks for the next trials, so that any worker can continue it.
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from homophily import KNNGraph
 from homophily.selection import Group, Outcome, Result, Search, Trial, build_graph, driver, evaluate
-from homophily.selection.records import Method
+from homophily.selection.records import Method, Stage
 from homophily.selection.search import default_trials
 from homophily.storage import PointLabels, fit_arguments
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
@@ -25,10 +26,12 @@ from homophily_service.contract.states import FAILED, FINAL, SUCCEEDED
 from homophily_service.contract.tables import size_of
 from homophily_service.contract.tasks import decode_trial
 from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
-from homophily_service.jobs.work import PHASES, Work, read_points
+from homophily_service.jobs.work import Work, read_points
 from homophily_service.storage.models import graph_digest
 
 STAGES = {"graph": 1, "relationships": 2}
+# What a trial costs, in tenths of a fit. Measured on digits: linear fits of five folds, or ERR fits of five folds.
+COSTS: dict[Stage, float] = {"graph": 4.0, "relationships": 60.0}
 GIVEN_UP = Result(None, None, 0, 0.0, pruned=True)
 # Graphs of trials are kept in memory only, and only the latest: consecutive trials share them.
 _GRAPHS_KEPT = 2
@@ -48,6 +51,62 @@ class SearchProblem(NamedTuple):
     n_features: int | None
 
 
+class Counter:
+    """Counts the trials of a search, and reports them with the share of its cost that is done."""
+
+    def __init__(self, work: Work, planned: dict[Stage, int]) -> None:
+        self.work, self.planned = work, planned
+        self.done = dict.fromkeys(planned, 0)
+        # Trials end in several threads.
+        self._lock = threading.Lock()
+        work.stage.progress.max_trials = sum(planned.values())
+
+    def count(self, trial: Trial) -> None:
+        """Report that a trial is done."""
+        stage = self.work.stage
+        with self._lock:
+            progress = stage.progress
+            progress.trial_count += 1
+            self.done[trial.stage] += 1
+            if trial.error is not None and not trial.pruned:
+                so_far = progress.best_error_rate if progress.HasField("best_error_rate") else 1.0
+                progress.best_error_rate = min(so_far, trial.error)
+            done, left = _cost(self.done), _cost(self._left())
+            stage.advance(done / (done + left))
+            stage.report_if_due()
+
+    def _left(self) -> dict[Stage, int]:
+        """The most trials of each stage that are still to come: one that has begun ends those before it."""
+        left = {stage: max(0, count - self.done[stage]) for stage, count in self.planned.items()}
+        if self.done.get("relationships"):
+            left["relationships"] = max(0, sum(self.planned.values()) - sum(self.done.values()))
+            left["graph"] = 0
+        return left
+
+
+def planned_cost(request: job_pb2.FitRequest) -> float:
+    """What the search of a request costs at most, in tenths of a fit."""
+    return _cost(_planned(request))
+
+
+def _cost(trials: dict[Stage, int]) -> float:
+    return sum(COSTS[stage] * count for stage, count in trials.items())
+
+
+def _planned(request: job_pb2.FitRequest) -> dict[Stage, int]:
+    """The trials of each stage."""
+    method = _method(request)
+    trials = request.search.trials if request.search.HasField("trials") else default_trials(method)
+    if method == "irr":
+        return {"graph": trials}
+    graph = Search.graph_trials(trials)
+    return {"graph": graph, "relationships": trials - graph}
+
+
+def _method(request: job_pb2.FitRequest) -> Method:
+    return "irr" if request.solver.method == model_pb2.METHOD_IRR else "err"
+
+
 def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | Waiting:
     """Search, and set the parameters found in the request; or return the jobs to wait for."""
     dataset, blob = _dataset(work, request)
@@ -55,18 +114,18 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
     asked = request.search
     budget: dict[str, Any] = {
         "method": problem.method,
-        "trials": asked.trials if asked.HasField("trials") else default_trials(problem.method),
+        "trials": sum(_planned(request).values()),
         "seconds": asked.seconds if asked.HasField("seconds") else None,
         "seed": asked.seed,
         "vary": list(asked.vary) or None,
     }
     work.stage.enter("search")
-    work.stage.progress.max_trials = budget["trials"]
+    counter = Counter(work, _planned(request))
     if asked.spread:
         search = Search(len(problem.y), problem.n_classes, **budget, fixed=problem.fixed, n_features=problem.n_features)
         search.tell(_outcomes(work))
         for trial in search.trials:
-            _count(work, trial)
+            counter.count(trial)
         work.stage.report()
         if groups := search.ask():
             until = search.seconds_until(groups[0].stage)
@@ -85,7 +144,7 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
             validation=problem.validation,
             warm_start=asked.warm_start,
             n_jobs=work.threads,
-            callback=lambda trial: _count(work, trial),
+            callback=counter.count,
             **problem.fixed,
         ).search
         work.stage.report()
@@ -98,11 +157,11 @@ def try_group(work: Work) -> bytes:
     """The trials of a group, as a job of their own; the result is a TrialResult."""
     trial = decode_trial(work.task.request)
     group, request = Group.from_json(json.loads(trial.group)), trial.fit
+    work.stage.plan("load", "search", search=COSTS[group.stage] * len(group.trials))
     work.stage.enter("load")
     dataset, blob = _dataset(work, request)
     problem = _problem(work, request, dataset)
     work.stage.enter("search")
-    work.stage.progress.max_trials = len(group.trials)
     outcome = evaluate(
         group,
         _graph(work, dataset, blob, group.graph),
@@ -113,7 +172,7 @@ def try_group(work: Work) -> bytes:
         seconds=trial.until - work.stores.queue.parent_seconds(work.task.name),
         warm_start=request.search.warm_start,
         n_jobs=work.threads,
-        callback=lambda trial: _count(work, trial),
+        callback=Counter(work, {group.stage: len(group.trials)}).count,
     )
     trials = [_message(trial) for trial in _trials(outcome)]
     return job_pb2.TrialResult(trials=trials, outcome=json.dumps(outcome.to_json())).SerializeToString()
@@ -135,7 +194,7 @@ def _problem(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Datas
     classes, positions = np.unique(together.classes, return_inverse=True)
     y, weights = fit_arguments(together._replace(classes=positions), u)
     _, solver = solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
-    method: Method = "irr" if request.solver.method == model_pb2.METHOD_IRR else "err"
+    method = _method(request)
     if isinstance(solver["class_prior"], np.ndarray):
         # Groups are sent as JSON.
         solver["class_prior"] = solver["class_prior"].tolist()
@@ -160,20 +219,6 @@ def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict
             _graphs.popitem(last=False)
     _graphs.move_to_end(key)
     return _graphs[key]
-
-
-def _count(work: Work, trial: Trial) -> None:
-    """Report that a trial is done."""
-    progress = work.stage.progress
-    progress.trial_count += 1
-    if trial.error is not None and not trial.pruned:
-        so_far = progress.best_error_rate if progress.HasField("best_error_rate") else 1.0
-        progress.best_error_rate = min(so_far, trial.error)
-    begins = PHASES["search"]
-    progress.fraction = begins + (PHASES["solve"] - begins) * min(
-        1.0, progress.trial_count / max(1, progress.max_trials)
-    )
-    work.stage.report_if_due()
 
 
 def _message(trial: Trial) -> model_pb2.Trial:

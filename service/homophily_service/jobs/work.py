@@ -34,8 +34,8 @@ from homophily_service.storage.stores import Stores
 
 _log = logging.getLogger(__name__)
 
-# Roughly how much of a job is done when a phase begins.
-PHASES = {"load": 0.0, "search": 0.02, "graph": 0.05, "solve": 0.4, "calibrate": 0.8, "cluster": 0.8, "save": 0.95}
+# What the phases cost, in tenths of a fit: calibration takes about five more fits. A search knows its own cost.
+COSTS = {"load": 1.0, "graph": 10.0, "solve": 10.0, "calibrate": 50.0, "cluster": 10.0, "save": 1.0}
 SECONDS_BETWEEN_REPORTS = 0.2
 # A longer trace is thinned out to every second step.
 LONGEST_TRACE = 1000
@@ -54,12 +54,25 @@ class Stage:
         self.progress = job_pb2.Progress()
         self.trace = model_pb2.Trace()
         self._entered = self._reported = time.monotonic()
+        self._costs = COSTS
+
+    def plan(self, *phases: str, search: float = 0.0) -> None:
+        """Say which phases the job will have, in their order, and what its search costs in tenths of a fit."""
+        self._costs = {phase: COSTS.get(phase, search) for phase in phases}
 
     def enter(self, phase: str, error_rate: float | None = None) -> None:
         """Begin a phase and end the one before; ``error_rate`` is that on the validation labels, once known."""
         self.leave()
-        self.progress = job_pb2.Progress(phase=phase, fraction=PHASES[phase], error_rate=error_rate)
+        self.progress = job_pb2.Progress(phase=phase, error_rate=error_rate)
+        self.advance(0.0)
         self.report()
+
+    def advance(self, share: float) -> None:
+        """Note that this share of the phase is done; a smaller one than before changes nothing."""
+        phases = list(self._costs)
+        before = sum(self._costs[phase] for phase in phases[: phases.index(self.progress.phase)])
+        done = before + min(1.0, share) * self._costs[self.progress.phase]
+        self.progress.fraction = max(self.progress.fraction, done / sum(self._costs.values()))
 
     def leave(self) -> None:
         """End the phase that is running."""
@@ -68,14 +81,15 @@ class Stage:
             self.seconds[self.progress.phase] = self.seconds.get(self.progress.phase, 0.0) + now - self._entered
         self._entered = now
 
-    def step(self, iteration: int, most: int) -> None:
-        """Note a step of a solver; reported a few times a second."""
-        begins, ends = PHASES[self.progress.phase], PHASES["calibrate" if self.progress.phase == "solve" else "save"]
+    def step(self, iteration: int, most: int, runs: int = 1) -> None:
+        """Note a step of a solver that is run ``runs`` times; reported a few times a second."""
         self.progress.iteration, self.progress.max_iterations = iteration, most
-        self.progress.fraction = begins + (ends - begins) * (min(1.0, iteration / most) if most else 0.5)
+        if most:
+            # The number of the run is not known, so only the share of one run is claimed.
+            self.advance(min(1.0, iteration / most) / runs)
         self.report_if_due()
 
-    def optimised(self, state: Iterate, most: int) -> None:
+    def optimised(self, state: Iterate, most: int, runs: int = 1) -> None:
         """Note a step of the optimiser, and add it to the trace."""
         trace, progress = self.trace, self.progress
         trace.iterations.append(state.iteration)
@@ -87,7 +101,7 @@ class Stage:
                 del column[1::2]
         progress.energy, progress.gradient_norm = state.energy, state.gradient_norm
         progress.evaluation_count = state.n_evaluations
-        self.step(state.iteration, most)
+        self.step(state.iteration, most, runs)
 
     def report_if_due(self) -> None:
         """Report the progress, unless it was reported a moment ago."""

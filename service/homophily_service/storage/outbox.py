@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, exc, make_url, or_, select, text, update
+from sqlalchemy import Connection, delete, exc, make_url, or_, select, text, update
 
 from homophily_service.contract import states
 from homophily_service.storage.database import Database
 from homophily_service.storage.job_rows import RECORD
-from homophily_service.storage.records import JobRecord
-from homophily_service.storage.tables import jobs
+from homophily_service.storage.records import JobRecord, RunToEnd
+from homophily_service.storage.tables import jobs, runs_to_end
 
 # A job is not sent again once the tracker has died this many times while sending it.
 MOST_ATTEMPTS = 3
@@ -48,11 +48,26 @@ class Outbox:
         with self.database.write(durable=False) as connection:
             return connection.execute(update(jobs).where(jobs.c.untracked, idle).values(untracked=False)).rowcount
 
-    def note_run(self, number: int, run: str, url: str | None) -> None:
-        """Record which run is the job's."""
+    def note_run(self, number: int, run: str, url: str | None) -> bool:
+        """Record which run is the job's; False if the job was deleted."""
         with self.database.write(durable=False) as connection:
             noted = update(jobs).where(jobs.c.number == number)
-            connection.execute(noted.values(tracking_run=run, tracking_url=url))
+            return connection.execute(noted.values(tracking_run=run, tracking_url=url)).rowcount > 0
+
+    def note_version(self, number: int, version: str) -> None:
+        """Record where the job's model is registered."""
+        with self.database.write(durable=False) as connection:
+            connection.execute(update(jobs).where(jobs.c.number == number).values(registered_version=version))
+
+    def runs_to_end(self, limit: int) -> list[RunToEnd]:
+        """Runs of deleted jobs whose end has not been sent."""
+        with self.database.read() as connection:
+            return list(map(RunToEnd.of, connection.execute(select(runs_to_end).limit(limit))))
+
+    def run_ended(self, run: str) -> None:
+        """Forget a run of a deleted job: its end has been sent."""
+        with self.database.write(durable=False) as connection:
+            connection.execute(delete(runs_to_end).where(runs_to_end.c.run == run))
 
     def sent(self, number: int, sequence: int) -> None:
         """Clear the mark, unless something has happened after the event of this number."""

@@ -23,6 +23,7 @@ from sqlalchemy import (
     exc,
     exists,
     func,
+    insert,
     select,
     tuple_,
     update,
@@ -47,7 +48,7 @@ from homophily_service.storage.job_rows import (
 from homophily_service.storage.leases import Leases
 from homophily_service.storage.quotas import count_job, lock_quota
 from homophily_service.storage.records import Event, JobRecord, NewJob
-from homophily_service.storage.tables import events, jobs
+from homophily_service.storage.tables import events, jobs, runs_to_end
 
 # Few enough for other writers not to wait long.
 FORGET_AT_ONCE = 500
@@ -179,11 +180,14 @@ class Queue(Leases):
             return list(map(JobRecord.of, connection.execute(query)))
 
     def delete(self, name: JobName) -> None:
-        """Delete a job that has ended."""
+        """Delete a job that has ended; the tracker will end its run, if it has not yet."""
         with self.database.write() as connection:
             job = get_job(connection, name, lock=True)
             if job.state not in FINAL:
                 raise FailedPrecondition(f"{name} is {job.state}: cancel it first", reason="JOB_NOT_ENDED")
+            if job.tracking_run is not None and job.untracked:
+                end = {"run": job.tracking_run, "state": job.state, "finished": job.finished}
+                connection.execute(insert(runs_to_end).values(end))
             connection.execute(delete(jobs).where(jobs.c.number == job.number))
 
     def depths(self) -> list[tuple[str, str, int]]:

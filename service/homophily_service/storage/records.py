@@ -56,6 +56,7 @@ class JobRecord(Record):
     tracking_attempts: int
     #: Whether its tracking run is behind.
     untracked: bool
+    registered_version: str | None
 
     @property
     def name(self) -> JobName:
@@ -77,6 +78,15 @@ class EndedJob(Record):
     outcome: bytes
     #: When its first attempt began.
     first_started: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunToEnd(Record):
+    """The tracking run of a deleted job, and how the job had ended."""
+
+    run: str
+    state: str
+    finished: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ jobs = Table(
     Column("source_digest", String(64)),
     # How often sending its tracking run was begun since the last success.
     Column("tracking_attempts", Integer, nullable=False, server_default=text("0")),
+    # Where its model is registered: models:/{name}/{version}.
+    Column("registered_version", Text),
     UniqueConstraint("project", "id"),
     UniqueConstraint("project", "request_id"),
     Index("jobs_by_parent", "parent", "state"),
@@ -86,6 +88,15 @@ Index(
     jobs.c.number,
     sqlite_where=jobs.c.untracked,
     postgresql_where=jobs.c.untracked,
+)
+
+# Tracking runs of jobs that were deleted before their end was sent: the state and the time with which each ended.
+runs_to_end = Table(
+    "runs_to_end",
+    metadata,
+    Column("run", String(64), primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("finished", Float(53), nullable=False),
 )
 
 events = Table(

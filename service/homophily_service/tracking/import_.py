@@ -47,6 +47,7 @@ _MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
 def import_model(work: Work) -> bytes:
     """Make a model of this service from a registered one; the result is an ImportResult."""
     request = job_pb2.ImportModelRequest.FromString(work.task.request)
+    work.stage.plan("load", "save")
     work.stage.enter("load")
     with _download_folder(work) as folder:
         path = _download(work, request.uri, folder)

@@ -46,7 +46,7 @@ from homophily_service.storage.embeddings import (
 )
 from homophily_service.storage.models import load_graph
 from homophily_service.storage.outbox import Outbox
-from homophily_service.storage.records import JobRecord
+from homophily_service.storage.records import JobRecord, RunToEnd
 from homophily_service.storage.solutions import CLASS_INDICES, SCORES
 from homophily_service.storage.stores import Stores
 from homophily_service.tracking.place import Place
@@ -108,6 +108,16 @@ class Sender:
             self.forget(job.number)
             raise
 
+    def end(self, deleted: RunToEnd) -> None:
+        """End the run of a job that was deleted before it was sent to its end."""
+        try:
+            self.client.set_terminated(deleted.run, STATUS[deleted.state], _milliseconds(deleted.finished))
+        except MlflowException as error:
+            if not _is_refusal(error):
+                raise
+            # Deleted, or in another MLflow.
+            _log.warning("run %s of a deleted job cannot be ended: %s", deleted.run, error.message)
+
     def forget(self, number: int) -> None:
         """Forget what the run has, so that it is read again."""
         self._sent.pop(number, None)
@@ -142,7 +152,11 @@ class Sender:
             if not found and not self._is_held():
                 raise LeadershipLost
             run = found[0] if found else self._new_run(experiment, job, record)
-            self.outbox.note_run(job.number, run.info.run_id, self.place.run_url(experiment, run.info.run_id))
+            url = self.place.run_url(experiment, run.info.run_id)
+            if not self.outbox.note_run(job.number, run.info.run_id, url):
+                # Deleted meanwhile: nobody else knows of this run.
+                self.client.set_terminated(run.info.run_id, STATUS.get(job.state, "KILLED"))
+                return None
         return None if run.info.lifecycle_stage == "deleted" else run
 
     def _runs(self, experiment: str, record: Record) -> list[Run]:
@@ -232,7 +246,7 @@ class Sender:
         self._log_trials(run, job, self._search(record))
         is_wanted = record.registration is not None or self.settings.tracking_models == "all"
         if is_wanted and isinstance(record.made, model_pb2.Model):
-            self._try_to_log_model(run, record)
+            self._try_to_log_model(run, job, record)
         self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished or 0.0))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
 
@@ -333,17 +347,17 @@ class Sender:
 
     # -- its model -----------------------------------------------------------------------------------------------
 
-    def _try_to_log_model(self, run: Run, record: Record) -> None:
+    def _try_to_log_model(self, run: Run, job: JobRecord, record: Record) -> None:
         """Log the model; a refusal is noted in the run, which ends anyway: MLflow would refuse it for ever."""
         try:
-            self._log_model(run, record)
+            self._log_model(run, job, record)
         except MlflowException as error:
             if not _is_refusal(error):
                 raise
             _log.warning("MLflow refuses the model of %s: %s", record.job, error.message)
             self.client.set_tag(run.info.run_id, "homophily.refused", str(error.message)[:LONGEST_VALUE])
 
-    def _log_model(self, run: Run, record: Record) -> None:
+    def _log_model(self, run: Run, job: JobRecord, record: Record) -> None:
         """Log the model in MLflow's format, and register it if that was asked for."""
         try:
             logged = self._logged_model(run, record)
@@ -366,6 +380,7 @@ class Sender:
             version = str(made.version)
         for alias in record.registration.aliases:
             self.client.set_registered_model_alias(name, alias, version)
+        self.outbox.note_version(job.number, f"models:/{name}/{version}")
 
     def _version(self, name: str, job: str) -> str | None:
         """The version that a job registered already, if any; creates the registered model if its name is new."""

@@ -71,6 +71,8 @@ class Tracker:
         if not self.lock.is_held():
             return 0
         self.outbox.clear_irrelevant([kind.name for kind in KINDS.values() if kind.is_tracked])
+        if not self._end_runs():
+            return 0
         now, done = time.monotonic(), 0
         jobs = self.outbox.waiting(AT_ONCE + len(self._refused))
         self._refused = {job.number: self._refused[job.number] for job in jobs if job.number in self._refused}
@@ -105,6 +107,18 @@ class Tracker:
                 job_name.set("")
         return done
 
+    def _end_runs(self) -> bool:
+        """End the runs of deleted jobs; False if MLflow does not answer."""
+        for deleted in self.outbox.runs_to_end(AT_ONCE):
+            try:
+                self._connected().end(deleted)
+            except Exception as error:
+                self._note_silence(error)
+                return False
+            self.outbox.run_ended(deleted.run)
+            self._pause = 0.0
+        return True
+
     def _begin(self, number: int) -> None:
         """Count the attempt, once per process: the count grows only if the process is lost."""
         if number not in self._begun:
@@ -126,18 +140,25 @@ class Tracker:
 
     def _note_failure(self, number: int, error: Exception) -> bool:
         """Log a failure and plan the next try; False if the cause is MLflow, not the job."""
-        place = Place.of(self.settings)
-        short = " ".join(str(error).split())[:300].replace(place.uri, place.shown)
         if self._sender is None or not self._sender.answers():
-            self._pause = min(LONGEST_PAUSE, 2 * self._pause or FIRST_PAUSE)
-            _log.warning("MLflow does not answer, next try in %g s: %s", self._pause, short)
+            self._note_silence(error)
             return False
         refusals = self._refused.get(number, (0, 0.0))[0] + 1
         pause = min(LONGEST_REFUSAL, FIRST_PAUSE * 2.0**refusals)
         self._refused[number] = (refusals, time.monotonic() + pause)
         # The first time with the traceback.
-        _log.warning("the run is behind, next try in %g s: %s", pause, short, exc_info=refusals == 1)
+        _log.warning("the run is behind, next try in %g s: %s", pause, self._short(error), exc_info=refusals == 1)
         return True
+
+    def _note_silence(self, error: Exception) -> None:
+        """Log that MLflow does not answer, and wait longer each time."""
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause or FIRST_PAUSE)
+        _log.warning("MLflow does not answer, next try in %g s: %s", self._pause, self._short(error))
+
+    def _short(self, error: Exception) -> str:
+        """The sentence of an error, without secrets."""
+        place = Place.of(self.settings)
+        return " ".join(str(error).split())[:300].replace(place.uri, place.shown)
 
 
 def main() -> None:
