@@ -113,12 +113,14 @@ class Table:
         return len(next(iter(self.columns.values())))
 
     @property
+    def id_column(self) -> str | None:
+        """The column that names the rows, if there is one."""
+        return next((name for name, kind in self.kinds.items() if kind == pb.COLUMN_KIND_ID), None)
+
+    @property
     def ids(self) -> list[str] | None:
         """The ids of the rows, if there is such a column."""
-        for name, kind in self.kinds.items():
-            if kind == pb.COLUMN_KIND_ID:
-                return list(self.columns[name])
-        return None
+        return None if self.id_column is None else list(self.columns[self.id_column])
 
     def numbers(self) -> NDArray[Any]:
         """All numbers, one block."""

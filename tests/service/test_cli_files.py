@@ -27,7 +27,7 @@ from sklearn.datasets import dump_svmlight_file
 from homophily_client.tables import TableOptions
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.files import Data, is_file, read_data
-from homophily_service.cli.labels import read_labels
+from homophily_service.cli.labels import Ids, read_labels
 
 X = np.array([[0.0, 1.5], [2.0, 0.0], [0.25, 3.0]])
 
@@ -352,9 +352,25 @@ def test_labels_as_people_keep_them(tmp_path: Path, name: str, text: str, expect
     assert read_labels(f"{tmp_path}/{name}").by_point == expected
 
 
+def test_labels_by_id_are_placed_by_the_ids_of_the_data(tmp_path: Path) -> None:
+    read = read_labels(str(written(tmp_path / "l.csv", "customer,segment\nc7,plus\n008,basic\n")))
+    ids = ["c1", "008", "c7"]
+    assert read.checked(3, "l.csv", Ids("customer", ids)).by_point == {2: "plus", 1: "basic"}
+    for known, sentence in (
+        (None, "its first column is called 'customer'. Call it point"),
+        (Ids("id", ids), "or 'id' if it holds the ids"),
+        (Ids("customer", ["c1", "c7", "c2"]), "no row of the data has the customer '008'"),
+        (Ids("customer", ["c7", "c7", "008"]), "several rows of the data have the same customer"),
+    ):
+        with pytest.raises(WrongInput, match=sentence):
+            read.checked(3, "l.csv", known)
+    with pytest.raises(WrongInput, match="row 2: c7 is labelled twice"):
+        read_labels(str(written(tmp_path / "l.csv", "customer,segment\nc7,plus\nc7,basic\n")))
+
+
 def test_labels_in_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "l.npy", np.array([-1, 3, -1, 5]))
-    assert read_labels(f"{tmp_path}/l.npy") == ({1: 3, 3: 5}, 4)
+    assert read_labels(f"{tmp_path}/l.npy")[:2] == ({1: 3, 3: 5}, 4)
     np.save(tmp_path / "f.npy", np.array([np.nan, 3.0, 0.0]))
     assert read_labels(f"{tmp_path}/f.npy", "0").by_point == {1: 3}
     np.savez(tmp_path / "l.npz", y=np.array(["a", "", "b"]))
@@ -369,7 +385,6 @@ def test_labels_in_arrays(tmp_path: Path) -> None:
         ("l.csv", "point,label\n3,1\n3,2\n", "row 2: point 3 is labelled twice"),
         ("l.csv", "point,label\n-3,1\n", "row 1: a point must be a row number"),
         ("l.csv", "point,label\n3,\n", "row 1 has no label"),
-        ("l.csv", "row,segment\n3,plus\n", "its first column is called 'row'. Call it point"),
         ("l.csv", "a,b,c\n1,2,3\n", "must have the columns point and label, or one column. Got 3 columns"),
         ("l.csv:z", "a,b\n1,2\n", "has no column 'z', only a, b"),
         ("l.json", "[1, 2]", 'must be {"point": label'),

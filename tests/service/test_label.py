@@ -287,6 +287,21 @@ def test_types_of_new_rows_are_those_of_the_model(run: Run, tmp_path: Path) -> N
     assert "are the model's own" in run("predict", "m", "new.csv", "--scale", "none", code=2).err
 
 
+def test_labels_are_given_by_id(run: Run, tmp_path: Path) -> None:
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "l.csv").write_text("id,label\nrow0,a\nrow1,b\nrow20,a\nrow21,b\n")
+    run("fit", "t.csv", "--drop", "label", "--labels", "l.csv", "--model", "m", "-o", "o.csv")
+    found = answers(tmp_path / "o.csv")
+    assert [row for row in range(ROWS) if found["given"][row] == "True"] == [0, 1, 20, 21]
+    (tmp_path / "more.csv").write_text("id,label\nrow30,a\n")
+    run("transduce", "m", "--labels", "more.csv", "-o", "p.csv")
+    assert answers(tmp_path / "p.csv")["given"][30] == "True"
+    (tmp_path / "lost.csv").write_text("id,label\nrow99,a\n")
+    assert "no row of the data has the id 'row99'" in run("transduce", "m", "--labels", "lost.csv", code=2).err
+    run("embed", "t.csv", "--drop", "label", "--labels", "l.csv", "-o", "map.csv", "--keep", "city,rate")
+    assert list(answers(tmp_path / "map.csv"))[:5] == ["id", "city", "rate", "x1", "x2"]
+
+
 def test_labels_are_read_without_spaces_and_alike_ones_are_named(run: Run, tmp_path: Path) -> None:
     table = frame()
     table.loc[0, "label"], table.loc[1, "label"] = " a ", "B"

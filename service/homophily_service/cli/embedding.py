@@ -11,12 +11,14 @@ import typer
 from homophily_client.options import GraphOptions, MapOptions
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import ColumnOptions, JobOptions, Service, command
+from homophily_service.cli.output import kept_names
 from homophily_service.cli.screen import AsJson, print_json, print_status
 from homophily_service.cli.submit import DATA_HELP, LabelsFile, Unlabelled, run_job
 from homophily_service.cli.uploads import find_dataset
 
 if TYPE_CHECKING:
     from homophily_client import Client, Embedding, JobHandle
+    from homophily_service.cli.files import Data
     from homophily_service.cli.labels import PointLabels
 
 _OUTPUT = "Output"
@@ -37,6 +39,12 @@ class MapOutput:
             dir_okay=False,
             rich_help_panel=_OUTPUT,
             help="Coordinates and cluster of every point: .csv or .parquet.",
+        ),
+    ] = None
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|A,B,…", rich_help_panel=_OUTPUT, help="Columns of the file to write beside the coordinates."
         ),
     ] = None
     plot: Annotated[
@@ -83,7 +91,7 @@ class MapOutput:
 
             need_pyarrow(self.output)
 
-    def write(self, client: Client, embedding: Embedding, labels: PointLabels | None) -> None:
+    def write(self, client: Client, embedding: Embedding, labels: PointLabels | None, data: Data | None = None) -> None:
         """Write the files; ``labels`` colour the points if --color-by is not given."""
         from homophily_service.cli.show import short
         from homophily_service.plots.files import plot_map, write_map
@@ -91,7 +99,8 @@ class MapOutput:
         found = client.read_embedding(embedding)
         known = None if labels is None else labels.checked(embedding.points, str(self.color_by)).by_point
         if self.output is not None:
-            write_map(found, self.output, known)
+            kept = {name: data.original[name].to_pylist() for name in kept_names(self.keep, data) if data is not None}
+            write_map(found, self.output, known, kept)
             print_status(f"{embedding.points:,} points are in {self.output}.")
         for path, what in ((self.plot, "picture"), (self.html, "page")):
             if path is not None:
@@ -146,19 +155,24 @@ def embed(
             " homophily embedding NAME later."
         )
     given = None if labels is None else read_labels(labels, unlabelled)
-    coloured = given if output.color_by is None else read_labels(output.color_by, unlabelled)
+    coloured = None if output.color_by is None else read_labels(output.color_by, unlabelled)
     from_file, withdrawn = read_links(links), read_links(withdraw)
     must = from_file.must + read_pairs(must_link, "--must-link")
     cannot = from_file.cannot + read_pairs(cannot_link, "--cannot-link")
     with service.client() as client:
         if data.startswith(("models/", "embeddings/")):
             source: Any = f"projects/{service.project}/{data}"
+            read = None
         else:
-            source = (
-                find_dataset(client, data, columns.options()).dataset
-                if "/" not in data or Path(data).exists()
-                else data
-            )
+            read = find_dataset(client, data, columns.options()) if "/" not in data or Path(data).exists() else None
+            source = data if read is None else read.dataset
+        file = None if read is None else read.data
+        kept_names(output.keep, file)
+        if given is not None:
+            points = given.length or 0 if read is None else read.dataset.points
+            given = given.checked(points, str(labels), None if read is None else read.ids)
+        if output.color_by is None:
+            coloured = given
 
         def start(request_id: str) -> JobHandle[Any]:
             return client.embed(
@@ -179,7 +193,7 @@ def embed(
         made = run_job(start, job, as_json=as_json).info.embedding
         if made is not None and output.is_wanted:
             # Clusters show more of the map than a few labels.
-            output.write(client, made, coloured if output.color_by is not None or not made.clusters else None)
+            output.write(client, made, coloured if output.color_by is not None or not made.clusters else None, file)
 
 
 @command

@@ -2,9 +2,9 @@
 
 One entry per point: a column of a table such as .csv or .parquet (``FILE:COLUMN``), a .csv of one column, a .npy
 array, an array of .npz (``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or the
-value of ``--unlabelled``) mean unlabelled. A few points: a .csv of two columns, point and label, or .json
-``{"point": label}``. There every label counts, even −1. Points are row numbers, from 0. Labels are integers if all of
-them are, else words.
+value of ``--unlabelled``) mean unlabelled. A few points: a .csv of two columns, point (or the name of the id column)
+and label, or .json ``{"point": label}``. There every label counts, even −1. Points are row numbers, from 0. Labels are
+integers if all of them are, else words.
 """
 
 from __future__ import annotations
@@ -32,17 +32,43 @@ _HEADERS = ("label", "labels", "class", "classes", "target", "y")
 Label = int | str
 
 
+class Ids(NamedTuple):
+    """The ids of points, and the name of their column."""
+
+    name: str
+    values: Sequence[str]
+
+
 class PointLabels(NamedTuple):
     """Labels by point; ``length`` is the number of entries where there was one for each point."""
 
     by_point: dict[int, Label]
     length: int | None
+    #: Labels of a file that names points by their ids, and what it calls the column of ids.
+    by_id: dict[str, Label] | None = None
+    id_column: str = ""
 
-    def checked(self, points: int, source: str) -> PointLabels:
-        """The same labels, if they are for this number of points."""
+    def checked(self, points: int, source: str, ids: Ids | None = None) -> PointLabels:
+        """The same labels by point, if they are for this number of points, or for these ids."""
         if self.length is not None and self.length != points:
             raise WrongInput(f"{source}: must have an entry for each of {points} points. Got {self.length} instead.")
-        return self
+        if self.by_id is None:
+            return self
+        if ids is None or ids.name != self.id_column:
+            known = "" if ids is None else f", or {ids.name!r} if it holds the ids"
+            raise WrongInput(
+                f"{source}: its first column is called {self.id_column!r}. Call it point if it holds row numbers of "
+                f"the data, from 0{known}."
+            )
+        places = {one: place for place, one in enumerate(ids.values)}
+        unknown = [one for one in self.by_id if one not in places]
+        if unknown:
+            raise WrongInput(f"{source}: no row of the data has the {ids.name} {unknown[0]!r}.")
+        if len(places) < len(ids.values):
+            raise WrongInput(
+                f"{source}: several rows of the data have the same {ids.name}; name rows by point instead."
+            )
+        return PointLabels({places[one]: label for one, label in self.by_id.items()}, None)
 
     def of_two_classes(self, source: str) -> PointLabels:
         """The same labels, if they are of at least two classes."""
@@ -149,10 +175,7 @@ def _from_csv(path: Path, unlabelled: str) -> PointLabels:
     elif width == 2:
         places = 0, 1
         if not _WHOLE.fullmatch(rows[0][0]) and header[0] != "point":
-            raise WrongInput(
-                f"{path}: its first column is called {rows[0][0]!r}. Call it point if it holds row numbers of the "
-                f"data, from 0; {path}:COLUMN takes a column with an entry for every row."
-            )
+            return _by_id(rows, path)
     else:
         raise WrongInput(
             f"{path}: must have the columns point and label, or one column. Got {width} columns; "
@@ -165,6 +188,18 @@ def _from_csv(path: Path, unlabelled: str) -> PointLabels:
             raise WrongInput(f"{path}: row {number} has no label")
         _add(found, row[places[0]], row[places[1]], f"{path}: row {number}")
     return _few(found, path)
+
+
+def _by_id(rows: list[list[str]], path: Path) -> PointLabels:
+    """Labels of a file with two columns, the first of which has the name of an id column."""
+    found: dict[str, str] = {}
+    for number, row in enumerate(rows[1:], 1):
+        if len(row) < 2 or not row[1]:
+            raise WrongInput(f"{path}: row {number} has no label")
+        if found.setdefault(row[0], row[1]) != row[1]:
+            raise WrongInput(f"{path}: row {number}: {row[0]} is labelled twice")
+    labels = _same_kind(list(found.values()), str(path))
+    return PointLabels({}, None, dict(zip(found, labels, strict=True)), rows[0][0])
 
 
 def _from_json(path: Path) -> PointLabels:

@@ -72,7 +72,7 @@ class FileOutput:
 
     def check_columns(self, data: Data | None) -> None:
         """Refuse --keep of columns that the file does not have."""
-        _kept_names(self.keep, data)
+        kept_names(self.keep, data)
 
     def give(
         self, answers: Prediction | Solution, model: Model, data: Data | None, id_column: str | None = None
@@ -164,7 +164,7 @@ def answer_columns(answers: Prediction | Solution) -> Columns:
     return columns if given is None else {**columns, "given": given}
 
 
-def _kept_names(keep: str | None, data: Data | None) -> list[str]:
+def kept_names(keep: str | None, data: Data | None) -> list[str]:
     """The columns of the file that are to be written too."""
     if keep is None:
         return []
@@ -183,7 +183,7 @@ def _kept(keep: str | None, data: Data | None, first: Collection[str], taken: Co
     # A column that is called like one of the answers keeps its values under another name.
     return {
         f"original_{name}" if name in taken else name: data.original[name].to_pylist()
-        for name in _kept_names(keep, data)
+        for name in kept_names(keep, data)
         if data is not None and name not in first
     }
 

@@ -28,8 +28,9 @@ from homophily_service.cli.screen import AsJson, print_json, print_result, print
 from homophily_service.cli.uploads import find_dataset, print_notes, send, slug
 
 if TYPE_CHECKING:
-    from homophily_client import Client, JobHandle
+    from homophily_client import Client, JobHandle, Model
     from homophily_service.cli.files import Data
+    from homophily_service.cli.labels import Ids
 
 LabelsFile = Annotated[
     str | None,
@@ -37,8 +38,8 @@ LabelsFile = Annotated[
         "--labels",
         "--labels-from",
         metavar="FILE[:COLUMN]",
-        help="Labels: .csv with the columns point,label; or one entry per point in a column of .csv or .parquet, in "
-        ".npy, .npz:NAME or .svmlight; or .json {point: label}.",
+        help="Labels: .csv with the columns point (or the id column's name) and label; or one entry per point in a "
+        "column of .csv or .parquet, in .npy, .npz:NAME or .svmlight; or .json {point: label}.",
     ),
 ]
 Unlabelled = Annotated[
@@ -140,9 +141,10 @@ def fit(
             assert found.data is not None
             assert found.data.labels is not None
             given = from_entries(found.data.labels, unlabelled, source)
-        given = given.checked(dataset.points, source).of_two_classes(source)
+        given = given.checked(dataset.points, source, found.ids).of_two_classes(source)
         for name, (file, read) in compared.items():
-            arguments[name] = read.checked(dataset.points, file).like(given.by_point.values()).by_point
+            checked = read.checked(dataset.points, file, found.ids)
+            arguments[name] = checked.like(given.by_point.values()).by_point
 
         def start(request_id: str) -> JobHandle[Any]:
             return client.fit(
@@ -193,10 +195,12 @@ def transduce(
     withdrawn = [] if withdraw is None else numbers(withdraw, int, "--withdraw")
     with service.client() as client:
         found = client.get_model(base)
+        by_id = [one for one in (given, *(read for _, read in compared.values())) if one is not None and one.by_id]
+        ids = model_ids(client, found) if by_id else None
         if given is not None:
-            given = given.checked(found.points, str(labels)).like(found.classes)
+            given = given.checked(found.points, str(labels), ids).like(found.classes)
         arguments: dict[str, Any] = {
-            name: read.checked(found.points, file).like(found.classes).by_point
+            name: read.checked(found.points, file, ids).like(found.classes).by_point
             for name, (file, read) in compared.items()
         } | registration.arguments()
 
@@ -308,6 +312,16 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     if job.state.is_final:
         # Cancelled elsewhere: there is no result.
         job.result()
+
+
+def model_ids(client: Client, model: Model) -> Ids | None:
+    """The ids of a model's points, if their table had an id column."""
+    from homophily_service.cli.labels import Ids
+
+    columns = model.schema.columns if model.schema is not None else ()
+    name = next((column.name for column in columns if column.kind == "id"), None)
+    found = None if name is None else client.read_solution(model, ["ids"]).ids
+    return None if name is None or found is None else Ids(name, found.tolist())
 
 
 def _wait(job: JobHandle[Any], seconds: float) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from homophily_client import Client, Dataset
     from homophily_client.tables import TableOptions
     from homophily_service.cli.files import Data
+    from homophily_service.cli.labels import Ids
 
 
 class Found(NamedTuple):
@@ -20,6 +21,16 @@ class Found(NamedTuple):
 
     dataset: Dataset
     data: Data | None = None
+
+    @property
+    def ids(self) -> Ids | None:
+        """The ids of the rows, if the file has such a column."""
+        from homophily_service.cli.labels import Ids
+
+        table = None if self.data is None else self.data.table
+        if table is None or table.id_column is None or table.ids is None:
+            return None
+        return Ids(table.id_column, table.ids)
 
     @property
     def weights(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ from homophily_service.plots.tables import WRITERS, write_table
 TABLES, PICTURES, PAGES = tuple(WRITERS), (".png",), (".html", ".htm")
 
 
-def write_map(found: Map, path: Path | str, labels: Any = None) -> None:
+def write_map(found: Map, path: Path | str, labels: Any = None, kept: Mapping[str, Any] | None = None) -> None:
     """Write a row for each point into a .csv, .parquet or other table: its coordinates, its cluster and its label.
 
-    ``labels`` are given as y in ``Client.fit``. Parquet needs ``pip install 'homophily[tables]'``.
+    ``labels`` are given as y in ``Client.fit``; ``kept`` are further columns, by name. Parquet needs
+    ``pip install 'homophily[tables]'``.
     """
     path, coordinates = _checked(path, TABLES), _coordinates(found)
     count, dimensions = coordinates.shape
     columns: dict[str, Any] = {"point": range(count)} if found.ids is None else {"id": found.ids}
+    columns |= {name: values for name, values in (kept or {}).items() if name not in columns}
     columns |= {f"x{number + 1}": coordinates[:, number] for number in range(dimensions)}
     if found.clusters is not None:
         columns["cluster"] = found.clusters
