@@ -99,8 +99,8 @@ def warn_of_error(error: float | None, stacklevel: int) -> None:
     if error is not None and error > LOW_RANK_ERROR:
         warnings.warn(
             f"The relationship energy was approximated by the 'nystrom' engine, which is off by {100 * error:.2g} % "
-            "here, so the answers are not quite those of ERR. Exact are multiclass='one-vs-rest' of the classifier, "
-            "which is as fast, and engine='tiles', whose time grows as the square of the points.",
+            "here, so the answers are not quite those of ERR. The parameter multiclass='one-vs-rest' is exact, and as "
+            "fast.",
             ApproximationWarning,
             stacklevel=stacklevel,
         )
