@@ -74,7 +74,7 @@ class Simulation:
             self.shown.append((self.now, phase, self.pace.left))
 
     def run(self, phase: str, begins: float, ends: float, steps: Sequence[float]) -> None:
-        """A phase with a report after each step, which takes so many seconds."""
+        """A phase with a report after each step; a step takes this many seconds."""
         self.report(phase, begins)
         for number, seconds in enumerate(steps, 1):
             self.work(seconds, phase)

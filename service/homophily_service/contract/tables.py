@@ -98,7 +98,7 @@ def number_width(column: pb.Column) -> int:
 
 
 def check_schema(schema: pb.TableSchema, n_numbers: int, n_strings: int, field: str) -> None:
-    """Refuse a schema that is wrong in itself, or not that of so many columns."""
+    """Refuse a schema that is wrong in itself, or does not have these numbers of columns."""
     names = [column.name for column in schema.columns]
     if not names:
         raise InvalidRequest(f"{field}.columns", "must name the columns; got none")
