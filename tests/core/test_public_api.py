@@ -17,6 +17,8 @@ import homophily.baselines
 from homophily import ERREmbedding, KNNGraph
 from homophily.estimators.graph_estimator import GraphEstimator
 
+from ..patience import COMPUTING_SECONDS
+
 MODULES = ["homophily", *(module.name for module in pkgutil.walk_packages(homophily.__path__, "homophily."))]
 ESTIMATORS = [
     "ERRClassifier",
@@ -80,7 +82,9 @@ import sys, numpy as np, homophily
 homophily.ERRClassifier().fit(np.arange(40.0)[:, None], [0, 1, *[-1] * 38])
 print([name for name in {outside} if name in sys.modules])
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=COMPUTING_SECONDS
+    )
     assert run.stdout.strip() == "[]"
     assert run.stderr == ""
 

@@ -32,6 +32,8 @@ from homophily.storage import (
     restore_graph,
 )
 
+from ..patience import COMPUTING_SECONDS
+
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "float32", "float64"}
@@ -411,7 +413,7 @@ def load(name):
 classifier = restore_classifier(load("classifier"), restore_graph(load("graph")))
 np.save(folder / "answers.npy", classifier.predict_proba(np.load(folder / "new.npy")))
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", program, str(tmp_path)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "error", "-c", program, str(tmp_path)], check=True, timeout=COMPUTING_SECONDS)
     assert_same(np.load(tmp_path / "answers.npy"), classifier.predict_proba(new))
 
 

@@ -13,6 +13,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from homophily import ERRClassifier
 from homophily.threads import single_threaded_blas
 
+from ..patience import COMPUTING_SECONDS
+
 FORK = """
 import os, warnings
 import numpy as np
@@ -32,7 +34,7 @@ def blas_threads():
 
 
 def test_a_forked_child_can_search_neighbours():
-    assert subprocess.run([sys.executable, "-c", FORK], timeout=120, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", FORK], timeout=COMPUTING_SECONDS, check=False).returncode == 0
 
 
 def test_blas_has_its_threads_back_when_the_last_user_leaves():

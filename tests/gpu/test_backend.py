@@ -22,6 +22,7 @@ from homophily.device.gpu.matrix import DeviceMatrix, column_dots
 from homophily.graph.computing import EigenProblem
 from homophily.graph.subspace import chebyshev_filter, iterate
 
+from ..patience import COMPUTING_SECONDS
 from . import standin
 
 X = np.random.default_rng(0).normal(size=(60, 3))
@@ -149,7 +150,7 @@ print(json.dumps(wrong))
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=COMPUTING_SECONDS,
     )
     assert json.loads(run.stdout) == []
 
@@ -165,7 +166,9 @@ try:
 except DeviceUnavailableError as error:
     print("refused:", error)
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=COMPUTING_SECONDS
+    )
     assert run.stdout.startswith(("refused: backend='cupy' needs", "a GPU: 0")), run.stderr
 
 
