@@ -240,6 +240,26 @@ def test_mistakes_are_told_before_the_work(run: Run, tmp_path: Path, arguments: 
     assert sentence in run("label", *arguments, code=2).err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("fit", "t.csv", "--label-column", "label", "-o", "o.csv", "--keep", "x"),
+            "--keep: the file has no column 'x'",
+        ),
+        (("fit", "t.csv", "--label-column", "income"), "Measurements are not labels"),
+        (("fit", "t.csv", "--label-column", "label", "--drop", "x"), "has no column 'x'"),
+        (("embed", "t.csv", "-o", "o.csv", "--keep", "x"), "--keep: the file has no column 'x'"),
+    ],
+)
+def test_mistakes_are_found_before_the_upload(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    assert sentence in run(*arguments, code=2).err
+    assert run("datasets", "--json").json == []
+
+
 def test_one_column_that_decides_is_named(run: Run, tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "t.csv", index=False)
     ended = run("label", "t.csv", "--label-column", "label", "--scale", "none")

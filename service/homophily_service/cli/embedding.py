@@ -91,6 +91,10 @@ class MapOutput:
 
             need_pyarrow(self.output)
 
+    def check_columns(self, data: Data | None) -> None:
+        """Refuse --keep of columns that the file does not have."""
+        kept_names(self.keep, data)
+
     def write(self, client: Client, embedding: Embedding, labels: PointLabels | None, data: Data | None = None) -> None:
         """Write the files; ``labels`` colour the points if --color-by is not given."""
         from homophily_service.cli.show import short
@@ -160,14 +164,15 @@ def embed(
     must = from_file.must + read_pairs(must_link, "--must-link")
     cannot = from_file.cannot + read_pairs(cannot_link, "--cannot-link")
     with service.client() as client:
-        if data.startswith(("models/", "embeddings/")):
-            source: Any = f"projects/{service.project}/{data}"
-            read = None
+        is_named = data.startswith(("models/", "embeddings/"))
+        read = None
+        source: Any = f"projects/{service.project}/{data}" if is_named else data
+        if not is_named and ("/" not in data or Path(data).exists()):
+            read = find_dataset(client, data, columns.options(), output.check_columns)
+            source = read.dataset
         else:
-            read = find_dataset(client, data, columns.options()) if "/" not in data or Path(data).exists() else None
-            source = data if read is None else read.dataset
+            output.check_columns(None)
         file = None if read is None else read.data
-        kept_names(output.keep, file)
         if given is not None:
             points = given.length or 0 if read is None else read.dataset.points
             given = given.checked(points, str(labels), None if read is None else read.ids)

@@ -133,14 +133,19 @@ def fit(
         "graph": graph,
         "search": search.argument(),
     } | registration.arguments()
+    source = labels or f"{data}:{columns.label_column}"
+
+    def check(read: Data | None) -> None:
+        nonlocal given
+        answers.check_columns(read)
+        if read is not None and read.labels is not None:
+            given = from_entries(read.labels, unlabelled, source).of_two_classes(source)
+
     with service.client() as client:
-        found = find_dataset(client, data, columns.options())
-        answers.check_columns(found.data)
-        dataset, source = found.dataset, labels or f"{data}:{columns.label_column}"
-        if given is None:
-            assert found.data is not None
-            assert found.data.labels is not None
-            given = from_entries(found.data.labels, unlabelled, source)
+        found = find_dataset(client, data, columns.options(), check)
+        dataset = found.dataset
+        # Without --labels there is a label column, which only a file has.
+        assert given is not None
         given = given.checked(dataset.points, source, found.ids).of_two_classes(source)
         for name, (file, read) in compared.items():
             checked = read.checked(dataset.points, file, found.ids)

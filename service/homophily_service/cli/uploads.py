@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,8 +39,13 @@ class Found(NamedTuple):
         return None if self.data is None or self.data.table is None else self.data.table.weights
 
 
-def find_dataset(client: Client, data: str, options: TableOptions) -> Found:
-    """A dataset by its name, or out of a file, which is uploaded unless it is there already."""
+def find_dataset(
+    client: Client, data: str, options: TableOptions, check: Callable[[Data | None], None] = lambda _: None
+) -> Found:
+    """A dataset by its name, or from a file, which is uploaded unless it is there already.
+
+    ``check`` refuses what is wrong with the file before it is uploaded; it is given None for a dataset.
+    """
     from homophily_client import NotFound
     from homophily_client.tables import TableOptions
     from homophily_service.cli.files import fingerprint, is_file, read_data
@@ -49,9 +55,11 @@ def find_dataset(client: Client, data: str, options: TableOptions) -> Found:
             raise WrongInput(
                 f"Columns can be chosen in a file. Got the dataset {data}, whose columns are fixed, instead."
             )
+        check(None)
         return Found(client.get_dataset(data))
     path = Path(data)
     read = read_data(path, options)
+    check(read)
     # Named by its content, so that the next fit on the same file finds it.
     name = f"{slug(path.stem)[:40]}-{fingerprint(path, options)}"
     try:
