@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from homophily_client._sync.client import Client
     from homophily_client._sync.handle import JobHandle
     from homophily_client.arrays import Map, Prediction, Solution
-    from homophily_client.columns import TableError
+    from homophily_client.columns import TableError, TableWarning
     from homophily_client.errors import (
         AlreadyExists,
         ClientError,
@@ -109,6 +109,7 @@ __all__ = [
     "TableError",
     "TableOptions",
     "TableSchema",
+    "TableWarning",
     "Trace",
     "Trial",
     "Unauthenticated",
@@ -158,6 +159,7 @@ _MODULES = {
     "TableError": "columns",
     "TableOptions": "tables",
     "TableSchema": "results",
+    "TableWarning": "columns",
     "Trace": "results",
     "Trial": "results",
     "Unauthenticated": "errors",

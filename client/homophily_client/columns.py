@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 Values = NDArray[Any]
 
 
+class TableWarning(UserWarning):
+    """Columns of a table are no features although nobody said so."""
+
+
 class TableError(ValueError):
     """A table that cannot be used as it is; the message names the column and what to do."""
 

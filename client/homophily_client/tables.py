@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily_client._pb import points_pb2 as pb
-from homophily_client.columns import TableError, Values, entries_of, has_integers, present, texts_of, values_of
+from homophily_client.columns import (
+    TableError,
+    TableWarning,
+    Values,
+    entries_of,
+    has_integers,
+    present,
+    texts_of,
+    values_of,
+)
 from homophily_client.words import number
 
 #: In shorter tables, columns of different integers may well be measurements.
@@ -217,10 +227,21 @@ def as_points(X: Any, options: TableOptions | dict[str, Any] | None = None) -> A
     if isinstance(X, Table):
         return X
     if is_table(X):
-        return read_table(X, TableOptions.of(options))
+        table = read_table(X, TableOptions.of(options))
+        _warn_of_columns(X, table)
+        return table
     if options is not None:
         raise ValueError(f"table must come with named columns. Got {type(X).__name__} instead.")
     return X
+
+
+def _warn_of_columns(X: Any, table: Table) -> None:
+    """Warn of columns that are no features although nobody said so, unless one is plainly an id."""
+    found = table.id_column
+    chosen = found is not None and table.options.id_column is None
+    is_plain = chosen and (_ID_NAME.fullmatch(str(found)) is not None or not has_integers(X[found]))
+    for note in table.notes[is_plain:]:
+        warnings.warn(note, TableWarning, stacklevel=4)
 
 
 def new_rows(X: Any) -> Any:

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from homophily_client import TableError, TableOptions
+from homophily_client import TableError, TableOptions, TableWarning
 from homophily_client._pb import points_pb2 as pb
 from homophily_client.points import Points
 from homophily_client.tables import as_points, is_table, new_rows, read_table
@@ -182,6 +182,18 @@ def test_data_without_names_stay_arrays(array):
     assert as_points(array) is array
     with pytest.raises(ValueError, match="named columns"):
         as_points(array, {"drop": ["x"]})
+
+
+def test_a_measurement_that_is_taken_as_the_id_is_warned_of():
+    cents = {"income": np.arange(30) * 37, "age": np.arange(30) % 9}
+    with pytest.warns(TableWarning, match="Column 'income' is taken as the id"):
+        assert as_points(cents).ids is not None
+    with pytest.warns(TableWarning, match="Left out, as all values differ: 'mail'"):
+        as_points({"id": list("abcd"), "mail": list("efgh"), "x": [1.0, 2.0, 1.0, 2.0]})
+    # Warnings are errors here: plain ids, and columns that are named, give none.
+    as_points({"id": np.arange(30), "age": np.arange(30) % 9})
+    as_points({"name": [f"n{n}" for n in range(30)], "age": np.arange(30) % 9})
+    as_points(cents, {"columns": ["income", "age"]})
 
 
 def test_unknown_options_are_refused():
