@@ -25,7 +25,7 @@ class Group(NamedTuple):
     method: Method
     """What its trials are: IRR or ERR fits."""
     graph: Parameters
-    """Parameters of :class:`KNNGraph`; empty when the graph is given."""
+    """Parameters of :class:`~homophily.KNNGraph`; empty when the graph is given."""
     trials: tuple[Parameters, ...]
     """Parameters of the classifier for each trial, those of the graph aside."""
 
