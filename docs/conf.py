@@ -12,7 +12,15 @@ author = "The Homophily authors"
 project_copyright = "The Homophily authors, Apache License 2.0"
 release = version = homophily_client.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "numpydoc", "sphinx_copybutton", "repository", "reference"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_copybutton",
+    "repository",
+    "reference",
+]
 exclude_patterns = ["_build", "_ext"]
 html_theme = "furo"
 html_title = f"Homophily {release}"
@@ -38,5 +46,8 @@ nitpick_ignore_regex = [
     ("py:class", r"homophily\.supervision\.calibration\.Calibration"),
     ("py:class", r"homophily_client\._a?sync\.handle\.Result"),
     ("py:class", r"(numpy|np|numpy\.typing|npt|grpc|collections|datetime|pathlib)\..*"),
-    ("py:class", r"(NDArray|ArrayLike|Path|datetime|Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Any|Literal|Self)"),
+    (
+        "py:class",
+        r"(NDArray|ArrayLike|Path|datetime|Mapping|Sequence|Iterable|Iterator|AsyncIterator|Callable|Any|Literal|Self)",
+    ),
 ]

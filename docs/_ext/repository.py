@@ -24,7 +24,10 @@ DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 INCLUDE = re.compile(r"^<!-- include -->.*\]\(([^)#\s]+)(?:#([^)\s]+))?\).*$", re.MULTILINE)
 # Links and pictures of Markdown, but not within code.
-LINK = re.compile(r"(?P<code>^(?P<fence>```+|~~~+).*?^(?P=fence)`*$|`+[^`\n]*`+)|(?P<text>!?\[[^\]]*\])\((?P<path>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)", re.MULTILINE | re.DOTALL)
+LINK = re.compile(
+    r"(?P<code>^(?P<fence>```+|~~~+).*?^(?P=fence)`*$|`+[^`\n]*`+)|(?P<text>!?\[[^\]]*\])\((?P<path>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)",
+    re.MULTILINE | re.DOTALL,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -56,8 +56,8 @@ class Search:
     method : {"err", "irr"}, default="err"
         Method to tune; "irr" has only the first stage.
     trials : int, default=None
-        Number of trials, divided between the stages as ``homophily.selection.search.STAGE_TRIALS``, which None means. With equal trials of the
-        graph, "err" begins exactly as "irr" does.
+        Number of trials, divided between the stages as ``STAGE_TRIALS`` in ``homophily.selection.search``, which None
+        means. With equal trials of the graph, "err" begins exactly as "irr" does.
     seconds : float, default=None
         No batch begins once an outcome has ended after this time; the first of two stages gets half of it.
     seed : int, default=0

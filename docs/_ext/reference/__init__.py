@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from reference import commands, metrics, protos, python, settings
 from sphinx.application import Sphinx
 from sphinx.config import Config
+
+from reference import commands, metrics, protos, python, settings
 
 MARK = re.compile(r"^<!-- generated: (\w+)((?: [\w.:]+)*) -->$", re.MULTILINE)
 GENERATORS = {

@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import Any
 
 import typer
-from reference.markdown import described, directive, escaped
 
 from homophily_service.cli.commands import app
+from reference.markdown import described, directive, escaped
 
 
 def generate() -> str:

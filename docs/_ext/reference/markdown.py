@@ -30,5 +30,11 @@ def cell(text: str) -> str:
 
 def directive(name: str, argument: str, body: str, **options: str) -> str:
     """A directive of MyST."""
-    lines = [f"```{{{name}}} {argument}", *(f":{option}: {value}" for option, value in options.items()), "", body, "```"]
+    lines = [
+        f"```{{{name}}} {argument}",
+        *(f":{option}: {value}" for option, value in options.items()),
+        "",
+        body,
+        "```",
+    ]
     return "\n".join(lines) + "\n"

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from sphinx.util import logging
+
 import homophily_service
 from reference.markdown import cell, described
-from sphinx.util import logging
 
 TYPES = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram", "GaugeMetricFamily": "gauge"}
 PREFIX = "homophily_"
@@ -58,7 +59,9 @@ def _declared(path: Path) -> Iterator[Declared]:
         if isinstance(node.func, ast.Name) and node.func.id == "GaugeMetricFamily" and len(node.args) > 2:
             # Its third argument is the value.
             labels = next((keyword.value for keyword in node.keywords if keyword.arg == "labels"), None)
-        yield Declared(name, TYPES[node.func.id], list(_literal(labels) or ()), str(_literal(arguments.get("documentation")) or ""))
+        yield Declared(
+            name, TYPES[node.func.id], list(_literal(labels) or ()), str(_literal(arguments.get("documentation")) or "")
+        )
 
 
 def _literal(node: ast.expr | None) -> object:

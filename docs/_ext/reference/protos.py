@@ -17,6 +17,7 @@ from google.protobuf.descriptor_pb2 import (
     MethodDescriptorProto,
 )
 from grpc_tools import protoc
+
 from reference.markdown import cell, described
 
 PROTOS = Path(__file__).parents[3] / "proto"
@@ -49,7 +50,14 @@ def files() -> tuple[File, ...]:
         output, (included,) = Path(folder, "set"), (Path(one) for one in grpc_tools.__path__)
         names = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
         code = protoc.main(
-            ["protoc", f"-I{PROTOS}", f"-I{included / '_proto'}", f"--descriptor_set_out={output}", "--include_source_info", *names]
+            [
+                "protoc",
+                f"-I{PROTOS}",
+                f"-I{included / '_proto'}",
+                f"--descriptor_set_out={output}",
+                "--include_source_info",
+                *names,
+            ]
         )
         assert code == 0, "protoc failed"
         return tuple(map(File, FileDescriptorSet.FromString(output.read_bytes()).file))
@@ -71,9 +79,11 @@ def generate() -> str:
     for file in files():
         for number, service in enumerate(file.file.service):
             parts += [f"## {service.name}", "", file.comment((SERVICE, number), service.name), ""]
+            parts += ["| Call | Takes | Returns | Meaning |", "|---|---|---|---|"]
             for position, method in enumerate(service.method):
-                parts += [f"### {method.name}", "", f"{_call(method)}", ""]
-                parts += [file.comment((SERVICE, number, METHOD, position), method.name), ""]
+                meaning = file.comment((SERVICE, number, METHOD, position), method.name)
+                parts.append(f"| `{method.name}` | {_takes(method)} | {_returns(method)} | {cell(meaning)} |")
+            parts.append("")
     for file in files():
         if not file.file.message_type and not file.file.enum_type:
             continue
@@ -85,10 +95,12 @@ def generate() -> str:
     return "\n".join(parts)
 
 
-def _call(method: MethodDescriptorProto) -> str:
-    sent = ("a stream of " if method.client_streaming else "") + _linked(method.input_type)
-    answered = ("a stream of " if method.server_streaming else "") + _linked(method.output_type)
-    return f"Takes {sent}, returns {answered}."
+def _takes(method: MethodDescriptorProto) -> str:
+    return ("stream of " if method.client_streaming else "") + _linked(method.input_type)
+
+
+def _returns(method: MethodDescriptorProto) -> str:
+    return ("stream of " if method.server_streaming else "") + _linked(method.output_type)
 
 
 def _messages(file: FileDescriptorProto) -> Iterator[tuple[Path_, str, DescriptorProto]]:

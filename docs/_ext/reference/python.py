@@ -12,12 +12,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from reference.protos import comments
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.inspect import signature as signature_of
 from sphinx.util.inspect import stringify_signature
+
+from reference.protos import comments
 
 PACKAGES = ("homophily", "homophily_client")
 #: Modules without ``__all__`` whose functions the documentation uses.
@@ -35,11 +36,18 @@ def public_modules() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for package in PACKAGES:
         walked = pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
-        modules = [package, *(one.name for one in walked if not any(part.startswith("_") for part in one.name.split(".")))]
+        modules = [
+            package,
+            *(one.name for one in walked if not any(part.startswith("_") for part in one.name.split("."))),
+        ]
         seen: set[int] = set()
         for name in modules:
             module = importlib.import_module(name)
-            own = [one for one in getattr(module, "__all__", ()) if one not in OBVIOUS and id(getattr(module, one)) not in seen]
+            own = [
+                one
+                for one in getattr(module, "__all__", ())
+                if one not in OBVIOUS and id(getattr(module, one)) not in seen
+            ]
             seen |= {id(getattr(module, one)) for one in own}
             if own:
                 found[name] = own
@@ -74,7 +82,12 @@ def inline(module: str, *kinds: str) -> str:
 
 def write_pages(folder: Path) -> None:
     """A page for each name that a table lists; files that do not change are left alone."""
-    marks = [line for page in folder.parent.glob("*.md") for line in page.read_text().splitlines() if line.startswith("<!-- generated: table ")]
+    marks = [
+        line
+        for page in folder.parent.glob("*.md")
+        for line in page.read_text().splitlines()
+        if line.startswith("<!-- generated: table ")
+    ]
     wanted = {}
     for mark in marks:
         module, *names = mark.removeprefix("<!-- generated: table ").removesuffix(" -->").split()
@@ -95,15 +108,23 @@ def members(exported: type) -> list[str]:
     for base in reversed(exported.__mro__):
         if base.__module__.partition(".")[0] in PACKAGES:
             defined = [*vars(base), *inspect.get_annotations(base)]
-            found |= dict.fromkeys(one for one in defined if not one.startswith("_") and one != "from_message" and not REQUESTS.fullmatch(one))
+            found |= dict.fromkeys(
+                one
+                for one in defined
+                if not one.startswith("_") and one != "from_message" and not REQUESTS.fullmatch(one)
+            )
     # Parameters of a dataclass are described with it.
     described = exported.__doc__ or ""
     if "Parameters\n" in described:
-        return [one for one in found if callable(getattr(exported, one, None)) or isinstance(getattr(exported, one, None), property)]
+        return [
+            one
+            for one in found
+            if callable(getattr(exported, one, None)) or isinstance(getattr(exported, one, None), property)
+        ]
     return list(found)
 
 
-def fill_in(_: Sphinx, what: str, name: str, obj: Any, __: Any, lines: list[str]) -> None:
+def fill_in(_: Sphinx, what: str, name: str, __: Any, ___: Any, lines: list[str]) -> None:
     """Describe a field of an answer by its proto, unless the code does; warn about what nobody describes."""
     if any(lines) or not name.startswith((*PACKAGES, *MORE)):
         return
@@ -173,5 +194,3 @@ def _from_proto(owner: str, field: str) -> str:
         return ""
     metadata = record.__dataclass_fields__[field].metadata  # type: ignore[union-attr]
     return comments().get(f"{message.DESCRIPTOR.name}.{metadata.get('name', field)}", "")
-
-

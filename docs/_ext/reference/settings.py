@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_core import PydanticUndefined
-from reference.markdown import described, directive
 
 from homophily_service.runtime.settings import ProjectLimits, Settings
+from reference.markdown import described, directive
 
 PREFIX = Settings.model_config["env_prefix"]
 
@@ -22,9 +22,10 @@ def generate() -> str:
     for name, field in Settings.model_fields.items():
         if name in headings:
             parts += [f"## {headings[name]}", ""]
-        default = "none" if field.default is None else f"`{_value(field.default)}`"
-        body = f"{described(field.description, f'the setting {name}')}\n\nVariable: `{PREFIX}{name.upper()}`"
-        parts.append(directive("confval", name, body, type=f"`{_type(name)}`", default=default))
+        default = "no default" if field.default is None else f"default `{_value(field.default)}`"
+        body = f"{described(field.description, f'the setting {name}')}\n\n"
+        body += f"`{PREFIX}{name.upper()}` · {_type(name)} · {default}"
+        parts.append(directive("confval", name, body))
     # Limits of single projects are described where the general ones are.
     for name in ProjectLimits.model_fields:
         if name not in Settings.model_fields:
@@ -40,7 +41,13 @@ def _headings() -> list[tuple[str, str]]:
 
 def _type(name: str) -> str:
     written = str(inspect.get_annotations(Settings)[name])
-    for long, short in (("PositiveInt", "int > 0"), ("PositiveFloat", "float > 0"), ("SecretStr", "str"), (" | None", "")):
+    for long, short in (
+        ("PositiveInt", "int > 0"),
+        ("PositiveFloat", "float > 0"),
+        ("SecretStr", "str"),
+        (" | None", ""),
+        ("ProjectLimits", "limits"),
+    ):
         written = written.replace(long, short)
     choices = re.fullmatch(r"Literal\[(.*)\]", written)
     return choices[1].replace('"', "").replace(", ", " or ") if choices else written
