@@ -44,19 +44,25 @@ def set_of_metrics() -> list[Declared]:
 
 
 def _declared(path: Path) -> Iterator[Declared]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in TYPES:
+    tree = ast.parse(path.read_text())
+    # There are other things called Counter.
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    known = {name.name for one in imports if (one.module or "").startswith("prometheus_client") for name in one.names}
+    for node in ast.walk(tree):
+        if (
+            not isinstance(node, ast.Call)
+            or not isinstance(node.func, ast.Name)
+            or node.func.id not in known & set(TYPES)
+        ):
             continue
         arguments = dict(zip(("name", "documentation", "labels"), node.args, strict=False))
         arguments |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
         name = _literal(arguments.get("name"))
         if not isinstance(name, str) or not name.startswith(PREFIX):
-            # collections.Counter counts other things.
-            if node.func.id != "Counter":
-                _log.warning("%s:%d: the name of a metric is not a literal", path, node.lineno)
+            _log.warning("%s:%d: the name of a metric is not a literal", path, node.lineno)
             continue
         labels = arguments.get("labelnames") or arguments.get("labels")
-        if isinstance(node.func, ast.Name) and node.func.id == "GaugeMetricFamily" and len(node.args) > 2:
+        if node.func.id == "GaugeMetricFamily" and len(node.args) > 2:
             # Its third argument is the value.
             labels = next((keyword.value for keyword in node.keywords if keyword.arg == "labels"), None)
         yield Declared(
