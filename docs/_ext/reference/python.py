@@ -9,7 +9,9 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -150,12 +152,27 @@ def signature(_: Sphinx, what: str, name: str, obj: Any, *__: Any) -> tuple[str,
 
 
 def check(_: Sphinx, env: BuildEnvironment) -> None:
-    """Warn about exported names that no page describes."""
+    """Warn about exported names that no page shows, and about those without a docstring."""
     described = env.domains["py"].objects  # type: ignore[attr-defined]
     for module, names in public_modules().items():
         for name in names:
             if f"{module}.{name}" not in described:
                 _log.warning("%s.%s is exported, but not in the reference", module, name)
+            for undescribed in _undescribed(getattr(importlib.import_module(module), name), f"{module}.{name}"):
+                _log.warning("%s has no docstring", undescribed)
+
+
+def _undescribed(exported: Any, name: str) -> Iterator[str]:
+    # A dataclass without a docstring gets its signature as one.
+    text = exported.__doc__ or ""
+    if not text or text.startswith(f"{getattr(exported, '__name__', '')}("):
+        yield name
+    for member in members(exported) if isinstance(exported, type) else ():
+        value = inspect.getattr_static(exported, member, None)
+        if isinstance(value, FunctionType | classmethod | staticmethod | property) and not inspect.getdoc(
+            getattr(exported, member)
+        ):
+            yield f"{name}.{member}"
 
 
 def _all_names(module: str) -> list[str]:
