@@ -52,6 +52,7 @@ class PointLabels(NamedTuple):
     points: NDArray[np.int64]
     """The labelled points, in ascending order."""
     classes: NDArray[Any]
+    """The class of each of them."""
     weights: Floats
     """The confidence in each label."""
 

@@ -47,8 +47,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", write_pages)
     app.connect("env-get-outdated", outdated)
     app.connect("source-read", read)
-    # Before numpydoc, which adds to empty docstrings.
-    app.connect("autodoc-process-docstring", python.fill_in, priority=100)
     app.connect("autodoc-process-signature", python.signature)
     app.connect("env-check-consistency", python.check)
     return {"parallel_read_safe": True}

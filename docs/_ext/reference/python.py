@@ -16,6 +16,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx.util.inspect import signature as signature_of
 from sphinx.util.inspect import stringify_signature
@@ -118,23 +119,8 @@ def members(exported: type) -> list[str]:
     # Parameters of a dataclass are described with it.
     described = exported.__doc__ or ""
     if "Parameters\n" in described:
-        return [
-            one
-            for one in found
-            if callable(getattr(exported, one, None)) or isinstance(getattr(exported, one, None), property)
-        ]
+        return [one for one in found if _is_method(exported, one)]
     return list(found)
-
-
-def fill_in(_: Sphinx, what: str, name: str, __: Any, ___: Any, lines: list[str]) -> None:
-    """Describe a field of an answer by its proto, unless the code does; warn about what nobody describes."""
-    if any(lines) or not name.startswith((*PACKAGES, *MORE)):
-        return
-    owner_name, _, member = name.rpartition(".")
-    if what == "attribute" and (text := _from_proto(owner_name, member)):
-        lines += [text, ""]
-    elif what != "module":
-        _log.warning("%s has no description", name)
 
 
 def signature(_: Sphinx, what: str, name: str, obj: Any, *__: Any) -> tuple[str, None] | None:
@@ -167,11 +153,11 @@ def _undescribed(exported: Any, name: str) -> Iterator[str]:
     text = exported.__doc__ or ""
     if not text or text.startswith(f"{getattr(exported, '__name__', '')}("):
         yield name
+    for parameter in getattr(exported, "__dataclass_fields__", ()) if "Parameters\n" in text else ():
+        if not re.search(rf"^ *(\w+, )*{parameter}(, \w+)* :", text, re.MULTILINE):
+            yield f"{name}, parameter {parameter},"
     for member in members(exported) if isinstance(exported, type) else ():
-        value = inspect.getattr_static(exported, member, None)
-        if isinstance(value, FunctionType | classmethod | staticmethod | property) and not inspect.getdoc(
-            getattr(exported, member)
-        ):
+        if _is_method(exported, member) and not inspect.getdoc(getattr(exported, member)):
             yield f"{name}.{member}"
 
 
@@ -199,15 +185,42 @@ def _directive(module: str, name: str) -> str:
         return f".. autofunction:: {module}.{name}"
     kind = "autoexception" if _is_exception(exported) else "autoclass"
     listed = members(exported)
-    options = [f"   :members: {', '.join(listed)}", "   :undoc-members:"] if listed else []
-    return "\n".join([f".. {kind}:: {module}.{name}", *options, ""])
+    methods = [member for member in listed if _is_method(exported, member)]
+    lines = [f".. {kind}:: {module}.{name}", f"   :members: {', '.join(methods)}" if methods else "", ""]
+    for member in listed:
+        if member not in methods:
+            lines += [*_field(exported, member), ""]
+    return "\n".join(lines)
 
 
-def _from_proto(owner: str, field: str) -> str:
-    module, _, name = owner.rpartition(".")
-    record = getattr(importlib.import_module(module), name, None)
+def _is_method(exported: type, member: str) -> bool:
+    value = inspect.getattr_static(exported, member, None)
+    return isinstance(value, FunctionType | classmethod | staticmethod | property)
+
+
+def _field(exported: type, member: str) -> Iterator[str]:
+    """A field of a dataclass or tuple, or a member of an enum; autodoc leaves out what has no docstring of its own."""
+    owner = next(base for base in exported.__mro__ if member in (*inspect.get_annotations(base), *vars(base)))
+    yield f"   .. py:attribute:: {member}"
+    if member in inspect.get_annotations(owner):
+        yield f"      :type: {inspect.get_annotations(owner)[member]}"
+    else:
+        yield f"      :value: {str(getattr(exported, member))!r}"
+    yield ""
+    said = ModuleAnalyzer.for_module(owner.__module__).find_attr_docs().get((owner.__name__, member))
+    text = " ".join(said).strip() if said else _from_proto(exported, member)
+    if not text:
+        _log.warning("%s.%s has no description", exported.__name__, member)
+    yield f"      {text}"
+
+
+def _from_proto(record: Any, member: str) -> str:
+    """What the proto says about a field that the code does not describe."""
     message = getattr(record, "_message_type", None)
     if message is None:
         return ""
-    metadata = record.__dataclass_fields__[field].metadata  # type: ignore[union-attr]
-    return comments().get(f"{message.DESCRIPTOR.name}.{metadata.get('name', field)}", "")
+    fields = record.__dataclass_fields__
+    metadata = fields[member].metadata if member in fields else {}
+    text = comments().get(f"{message.DESCRIPTOR.name}.{metadata.get('name', member)}", "")
+    # Every field of an answer is set by the server.
+    return re.sub(r"\s+", " ", text.removeprefix("Required.").removeprefix("Output only.")).strip()
