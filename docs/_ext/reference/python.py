@@ -153,8 +153,8 @@ def _undescribed(exported: Any, name: str) -> Iterator[str]:
     text = exported.__doc__ or ""
     if not text or text.startswith(f"{getattr(exported, '__name__', '')}("):
         yield name
-    for parameter in getattr(exported, "__dataclass_fields__", ()) if "Parameters\n" in text else ():
-        if not re.search(rf"^ *(\w+, )*{parameter}(, \w+)* :", text, re.MULTILINE):
+    for parameter in inspect.signature(exported).parameters if "Parameters\n" in text else ():
+        if not re.search(rf"^ *(\w+, )*\*{{0,2}}{parameter}(, \w+)* :", text, re.MULTILINE):
             yield f"{name}, parameter {parameter},"
     for member in members(exported) if isinstance(exported, type) else ():
         if _is_method(exported, member) and not inspect.getdoc(getattr(exported, member)):
