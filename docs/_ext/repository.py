@@ -86,7 +86,7 @@ def relinked(text: str, source: Path, page: Path) -> str:
         elif target.is_dir() or not target.is_relative_to(ROOT):
             # There is nothing to open: name it.
             return f"{label.removeprefix('!').strip('[]')} (`{target.relative_to(ROOT)}/`)"
-        elif not target.is_relative_to(DOCS):
+        elif not target.is_relative_to(DOCS) and not label.startswith("!"):
             # No page shows it: readers get a copy of the file.
             return f"{label}(<path:{os.path.relpath(target, page.parent)}>)"
         return f"{label}({os.path.relpath(target, page.parent)}{anchor})"

@@ -164,5 +164,6 @@ def test_links_lead_to_the_pages_that_show_a_file() -> None:
     assert relinked("[a](UPGRADES.md)") == "[a](../operations/upgrades.md)"
     assert relinked("[a](README.md#the-image)") == "[a](../operations/docker.md#the-image)"
     assert relinked("[a](roles.sql)") == "[a](<path:../../deploy/roles.sql>)"
+    assert relinked("![a](../README.md)") == "![a](../../README.md)"
     assert relinked("[a](docker)") == "a (`deploy/docker/`)"
     assert relinked("`[a](UPGRADES.md)` [b](https://example.com)") == "`[a](UPGRADES.md)` [b](https://example.com)"
