@@ -72,7 +72,7 @@ def test_every_call_and_every_message_is_listed() -> None:
     text = generator("protos").generate()
     for path in (ROOT / "proto").rglob("*.proto"):
         for kind, name in re.findall(r"^\s*(rpc|message|enum) (\w+)", path.read_text(), re.MULTILINE):
-            assert (f"| `{name}` |" if kind == "rpc" else name) in text
+            assert (f"\n`{name}`\n" if kind == "rpc" else f"\n### {name}\n") in text
 
 
 def test_every_command_is_listed() -> None:

@@ -79,11 +79,9 @@ def generate() -> str:
     for file in files():
         for number, service in enumerate(file.file.service):
             parts += [f"## {service.name}", "", file.comment((SERVICE, number), service.name), ""]
-            parts += ["| Call | Takes | Returns | Meaning |", "|---|---|---|---|"]
             for position, method in enumerate(service.method):
                 meaning = file.comment((SERVICE, number, METHOD, position), method.name)
-                parts.append(f"| `{method.name}` | {_takes(method)} | {_returns(method)} | {cell(meaning)} |")
-            parts.append("")
+                parts += [f"`{method.name}`", f": {cell(meaning)}\\", f"  {_takes(method)} → {_returns(method)}", ""]
     for file in files():
         if not file.file.message_type and not file.file.enum_type:
             continue

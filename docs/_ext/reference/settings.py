@@ -50,7 +50,7 @@ def _type(name: str) -> str:
     ):
         written = written.replace(long, short)
     choices = re.fullmatch(r"Literal\[(.*)\]", written)
-    return choices[1].replace('"', "").replace(", ", " or ") if choices else written
+    return re.sub("[\"']", "", choices[1]).replace(", ", " or ") if choices else written
 
 
 def _value(default: Any) -> str:
