@@ -147,7 +147,7 @@ class ERRClassifier(GraphClassifier):
         Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
-        first step and after each; before that with a :class:`Start` for each iteration of IRR. Raise in it to cancel. A
+        first step and after each; before that with a ``Start`` for each iteration of IRR. Raise in it to cancel. A
         GPU reports several steps at a time, with the numbers of each and the arrays of the last.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
