@@ -32,6 +32,7 @@ COMMANDS = (
     "spread",
     "gpu",
     "readme",
+    "links",
 )
 TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
 """Commands with options of their own: ``python -m benchmarks table1 --help``."""
