@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -73,3 +75,25 @@ def test_records_are_kept_in_git() -> None:
     kept = (ROOT / ".gitignore").read_text()
     assert all(f"!/{path.relative_to(ROOT)}" in kept for path in (docs.MEASURED, links.RECORDS))
     assert links.RECORDS.parent == RESULTS
+
+
+def printed(page: str, blocks: int) -> str:
+    """What the first Python blocks of a page print."""
+    code = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    output = StringIO()
+    with redirect_stdout(output):
+        exec("\n".join(code[:blocks]), {})
+    return output.getvalue()
+
+
+def test_the_tutorial_on_tables_prints_what_it_says() -> None:
+    said = re.findall(r'print\("(.+?): *",.*# ([\d.]+)$', (ROOT / "docs/tutorials/table.md").read_text(), re.MULTILINE)
+    found = dict(re.findall(r"^(.+?): +([\d.]+)$", printed("docs/tutorials/table.md", 3), re.MULTILINE))
+    assert len(said) == 2
+    assert all(round(float(found[name]), 2) == float(value) for name, value in said)
+
+
+def test_the_tutorial_on_embeddings_prints_what_it_says() -> None:
+    nearest, ours = (float(number) for number in re.findall(r": +([\d.]+)", printed("docs/tutorials/embeddings.md", 2)))
+    assert f"wrong for about one vector in {1 / nearest:.0f}." in text("docs/tutorials/embeddings.md")
+    assert ours < 0.002
