@@ -2,8 +2,9 @@
 
 A page has a table between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``. `python -m benchmarks docs`
 updates them all, and a test fails where a page differs. Tables of the paper come from `RESULTS.md`, which is itself
-generated from `results/table?.jsonl`. What other commands printed on the real data sets is kept, line by line, in
-`results/measured.jsonl`: change its lines after running such a command again.
+generated from `results/table?.jsonl`. What other commands printed on the real data sets is in `results/measured.jsonl`,
+copied by hand: no command writes that file. Change its lines after running such a command again. A line without a
+command is from a measurement that no command repeats.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def rewritten(page: str) -> str:
 def measured() -> str:
     """The lines of ``measured.jsonl``."""
     lines = [json.loads(line) for line in MEASURED.read_text().splitlines()]
-    rows = [f"| {line['what']} | {line['figure']} | `{line['command']}` |" for line in lines]
+    commands = [f"`{line['command']}`" if line["command"] else "none" for line in lines]
+    rows = [f"| {line['what']} | {line['figure']} | {command} |" for line, command in zip(lines, commands, strict=True)]
     return "\n".join(["| What | Figure | Command |", "|---|---|---|", *rows])
 
 

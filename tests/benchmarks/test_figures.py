@@ -35,7 +35,7 @@ def test_every_table_of_figures_is_on_the_page_of_benchmarks() -> None:
 def test_measured_figures_come_from_commands_that_exist() -> None:
     from benchmarks.__main__ import COMMANDS
 
-    assert {line["command"] for line in MEASURED.values()} <= set(COMMANDS)
+    assert {line["command"] for line in MEASURED.values() if line["command"]} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorials/maps.md"])
