@@ -1,0 +1,117 @@
+"""The figures that the documentation quotes, written into its pages from the records.
+
+A page has a table between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``. `python -m benchmarks docs`
+updates them all, and a test fails where a page differs. Tables of the paper come from `RESULTS.md`, which is itself
+generated from `results/table?.jsonl`. What other commands printed on the real data sets is in `results/measured.jsonl`,
+copied by hand: no command writes that file. Change its lines after running such a command again. A line without a
+command is from a measurement that no command repeats.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.report import RESULTS, Options, Report
+
+ROOT = Path(__file__).parents[1]
+MEASURED = RESULTS / "measured.jsonl"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+MARKED = re.compile(r"(<!-- figures: (.+?) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+Cells = dict[str, str]
+
+
+def run(options: Options, report: Report) -> None:  # noqa: ARG001
+    for page in PAGES:
+        before = page.read_text()
+        after = rewritten(before)
+        if after != before:
+            page.write_text(after)
+            report.note(f"Rewritten: {page.relative_to(ROOT)}")
+
+
+def rewritten(page: str) -> str:
+    """The page with all of its tables from the records."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", page)
+
+
+def measured() -> str:
+    """The lines of ``measured.jsonl``."""
+    lines = [json.loads(line) for line in MEASURED.read_text().splitlines()]
+    commands = [f"`{line['command']}`" if line["command"] else "none" for line in lines]
+    rows = [f"| {line['what']} | {line['figure']} | {command} |" for line, command in zip(lines, commands, strict=True)]
+    return "\n".join(["| What | Figure | Command |", "|---|---|---|", *rows])
+
+
+def results_table(section: str, heading: str) -> dict[str, Cells]:
+    """A table of ``RESULTS.md``: for each row, its cells by column, without bold and brackets."""
+    page = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    part = page.split(f"\n## {section}", 1)[1].split("\n## ", 1)[0]
+    lines = part.split(f"\n**{heading}**", 1)[1].split("\n\n", 2)[1].splitlines()
+    columns, _, *rows = [[cell.strip(" *ᵒ") for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: dict(zip(columns[1:], [cell.strip("()") for cell in row[1:]], strict=True)) for row in rows}
+
+
+def excerpt(found: dict[str, Cells], rows: dict[str, str], columns: dict[str, str]) -> str:
+    """Some rows and columns of a table, under other names; without standard errors."""
+    lines = [
+        f"| {name} | {' | '.join(found[row][column].split(' ±')[0] for column in columns)} |"
+        for row, name in rows.items()
+    ]
+    return "\n".join([f"| error, % | {' | '.join(columns.values())} |", f"|---|{'---:|' * len(columns)}", *lines])
+
+
+def classes() -> str:
+    """Table 1: parameters chosen automatically."""
+    rows = {
+        "ERR, L²": "**ERR**",
+        "IRR, L²": "IRR",
+        "ERR, L², paper": "ERR, the paper",
+        "scikit-learn LabelSpreading": "LabelSpreading",
+        "scikit-learn LabelPropagation": "LabelPropagation",
+        "graphlearning WNLL": "WNLL",
+        "graphlearning Poisson": "Poisson learning",
+        "graphlearning Poisson-MBO": "Poisson-MBO",
+    }
+    found = results_table("Table 1: classification", "Parameters chosen on the validation points")
+    # Their data are not the paper's.
+    for name in ("Pcmac", "CCAT", "GCAT"):
+        found["ERR, L², paper"][name] = "–"
+    names = {name: name for name in ("USPS", "Text", "BCI", "Pcmac", "CCAT", "GCAT")}
+    return excerpt(found, rows, names | {"MNIST": "MNIST-60k, {2, 5}", "MNIST (multi-class)": "MNIST-2k, 10 classes"})
+
+
+def defaults() -> str:
+    """Table 1: nothing chosen."""
+    rows = {"ERR, L²": "**ERR**", "IRR, L²": "IRR", "ERR, L": "ERR, `power=1`", "IRR, L": "IRR, `power=1`"}
+    found = results_table("Table 1: classification", "Our defaults, nothing chosen")
+    names = {name: name for name in ("USPS", "Text", "BCI", "Pcmac", "CCAT", "GCAT")}
+    return excerpt(found, rows, names | {"MNIST": "MNIST-60k, {2, 5}", "MNIST (multi-class)": "MNIST-2k, 10 classes"})
+
+
+SETS = {name: name for name in ("USPS", "MNIST", "Pendigits", "Iris", "Wine", "BCW", "Diabetes")}
+
+
+def maps() -> str:
+    """Table 3 with 100 links."""
+    rows = {"ERR, defaults": "**ERR**, defaults", "ERR, tuned": "ERR, tuned", "ERR, paper": "ERR, the paper"}
+    return excerpt(results_table("Table 3: maps", "s_R = 100"), rows | {"UMAP, defaults": "UMAP"}, SETS)
+
+
+def clusters() -> str:
+    """Table 2 with 500 links of each kind."""
+    rows = {"ERR, defaults": "**ERR**, defaults", "ERR, paper": "ERR, the paper"}
+    peers = {"SL, defaults": "SL", "CCSR, defaults": "CCSR", "COSC, defaults": "COSC", "PCKMeans, defaults": "PCKMeans"}
+    return excerpt(results_table("Table 2: clustering", "s_R = 500 of each kind"), rows | peers, SETS)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "measured": measured,
+    "classes": classes,
+    "defaults": defaults,
+    "maps": maps,
+    "clusters": clusters,
+}
