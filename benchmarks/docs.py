@@ -1,10 +1,9 @@
 """The figures that the documentation quotes, written into its pages from the records.
 
-A page has a table between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``. `python -m benchmarks docs`
+A page has figures between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``. `python -m benchmarks docs`
 updates them all, and a test fails where a page differs. Tables of the paper come from `RESULTS.md`, which is itself
-generated from `results/table?.jsonl`. What other commands printed on the real data sets is in `results/measured.jsonl`,
-copied by hand: no command writes that file. Change its lines after running such a command again. A line without a
-command is from a measurement that no command repeats.
+generated from `results/table?.jsonl`. What a command prints comes from `results/records/`, where its last whole run
+with `--data` is kept.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.report import RESULTS, Options, Report
+from benchmarks.report import RECORDS, Options, Report, cell_text
 
 ROOT = Path(__file__).parents[1]
-MEASURED = RESULTS / "measured.jsonl"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MARKED = re.compile(r"(<!-- figures: (.+?) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
@@ -38,12 +38,19 @@ def rewritten(page: str) -> str:
     return MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", page)
 
 
-def measured() -> str:
-    """The lines of ``measured.jsonl``."""
-    lines = [json.loads(line) for line in MEASURED.read_text().splitlines()]
-    commands = [f"`{line['command']}`" if line["command"] else "none" for line in lines]
-    rows = [f"| {line['what']} | {line['figure']} | {command} |" for line, command in zip(lines, commands, strict=True)]
-    return "\n".join(["| What | Figure | Command |", "|---|---|---|", *rows])
+def printed(command: str) -> str:
+    """The tables and notes of a command, from the record of its last whole run."""
+    record = json.loads((RECORDS / f"{command}.json").read_text())
+    tables = [f"{title}:\n\n{_markdown(rows)}" for title, rows in record["tables"].items()]
+    notes = "\n".join(f"- {note}" for note in record["notes"] if not note.startswith("Plot: "))
+    return "\n\n".join([*tables, notes, f"Measured on {record['when'][:10]}, {record['cores']} cores."])
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    aligned = ["---" if isinstance(rows[0].get(column), str) else "---:" for column in columns]
+    lines = [columns, aligned, *([cell_text(row.get(column)) for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def results_table(section: str, heading: str) -> dict[str, Cells]:
@@ -108,10 +115,12 @@ def clusters() -> str:
     return excerpt(results_table("Table 2: clustering", "s_R = 500 of each kind"), rows | peers, SETS)
 
 
+#: Commands whose tables and notes the page of benchmarks shows.
+SHOWN = ("speed", "scaling", "mnist", "defaults", "roofline", "predict", "service")
 TABLES: dict[str, Callable[[], str]] = {
-    "measured": measured,
+    **{command: partial(printed, command) for command in SHOWN},
     "classes": classes,
-    "defaults": defaults,
+    "defaults of table 1": defaults,
     "maps": maps,
     "clusters": clusters,
 }
