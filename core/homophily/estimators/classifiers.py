@@ -26,6 +26,7 @@ from homophily.relationship.masked import SparseEngine
 from homophily.solve.irr import irr_energy
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
+from homophily.solve.sharpen import Round
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +37,7 @@ class IRRClassifier(GraphClassifier):
 
     Parameters
     ----------
-    graph, power, lambda1, class_prior : KNNGraph, int, float, array-like
+    graph, power, lambda1, class_prior, sharpen : KNNGraph, int, float, array-like, bool
         As :class:`ERRClassifier` has them; a ``power`` of None means 2.
     tol : float, default=1e-10
         Relative accuracy of the linear solution.
@@ -68,6 +69,7 @@ class IRRClassifier(GraphClassifier):
     power: int | None = None
     lambda1: float = 1e-2
     class_prior: Any = None
+    sharpen: bool = False
     tol: float = 1e-10
     normalized: bool = True
     backend: BackendName = "numpy"
@@ -81,6 +83,9 @@ class IRRClassifier(GraphClassifier):
         found = self._irr(problem, self.tol, init, callback)
         energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
         return Answer(found.solution, energy, found.iterations, 0)
+
+    def _report_round(self, callback: Report, state: Round) -> None:
+        callback(state.iteration, state.changed)
 
 
 @dataclass(frozen=True)
@@ -130,9 +135,14 @@ class ERRClassifier(GraphClassifier):
     tol : float, default=0.1
         The optimiser stops when the gradient's norm has fallen to this share. It stops early on purpose: the first
         steps sharpen the classes, later ones lower the energy but do not improve the labels.
-    class_prior : array-like or "estimate", default=None
-        Known class shares. With an array the decision gives the classes these shares; "estimate" takes the labels' own
-        shares. None weighs the labels' shares, as the small sample they are, against cutting where many scores lie.
+    class_prior : array-like, "balanced" or "estimate", default=None
+        Known class shares. With an array the decision gives the classes these shares; "balanced" gives all the same,
+        "estimate" the labels' own. None weighs the labels' shares, as the small sample they are, against cutting where
+        many scores lie; with ``sharpen`` it infers the shares from the graph instead.
+    sharpen : bool, default=False
+        Finish with sharp relationships, for one to five labels per class: points then have a class instead of values,
+        and classes that spread over the graph take turns with new decisions until they settle. The scores are the log
+        shares of each class around a point.
     relationship_neighbors : int, default=None
         In the sparse form (for ``power=1``), the number of nearest points, itself included, whose relationships with a
         point are regularised. None means all points.
@@ -147,8 +157,8 @@ class ERRClassifier(GraphClassifier):
         Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
-        first step and after each; before that with a :class:`Start` for each iteration of IRR. Raise in it to cancel. A
-        GPU reports several steps at a time, with the numbers of each and the arrays of the last.
+        first step and after each; before that with a :class:`Start` for each iteration of IRR, after that with a
+        :class:`~homophily.solve.sharpen.Round` for each round of ``sharpen``. Raise in it to cancel. A GPU reports several steps at a time, with the numbers of each and the arrays of the last.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
 
@@ -165,7 +175,9 @@ class ERRClassifier(GraphClassifier):
     classes_ : ndarray of shape (C,)
         The classes.
     class_prior_ : ndarray of shape (C,)
-        The class shares assumed.
+        The class shares assumed, or inferred with ``sharpen``.
+    sharp_shares_ : ndarray of shape (u, C), or None
+        With ``sharpen``, the share of each class around each point, which the decision is made on.
     given_labels_ : Labels
         The labels of ``fit``.
     graph_ : KNNGraph
@@ -200,12 +212,13 @@ class ERRClassifier(GraphClassifier):
     max_iter: int = 50
     tol: float = 0.1
     class_prior: Any = None
+    sharpen: bool = False
     relationship_neighbors: int | None = None
     multiclass: Literal["vector", "one-vs-rest"] = "vector"
     engine: EngineName = "auto"
     normalized: bool = True
     backend: BackendName = "numpy"
-    callback: Callable[[State | Start], object] | None = None
+    callback: Callable[[State | Start | Round], object] | None = None
     n_jobs: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from homophily.arrays import Floats
 from homophily.parameters import wrong_parameter
 from homophily.supervision.labels import Labels, decide_index
+
+
+#: Points that offsets are judged by, at most: offsets are a few numbers, and thousands of points settle each.
+MOST_POINTS = 50_000
 
 
 def estimate_prior(labels: Labels) -> Floats:
@@ -70,6 +75,30 @@ def likely_offsets(scores: Floats, counts: Floats) -> Floats:
         if value > best_value:
             best, best_value = share * matched, value
     return best
+
+
+def informative_offsets(logits: Floats, start: Floats) -> Floats:
+    """Offsets b with which the classes tell most about the points, found uphill from ``start``; their mean is 0.
+
+    That is the largest mutual information H(mean_i p_i) − mean_i H(p_i) of points and classes, p_i = softmax(logits_i +
+    b): the first entropy is large for balanced classes, the second small where the decision passes between crowds of
+    points instead of through one. So shares follow the data where it shows them, and are balanced where it does not.
+    """
+    sample = logits[:: max(1, len(logits) // MOST_POINTS)]
+
+    def loss(b: Floats) -> tuple[float, Floats]:
+        log_p = sample + b
+        log_p -= logsumexp(log_p, axis=1, keepdims=True)
+        p = np.exp(log_p)
+        shares = p.mean(axis=0)
+        log_shares = np.log(shares)
+        gain = log_p - log_shares
+        information = float(np.mean(np.sum(p * gain, axis=1)))
+        gradient = p * (gain - np.sum(p * gain, axis=1, keepdims=True))
+        return -information, -gradient.mean(axis=0)
+
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
+    return np.asarray(found - found.mean())
 
 
 def _margins(corrected: Floats) -> Floats:
