@@ -8,7 +8,7 @@ DATA_FLAG := $(if $(DATA),--data $(DATA),)
 JOBS ?= 2
 FLAGS ?=
 
-.PHONY: demo serve ui test test-gpu chaos siege fuzz machines-net lint proto format audit bench image-test image-lock clean
+.PHONY: demo serve ui test test-gpu chaos siege fuzz machines-net lint docs proto format audit bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml client/pyproject.toml
@@ -19,6 +19,10 @@ $(VENV)/.dev: pyproject.toml client/pyproject.toml
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[bench]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable client --editable '.[docs]'
 	touch $@
 
 demo: $(VENV)/.dev  ## starts a service that labels scikit-learn's digits from 50 labels; table, and picture in demo.png
@@ -100,6 +104,10 @@ lint: $(VENV)/.dev
 	$(BIN)/hadolint deploy/docker/Dockerfile
 	$(BIN)/python deploy/kubernetes/check.py
 
+# -n: a reference to a name that is not there is a warning, and -W makes every warning fail the build.
+docs: $(VENV)/.docs  ## the documentation, docs/_build/html/index.html
+	$(BIN)/python -m sphinx -n -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+
 proto: $(VENV)/.dev  ## generate the client's stubs, options and blocking form
 	$(BIN)/python client/generate.py
 
@@ -131,4 +139,4 @@ image-lock: $(VENV)/.dev  ## newest versions that pyproject.toml allows, for the
 	$(BIN)/python deploy/docker/lock.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) docs/_build docs/reference/api .pytest_cache .mypy_cache .ruff_cache

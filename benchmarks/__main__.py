@@ -32,6 +32,8 @@ COMMANDS = (
     "spread",
     "gpu",
     "readme",
+    "links",
+    "docs",
 )
 TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
 """Commands with options of their own: ``python -m benchmarks table1 --help``."""

@@ -1,6 +1,6 @@
 """Clusters from links: the share of points that are not of their cluster's dominant class.
 
-The paper says «s_R labels, half of them must-links»; its figures fit s_R of each kind better. Both are shown.
+The paper says “s_R labels, half of them must-links”; its figures fit s_R of each kind better. Both are shown.
 """
 
 from __future__ import annotations

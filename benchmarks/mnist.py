@@ -103,6 +103,9 @@ def solvers() -> dict[str, Solve]:
         "ERR p = 1, plain 50 steps": err(PlainERR, power=1, **PLAIN),
         "IRR p = 2": irr(2),
         "ERR p = 2": err(power=2),
+        "ERR p = 2, tol = 1e-4": err(power=2, tol=1e-4, max_iter=200),
+        "ERR p = 2, repulsion = 1": err(power=2, repulsion=1.0),
+        "ERR p = 2, repulsion = 1, tol = 1e-4": err(power=2, repulsion=1.0, tol=1e-4, max_iter=200),
         "ERR p = 2, plain 50 steps": err(PlainERR, power=2, **PLAIN),
         f"sparse ERR |N_K| = {RELATIONSHIPS}": err(power=1, relationship_neighbors=RELATIONSHIPS),
     }

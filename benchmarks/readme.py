@@ -27,6 +27,7 @@ LABELS, DRAWS = 50, 10
 RECORDS = RESULTS / "readme.jsonl"
 PICTURE = Path(__file__).parent / "pictures" / "readme.png"
 OURS = "ERR (this package)"
+COLOURS = {OURS: "#e69f00", "IRR (this package)": "#f3cf80"}
 
 Method = Callable[[Any, Classes, Classes], Classes]
 
@@ -86,26 +87,24 @@ def run(options: Options, report: Report) -> None:
 
 def draw(errors: dict[str, list[float]], X: Any, y: Classes, few: Classes) -> None:
     """The 50 digits that have a label, and how often each method errs on the others."""
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
-    figure: Any = plt.figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1.0, 1.35])
-    left.suptitle(f"Given: {LABELS} labels of {len(y):,} digits")
+    figure: Any = Figure(figsize=(10, 3.9), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[1.0, 1.45])
+    left.suptitle(f"Given: {LABELS} labels for {len(y):,} digits", fontweight="bold")
     known = sorted(np.flatnonzero(few >= 0), key=lambda point: y[point])
     for axis, point in zip(left.subplots(5, 10).ravel(), known, strict=True):
         axis.imshow(X[point].reshape(8, 8), cmap="gray_r")
         axis.set_axis_off()
-    right.suptitle("Wrong among the others")
+    right.suptitle(f"Wrong among the other {len(y) - LABELS:,}", fontweight="bold")
     axis = right.subplots()
     shown = sorted(errors, key=lambda name: -float(np.mean(errors[name])))
     means = [float(np.mean(errors[name])) for name in shown]
-    bars = axis.barh(shown, means, color=["tab:orange" if name == OURS else "lightgray" for name in shown])
-    axis.bar_label(bars, [f"{mean:.1f} %" for mean in means], padding=3)
+    bars = axis.barh(shown, means, color=[COLOURS.get(name, "#c9ced3") for name in shown])
+    for label, mean in zip(axis.bar_label(bars, [f"{mean:.1f} %" for mean in means], padding=3), means, strict=True):
+        label.set_fontweight("bold" if mean == min(means) else "normal")
     axis.set_xlim(0, 1.15 * max(means))
     axis.spines[["top", "right", "bottom"]].set_visible(False)
     axis.set_xticks([])
-    figure.savefig(PICTURE, dpi=110)
-    plt.close(figure)
+    axis.tick_params(axis="y", length=0)
+    figure.savefig(PICTURE, dpi=110, metadata={"Software": None})

@@ -14,6 +14,8 @@ from pathlib import Path
 from benchmarks.measure import highest_memory
 
 RESULTS = Path(__file__).parent / "results"
+#: The last whole run of each command on the real data sets: kept in git, and shown in the documentation.
+RECORDS = RESULTS / "records"
 
 Cell = str | float | int | bool | None
 Row = Mapping[str, Cell]
@@ -78,12 +80,16 @@ class Report:
         when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         runs.append({"when": when, "options": options, **machine, "tables": self.tables, "notes": self.notes})
         path.write_text(json.dumps(runs, indent=1) + "\n")
+        is_whole = self.options == Options(self.options.data)
+        if is_whole and self.options.data is not None and not self.failed:
+            RECORDS.mkdir(exist_ok=True)
+            (RECORDS / path.name).write_text(json.dumps(runs[-1], indent=1) + "\n")
 
 
 def aligned(rows: Sequence[Row]) -> str:
     """Rows as text, words to the left and numbers to the right; a missing cell is a dash."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    cells = [columns, *([_text(row.get(column)) for column in columns] for row in rows)]
+    cells = [columns, *([cell_text(row.get(column)) for column in columns] for row in rows)]
     words = [all(isinstance(row.get(column), str) for row in rows) for column in columns]
     widths = [max(len(line[c]) for line in cells) for c in range(len(columns))]
     lines = [
@@ -96,7 +102,8 @@ def aligned(rows: Sequence[Row]) -> str:
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
 
 
-def _text(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
+    """A cell as it is shown."""
     if cell is None:
         return "–"
     if isinstance(cell, float):

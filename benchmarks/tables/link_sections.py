@@ -81,8 +81,8 @@ def table2_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
     """A table for each number of links, with both readings of it."""
     parts = [
         "## Table 2: clustering with links",
-        "The share of points that are not of their cluster's dominant class. «Of each kind» means s_R must-links and "
-        "s_R cannot-links, which the paper's figures fit; «in all» means s_R links, half of them must-links, which "
+        "The share of points that are not of their cluster's dominant class. “Of each kind” means s_R must-links and "
+        "s_R cannot-links, which the paper's figures fit; “in all” means s_R links, half of them must-links, which "
         "it says. MNIST is the test set of 10,000, as in the paper; MNIST-60k is the training set. Tuned: parameters "
         f"of least error at 250 links on other draws, then fixed; defaults: {DEFAULTS}.",
     ]

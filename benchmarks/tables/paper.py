@@ -33,7 +33,7 @@ TABLE1: dict[Classified, Series] = {
     Classified("ERR", 1, False): _series(CLASS_SETS, 6.76, 35.13, 43.38, 11.62, 12.71, 25.92, 12.16, 5.24, 7.03),
     Classified("IRR", 1, True): _series(CLASS_SETS, 9.59, 37.91, 40.03, 13.61, 14.32, 20.80, 8.90, 8.68, 7.04),
     Classified("ERR", 1, True): _series(CLASS_SETS, 4.44, 22.39, 38.95, 8.90, 10.23, 19.63, 8.39, 4.90, 6.14),
-    # MNIST: «N/A as matrix too dense».
+    # MNIST: “N/A as matrix too dense”.
     Classified("IRR", 2, False): _series(CLASS_SETS, 4.80, 29.05, 41.74, 11.95, 12.36, 24.20, 10.97, None, 7.46),
     Classified("ERR", 2, False): _series(CLASS_SETS, 3.71, 23.84, 42.35, 10.38, 11.52, 21.31, 9.48, None, 6.74),
     Classified("IRR", 2, True): _series(CLASS_SETS, 3.77, 24.40, 38.18, 10.07, 11.35, 18.94, 7.99, None, 6.79),

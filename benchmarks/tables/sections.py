@@ -111,8 +111,8 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
     ]
     parts.append(
         "ᵒ Other data than the paper's (an uncertain version of Pcmac, subsets of CCAT and GCAT): its figures, in "
-        "brackets, are not compared with. Real-sim has no data here. The paper has no L² for MNIST («matrix too "
-        "dense»). The best case is the lowest error of a draw in a fixed grid (`tables/grid.py`), averaged over draws; "
+        "brackets, are not compared with. Real-sim has no data here. The paper has no L² for MNIST (“matrix too "
+        "dense”). The best case is the lowest error of a draw in a fixed grid (`tables/grid.py`), averaged over draws; "
         "ERR's holds IRR's, which is ERR with λ2 = 0. The paper's own grid is not known; ours was widened, by what "
         "other draws gained, after these draws had missed the paper's figure on USPS (2.46 against 2.33). It has "
         "hundreds of settings of a draw, a peer's best case a few dozen. Peers choose their graph by the same "
@@ -180,7 +180,7 @@ def table4_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
         if rows:
             parts += [f"**{points} points**", markdown("", titles, rows, bold=False)]
     parts.append(
-        "«Full» is ERR over all pairs by the engine of linear time; the dense form is the same energy by u × u "
+        "“Full” is ERR over all pairs by the engine of linear time; the dense form is the same energy by u × u "
         "matrices, as the paper computes it."
     )
     return "\n\n".join(parts)

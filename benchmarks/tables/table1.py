@@ -1,7 +1,7 @@
 """Table 1: classes from a few labels, in the paper's protocol.
 
-Some points are labelled, as many others are for choosing parameters, and errors are of the rest. «Chosen» figures come
-from :func:`homophily.selection.select`, which sees labels and validation points only; «best case» is the lowest error
+Some points are labelled, as many others are for choosing parameters, and errors are of the rest. “Chosen” figures come
+from :func:`homophily.selection.select`, which sees labels and validation points only; “best case” is the lowest error
 of a draw in a fixed grid: what a choice by the answers themselves would find. ERR's grid holds IRR's, as λ2 = 0.
 """
 

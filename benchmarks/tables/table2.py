@@ -1,6 +1,6 @@
 """Table 2: clusters from links; the share of points that are not of their cluster's dominant class.
 
-The paper says «s_R labels, half of them must-links»; its figures fit s_R of each kind better. Both are measured.
+The paper says “s_R labels, half of them must-links”; its figures fit s_R of each kind better. Both are measured.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def compute(cell: Cell, folder: Path | None) -> Result:
     count, each = cell.setting["links"], READINGS.get(cell.setting.get("reading", ""), False)
     parameters = cell.setting.get("parameters", {})
     if cell.method in SYSTEMS:
-        # Without links there is nothing to draw; «Original» looks at none.
+        # Without links there is nothing to draw; “Original” looks at none.
         seconds, found = cpu_timed(
             lambda: error(one, max(count, 2), cell.seed, each, SYSTEMS[cell.method], **parameters)
         )

@@ -63,11 +63,13 @@ class Map:
     coordinates: NDArray[np.float64] | None = None
     #: The cluster of each point, counted from 0.
     clusters: NDArray[np.int32] | None = None
-    #: Links, two points in each row, with those that stand for labels.
+    #: Must-links, two points in each row, with those that stand for labels.
     must_link: NDArray[np.int64] | None = None
+    #: Cannot-links in the same form.
     cannot_link: NDArray[np.int64] | None = None
-    #: Those of them that the map does not obey.
+    #: The must-links that the map does not obey.
     violated_must: NDArray[np.int64] | None = None
+    #: The cannot-links that the map does not obey.
     violated_cannot: NDArray[np.int64] | None = None
     #: The ids of the points; None if their table had no id column.
     ids: NDArray[Any] | None = None

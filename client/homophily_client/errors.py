@@ -34,7 +34,9 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 class Violation(NamedTuple):
     """A field of the request, and what is wrong with it."""
 
+    #: The field's path in the request.
     field: str
+    #: What is wrong, and what was expected.
     description: str
 
 

@@ -72,6 +72,8 @@ class SolverOptions:
         ERR with three or more classes: vector or one-vs-rest; default vector.
     class_prior : 'estimate' or sequence of float, optional
         Class shares: estimate, or one share per class.
+    sharpen : bool, optional
+        Finish with sharp relationships, for one to five labels per class; default false.
     """
 
     method: Literal["irr", "err"] | None = None
@@ -86,6 +88,7 @@ class SolverOptions:
     relationship_neighbors: int | None = None
     multiclass: Literal["vector", "one-vs-rest"] | None = None
     class_prior: Literal["estimate"] | Sequence[float] | None = None
+    sharpen: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field, field, fields
 from datetime import UTC
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
@@ -36,7 +36,11 @@ def computed(read: Callable[[Any], Any]) -> Any:
 class Record:
     """Base of the dataclasses: knows how to be read from its message."""
 
+    #: The message, whose comments describe fields that the dataclass does not.
+    _message_type: ClassVar[type[Message]]
+
     def __init_subclass__(cls, of: type[Message]) -> None:
+        cls._message_type = of
         # Two Records may be of the same message; the first one is used inside others.
         _CONVERSIONS.setdefault(of.DESCRIPTOR.full_name, cls.from_message)
 

@@ -56,9 +56,13 @@ class Dataset(Record, of=dataset_pb2.Dataset):
     """Points that were uploaded."""
 
     name: str
+    #: The number of points.
     points: int = computed(lambda message: _shape(message).rows)
+    #: The number of features of a point.
     dimensions: int = computed(lambda message: _shape(message).columns)
+    #: Whether only values other than 0 are stored.
     is_sparse: bool = computed(lambda message: message.shape.HasField("csr"))
+    #: The type of the values, such as "float32".
     dtype: str = computed(lambda message: DTYPES[_shape(message).data_type].name)
     #: The columns, if it is a table.
     schema: TableSchema | None = computed(
@@ -228,8 +232,9 @@ class LinkCounts(Record, of=embedding_pb2.LinkSummary):
     #: Must-links between clusters, and cannot-links within one.
     divided_must: int = field(metadata=named("divided_must_link_count"))
     joined_cannot: int = field(metadata=named("joined_cannot_link_count"))
-    #: The first 100 violated ones of each kind.
+    #: The first 100 violated must-links.
     listed_must: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.must))
+    #: The first 100 violated cannot-links.
     listed_cannot: tuple[tuple[int, int], ...] = computed(lambda message: _pairs(message.violated.cannot))
 
 
@@ -282,11 +287,17 @@ class Embedding(Record, of=embedding_pb2.Embedding):
 class JobState(StrEnum):
     """The state of a job; equal to its lower-case word."""
 
+    #: A state that this client does not know.
     UNSPECIFIED = "unspecified"
+    #: The job waits for a worker.
     QUEUED = "queued"
+    #: A worker runs the job.
     RUNNING = "running"
+    #: The job ended with a result.
     SUCCEEDED = "succeeded"
+    #: The job ended with an error.
     FAILED = "failed"
+    #: The job was cancelled.
     CANCELLED = "cancelled"
     #: The job waits for jobs of its own, such as the trials of a search.
     WAITING = "waiting"
@@ -365,6 +376,7 @@ class Job(Record, of=job_pb2.Job):
     changed_points: int | None = computed(
         lambda job: job.transduce.changed_point_count if job.HasField("transduce") else None
     )
+    #: The embedding that the job made, if it makes one and has succeeded.
     embedding: Embedding | None = computed(
         lambda job: Embedding.from_message(job.embed.embedding) if job.HasField("embed") else None
     )

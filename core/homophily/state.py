@@ -24,7 +24,9 @@ class State(NamedTuple):
     """A fitted object as arrays of bool, int, uint8 or float by name, and the rest as a document that JSON can hold."""
 
     arrays: dict[str, NDArray[Any]]
+    """The arrays by name."""
     document: dict[str, Any]
+    """Everything else: numbers, strings, lists and dictionaries."""
 
 
 class StateReader:

@@ -7,7 +7,7 @@ Small arrays are copied. A graph and its classifiers have separate states, becau
 Search structures (a KD-tree, or the centred float32 points of faiss) are built again at the first search. Only the
 links of HNSW, which take minutes, are kept, in faiss's own bytes.
 
-What is stored is up to each class: see its ``to_arrays`` and ``from_arrays``. :data:`FORMAT` is raised when an older
+What is stored is up to each class: see its ``to_arrays`` and ``from_arrays``. ``FORMAT`` is raised when an older
 reader would misread or refuse what is written. A new parameter whose default means the earlier behaviour needs no new
 format: a parameter that is not listed has its default.
 """
@@ -52,6 +52,7 @@ class PointLabels(NamedTuple):
     points: NDArray[np.int64]
     """The labelled points, in ascending order."""
     classes: NDArray[Any]
+    """The class of each of them."""
     weights: Floats
     """The confidence in each label."""
 

@@ -41,7 +41,7 @@ class Postgres:
         wheel = importlib.util.find_spec("pgserver")
         assert wheel is not None
         assert wheel.origin is not None
-        self._programs = Path(wheel.origin).parent / "pginstall" / "bin"
+        self.programs = Path(wheel.origin).parent / "pginstall" / "bin"
         # Not below pytest's folder, which no other user may enter: Postgres refuses to run as root.
         self.folder = Path(tempfile.mkdtemp(prefix="homophily-postgres-"))
         self._names = (f"test{number}" for number in itertools.count())
@@ -81,7 +81,7 @@ class Postgres:
     def _command(self, program: str, *arguments: str) -> list[str]:
         # By another program: changing the user ourselves would need a fork, which gRPC's threads do not survive.
         become = ["--reuid=nobody", "--clear-groups"] if os.geteuid() == 0 else []
-        return ["setpriv", *become, "--pdeathsig=QUIT", str(self._programs / program), "-D", "data", *arguments]
+        return ["setpriv", *become, "--pdeathsig=QUIT", str(self.programs / program), "-D", "data", *arguments]
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, (self.folder / "log").read_text()

@@ -36,6 +36,14 @@ def test_more_labels_are_asked_for_where_two_classes_are_close() -> None:
     assert len(found) == demo.MORE_LABELS
 
 
+def test_pairs_of_the_map_are_of_the_same_digit_or_of_two() -> None:
+    y = demo.load_and_split().y
+    pairs = demo.draw_pairs(y)
+    assert [len(pairs["must_link"]), len(pairs["cannot_link"])] == [demo.LINKS_OF_EACH_KIND] * 2
+    assert all(y[i] == y[j] for i, j in pairs["must_link"])
+    assert all(y[i] != y[j] for i, j in pairs["cannot_link"])
+
+
 def test_a_service_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(demo.DemoFailed, match="did not start"), demo.embedded_service(tmp_path):
@@ -78,8 +86,10 @@ def test_the_demonstration_runs_and_err_beats_irr(tmp_path: Path) -> None:
     assert "✓ the service has stopped cleanly" in ended.stderr
     found = json.loads(ended.stdout)
     errors = {row["what"]: row["errors"][0] for row in found["rows"]}
-    assert len(errors) == 6
+    assert len(errors) == 7
     assert all(error < 0.15 for error in errors.values()), errors
     assert errors["ERR, p = 2"] < errors["IRR, p = 2"]
-    assert [row["reused"] for row in found["rows"]] == [0, 1, 1, 1, 1, None]
+    assert [row["reused"] for row in found["rows"]] == [0, 1, 1, 1, 1, None, 1]
+    assert len(found["usual"]) == 3
+    assert all(min(usual) > 0.1 for usual in found["usual"].values()), found["usual"]
     assert (tmp_path / "demo.png").stat().st_size > 10_000

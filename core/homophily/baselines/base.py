@@ -37,7 +37,7 @@ class LinkClustering(ClusterMixin, GraphEstimator):
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, must_link: Any = None, cannot_link: Any = None) -> Self:  # noqa: ARG002
-        """Cluster the rows of X, or the points of a fitted :class:`KNNGraph`; y is ignored.
+        """Cluster the rows of X, or the points of a fitted :class:`~homophily.KNNGraph`; y is ignored.
 
         Links are pairs (i, j) of points that belong together (``must_link``) or apart (``cannot_link``).
         """

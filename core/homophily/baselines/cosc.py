@@ -31,7 +31,7 @@ LAST_PENALTY = 1.0
 
 
 class COSC(LinkClustering):
-    """Constrained 1-spectral clustering (Rangapuram and Hein 2012), see :mod:`homophily.baselines.ratio_dca`.
+    """Constrained 1-spectral clustering (Rangapuram and Hein 2012), by RatioDCA.
 
     Must-links merge their points, so all are obeyed. Two clusters: the penalty γ of cannot-links grows, each time from
     the last division, until these are obeyed as well; those that still are not in the end are by moving one of their

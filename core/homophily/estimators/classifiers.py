@@ -157,8 +157,9 @@ class ERRClassifier(GraphClassifier):
         Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
-        first step and after each; before that with a :class:`Start` for each iteration of IRR, after that with a
-        :class:`~homophily.solve.sharpen.Round` for each round of ``sharpen``. Raise in it to cancel. A GPU reports several steps at a time, with the numbers of each and the arrays of the last.
+        first step and after each; before that with a ``Start`` for each iteration of IRR, after that with a ``Round``
+        for each round of ``sharpen``. Raise in it to cancel. A GPU reports several steps at a time, with the numbers of
+        each and the arrays of the last.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
 

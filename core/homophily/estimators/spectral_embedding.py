@@ -21,8 +21,7 @@ from homophily.solve.new_points import Columns, extend
 class SpectralEmbedding(MapMixin, GraphEstimator):
     """The map T = √u·[e₂, e₃, …] of the smoothest eigenvectors of a neighbour graph's Laplacian.
 
-    In a graph of several components the first coordinates separate these (with a warning); see
-    :func:`~homophily.graph.spectral.spectral_vectors`.
+    In a graph of several components the first coordinates separate these, with a warning.
 
     Parameters
     ----------
@@ -31,7 +30,7 @@ class SpectralEmbedding(MapMixin, GraphEstimator):
     graph, normalized : KNNGraph, bool
         As :class:`ERRClassifier` has them.
     tol : float, default=1e-6
-        Accuracy of the eigenvectors, see :func:`~homophily.graph.spectral.smallest_eigenpairs`.
+        Accuracy of the eigenvectors.
     backend : {"numpy", "cupy", "auto"}, default="numpy"
         Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
     n_jobs : int, default=None
@@ -69,7 +68,7 @@ class SpectralEmbedding(MapMixin, GraphEstimator):
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
-        """Map the rows of X, or the points of a fitted :class:`KNNGraph`; y is ignored."""
+        """Map the rows of X, or the points of a fitted :class:`~homophily.KNNGraph`; y is ignored."""
         graph = self._graph(self._points(X))
         if self.n_components >= graph.n_points:
             raise self._wrong("n_components", f"smaller than the number of points, n_samples={graph.n_points}")

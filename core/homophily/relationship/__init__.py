@@ -13,6 +13,6 @@ nufft       1 to 3      Gauss sums by non-uniform Fourier transforms: to a toler
 nystrom     any         K of low rank: linear time, its error is estimated, a large one warned of
 ==========  ==========  =======================================================================================
 
-The masked form of sparse ERR is in :mod:`homophily.relationship.masked`. With ``relationship="cauchy"`` K is
+The masked form of sparse ERR is in ``homophily.relationship.masked``. With ``relationship="cauchy"`` K is
 1/(1 + ‖f_i − f_j‖²/σ_f²), whose tail still pulls far points: for "dense", "tiles" and the masked form.
 """

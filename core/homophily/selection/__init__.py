@@ -1,7 +1,8 @@
 """Hyper-parameters chosen by labels that are held out, in the paper's two stages.
 
-:class:`TunedClassifier` does all of it on one machine. For several machines, one process keeps a :class:`Search` and
-sends the groups it asks for to others, which :func:`evaluate` them and send the outcomes back, both as JSON if need be:
+:class:`~homophily.TunedClassifier` does all of it on one machine. For several machines, one process keeps a
+:class:`~homophily.Search` and sends the groups it asks for to others, which :func:`evaluate` them and send the outcomes
+back, both as JSON if need be:
 
 >>> from sklearn.datasets import make_moons
 >>> X, y = make_moons(200, noise=0.1, random_state=0)

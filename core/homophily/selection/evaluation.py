@@ -147,7 +147,7 @@ def evaluate(
     Parameters
     ----------
     group : Group
-        One of the groups that :meth:`Search.ask` returned.
+        One of the groups that :meth:`homophily.Search.ask` returned.
     X : array-like, sparse matrix or KNNGraph
         Points, or the graph of the group, as :func:`build_graph` makes it.
     y : array-like

@@ -22,10 +22,11 @@ class Group(NamedTuple):
     number: int
     """The number of its first trial, counted from 0 through the search; the others follow."""
     stage: Stage
+    """The stage of the search: "graph" or "relationships"."""
     method: Method
     """What its trials are: IRR or ERR fits."""
     graph: Parameters
-    """Parameters of :class:`KNNGraph`; empty when the graph is given."""
+    """Parameters of :class:`~homophily.KNNGraph`; empty when the graph is given."""
     trials: tuple[Parameters, ...]
     """Parameters of the classifier for each trial, those of the graph aside."""
 
@@ -49,6 +50,7 @@ class Result(NamedTuple):
     held_out: int
     """Number of answers that both are means of."""
     seconds: float
+    """Seconds that the trial took."""
     pruned: bool = False
     """Whether it was stopped or left out, because it could no longer win or time was up."""
 
@@ -57,7 +59,9 @@ class Outcome(NamedTuple):
     """The outcome of a group: a result for each of its trials, in their order."""
 
     group: Group
+    """The group as :meth:`homophily.Search.ask` returned it."""
     results: tuple[Result, ...]
+    """A result for each of its trials."""
     seconds: float
     """Seconds that the group took."""
     late: bool = False
@@ -81,25 +85,38 @@ class Trial(NamedTuple):
     """A row of the table of trials."""
 
     number: int
+    """Its number, counted from 0 through the search."""
     stage: Stage
+    """The stage of the search: "graph" or "relationships"."""
     method: Method
+    """What was fitted: IRR or ERR."""
     parameters: Parameters
     """Of graph and solver together."""
     error: float | None
+    """Share of wrong answers among the labels that were held out; None if the trial was not begun."""
     loss: float | None
+    """Mean calibrated log-loss of these answers."""
     held_out: int
+    """Number of answers that both are means of."""
     seconds: float
+    """Seconds that the trial took."""
     pruned: bool
+    """Whether it was stopped or left out, because it could no longer win or time was up."""
 
 
 class Best(NamedTuple):
     """The parameters chosen, and the trial they were tried in."""
 
     method: Method
+    """What to fit: IRR or ERR."""
     graph: Parameters
+    """Parameters of :class:`~homophily.KNNGraph`; empty when the graph is given."""
     solver: Parameters
+    """Parameters of the classifier, those of the graph aside."""
     error: float | None
+    """Share of wrong answers of the trial."""
     loss: float | None
+    """Mean calibrated log-loss of the trial."""
     trial: int | None
     """None if time was up before any trial of the last stage, which then keeps where it begins."""
 

@@ -56,14 +56,14 @@ class Search:
     method : {"err", "irr"}, default="err"
         Method to tune; "irr" has only the first stage.
     trials : int, default=None
-        Number of trials, divided between the stages as :data:`STAGE_TRIALS`, which None means. With equal trials of the
-        graph, "err" begins exactly as "irr" does.
+        Number of trials, divided between the stages as ``STAGE_TRIALS`` in ``homophily.selection.search``, which None
+        means. With equal trials of the graph, "err" begins exactly as "irr" does.
     seconds : float, default=None
         No batch begins once an outcome has ended after this time; the first of two stages gets half of it.
     seed : int, default=0
         Seed of the sampler.
     vary : sequence of str, default=None
-        Parameters to search, of :data:`~homophily.selection.ranges.SEARCHED`; None means those searched by default.
+        Parameters to search, of ``homophily.selection.ranges.SEARCHED``; None means those searched by default.
     fixed : dict, default=None
         Parameters of classifier and graph that all trials share.
     graph : bool, default=True

@@ -167,7 +167,9 @@ class DeviceMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Used and total bytes."""
         gauge = GaugeMetricFamily(
-            "homophily_device_memory_bytes", "Memory of a device, whoever uses it", labels=["device", "kind"]
+            "homophily_device_memory_bytes",
+            "Memory of a device, in total and used by all processes",
+            labels=["device", "kind"],
         )
         for found in self.devices.memory():
             gauge.add_metric([str(found.device), "used"], found.used)

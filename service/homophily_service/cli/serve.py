@@ -312,7 +312,7 @@ def _day(time: float | None) -> str:
 
 @token.command("revoke")
 def revoke_token(
-    identifier: Annotated[str, typer.Argument(metavar="ID")],
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The id that `homophily token list` shows.")],
     config: ConfigFile = None,
     data_dir: DataDir = None,
     assignments: Set = None,

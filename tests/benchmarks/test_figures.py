@@ -1,0 +1,75 @@
+"""The figures in README and docs are those of the records."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import docs, links
+from benchmarks.report import RECORDS, RESULTS
+
+ROOT = Path(__file__).parents[2]
+
+
+def text(page: str) -> str:
+    return " ".join((ROOT / page).read_text().split())
+
+
+@pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
+def test_tables_in_the_docs_are_those_that_the_records_give(page: Path) -> None:
+    assert docs.rewritten(page.read_text()) == page.read_text(), "run python -m benchmarks docs"
+
+
+def test_every_table_of_figures_is_on_the_page_of_benchmarks() -> None:
+    names = {found[2] for found in docs.MARKED.finditer((ROOT / "docs" / "method" / "benchmarks.md").read_text())}
+    assert names == set(docs.TABLES)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/maps.md"])
+def test_the_gain_from_links_is_that_of_the_record(page: str) -> None:
+    records = {record["links"]: record for record in map(json.loads, links.RECORDS.read_text().splitlines())}
+    before, after = (f"{np.mean(records[count]['clusters']):.1f} %" for count in (0, links.LINKS))
+    assert before in text(page)
+    assert after in text(page)
+    assert f"{links.LINKS} " in text(page)
+    assert not np.any(records[links.LINKS]["violated"])
+
+
+def test_the_error_on_text_is_that_of_the_table() -> None:
+    found = docs.results_table("Table 1: classification", "Our defaults, nothing chosen")["ERR, L²"]["Pcmac"]
+    assert f"wrong for {float(found.split(' ±')[0]):.0f} % of the messages" in text("docs/tutorials/text.md")
+
+
+def test_records_are_kept_in_git() -> None:
+    kept = (ROOT / ".gitignore").read_text()
+    assert f"!/{links.RECORDS.relative_to(ROOT)}" in kept
+    assert f"!/{RECORDS.relative_to(ROOT)}/" in kept
+    assert links.RECORDS.parent == RESULTS
+
+
+def printed(page: str, blocks: int) -> str:
+    """What the first Python blocks of a page print."""
+    code = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    output = StringIO()
+    with redirect_stdout(output):
+        exec("\n".join(code[:blocks]), {})
+    return output.getvalue()
+
+
+def test_the_tutorial_on_tables_prints_what_it_says() -> None:
+    said = re.findall(r'print\("(.+?): *",.*# ([\d.]+)$', (ROOT / "docs/tutorials/table.md").read_text(), re.MULTILINE)
+    found = dict(re.findall(r"^(.+?): +([\d.]+)$", printed("docs/tutorials/table.md", 3), re.MULTILINE))
+    assert len(said) == 2
+    assert all(round(float(found[name]), 2) == float(value) for name, value in said)
+
+
+def test_the_tutorial_on_embeddings_prints_what_it_says() -> None:
+    nearest, ours = (float(number) for number in re.findall(r": +([\d.]+)", printed("docs/tutorials/embeddings.md", 2)))
+    assert f"wrong for about one vector in {1 / nearest:.0f}." in text("docs/tutorials/embeddings.md")
+    assert ours < 0.002
