@@ -146,7 +146,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
         self.given_labels_ = labels
-        self.sharp_shares_ = None
+        self.sharp_shares_: NDArray[np.float32] | None = None
         if answer.sharp is not None:
             self._take_sharp(answer.sharp, problem)
         scores = self._fit_scores()
@@ -256,7 +256,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return problem.operations.solve_irr(problem.confidence, problem.targets, self.lambda1, **how)
 
     def _sharpen(self, problem: Problem, F: Floats, callback: Report | None) -> Sharpened:
-        """Threshold dynamics from the classes that the values F give with no offsets, balancing ones, and half of those.
+        """Threshold dynamics from the classes that F gives with no offsets, with balancing ones, and with half of them.
 
         The first follow the data and may starve a class, the second may cut through one.
         """
@@ -264,12 +264,14 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         scores, targets = self._scores(F, degrees), problem.targets
         if classes == 2:
             targets = np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
+        choose: Callable[[Floats, Floats], Floats] = informative_offsets
         if self.class_prior is None:
             balancing = class_offsets(scores, np.full(classes, 1.0 / classes))
-            starts, choose = [factor * balancing for factor in (0.0, 0.5, 1.0)], informative_offsets
+            starts = [factor * balancing for factor in (0.0, 0.5, 1.0)]
         else:
             prior = self.class_prior_
-            starts, choose = [class_offsets(scores, prior)], lambda logits, _: class_offsets(logits, prior)
+            starts = [class_offsets(scores, prior)]
+            choose = lambda logits, _: class_offsets(logits, prior)  # noqa: E731
         return sharpen(
             problem.operations.walk(degrees, self.normalized),
             degrees,

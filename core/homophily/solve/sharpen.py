@@ -2,7 +2,7 @@
 
 Then column j of K is the indicator of j's class, and tr(KᵀLK) = Σ_c |c| · cut(c): the relationship energy is a cut,
 weighted by the sizes of the classes. It is lowered by threshold dynamics, which repeat two steps until hardly a class
-changes: let the classes diffuse over the graph for a few steps of a lazy random walk, with the labels held; decide anew.
+changes: diffuse the classes over the graph for a few steps of a lazy random walk, with the labels held; decide anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from homophily.graph.laplacian import sparse_product
 STEPS = 16
 #: The dynamics end when a smaller share of the points changes its class, or after this number of rounds.
 SETTLED, MAX_ROUNDS = 2e-4, 60
-#: Added to shares before their logarithm is taken: classes that do not reach a point are 7 units below one that is sure.
+#: Added to shares before their logarithm is taken: classes that do not reach a point are 7 below one that is certain.
 FLOOR = 1e-3
 #: Weight of the labels' likelihood against the normalised cut, when the results of several starts are compared.
 LABEL_WEIGHT = 0.3
@@ -94,8 +94,8 @@ class Round:
 class Sharpened(NamedTuple):
     """Where the dynamics settled."""
 
-    shares: Floats
-    """Diffused class shares (u, C), in float32: what is decided on, stored, and averaged for new points."""
+    shares: NDArray[np.float32]
+    """Diffused class shares (u, C): what is decided on, stored, and averaged for new points."""
     offsets: Floats
     """Added to :func:`sharp_scores` of the shares before the decision."""
     rounds: int
@@ -112,8 +112,8 @@ def sharpen(
 ) -> Sharpened:
     """Run the dynamics from each of the ``starts``, classes (u,) of all points, and keep the best result.
 
-    The best one has the lowest normalised cut, less the mean log likelihood of the labels where they are not held (times
-    :data:`LABEL_WEIGHT`): a region that the labels contradict is not a class, however well it is separated.
+    The best one has the lowest normalised cut, less :data:`LABEL_WEIGHT` times the mean log likelihood of the labels
+    when they are not held: a region that the labels contradict is not a class, however well it is separated.
     ``choose_offsets(scores, previous offsets)`` returns one number per class. ``callback`` may raise to cancel.
     """
     firm = held.strengths >= 1.0
@@ -141,12 +141,12 @@ def sharpen(
     return best._replace(rounds=rounds)
 
 
-def class_logits(shares: Floats) -> Floats:
+def class_logits(shares: NDArray[np.floating]) -> Floats:
     """One column per class: log(share + :data:`FLOOR`)."""
     return np.log(np.asarray(shares, dtype=np.float64) + FLOOR)
 
 
-def sharp_scores(shares: Floats) -> Floats:
+def sharp_scores(shares: NDArray[np.floating]) -> Floats:
     """Scores in a classifier's form: one column, the log odds of the second class, for two classes."""
     logits = class_logits(shares)
     return logits[:, 1:] - logits[:, :1] if logits.shape[1] == 2 else logits

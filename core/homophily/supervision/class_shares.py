@@ -11,7 +11,6 @@ from homophily.arrays import Floats
 from homophily.parameters import wrong_parameter
 from homophily.supervision.labels import Labels, decide_index
 
-
 #: Points that offsets are judged by, at most: offsets are a few numbers, and thousands of points settle each.
 MOST_POINTS = 50_000
 

@@ -146,9 +146,7 @@ SOLVER = Group(
         ),
         Parameter("multiclass", "ERR with three or more classes: vector or one-vs-rest; default vector.", str),
         Parameter("class_prior", "Class shares: estimate, or one share per class.", Shares),
-        Parameter(
-            "sharpen", "Finish with sharp relationships, for one to five labels per class; default false.", bool
-        ),
+        Parameter("sharpen", "Finish with sharp relationships, for one to five labels per class; default false.", bool),
     ),
 )
 MAP = Group(

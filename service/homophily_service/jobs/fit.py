@@ -10,9 +10,9 @@ import numpy as np
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.device.backend import get_backend
 from homophily.estimators.classifiers import Start
-from homophily.solve.sharpen import Round
 from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
+from homophily.solve.sharpen import Round
 from homophily.storage import PointLabels, fit_arguments, labels_of
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_client.names import ModelName
