@@ -14,7 +14,7 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponen
 from homophily.arrays import Floats
 from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
 from homophily.storage import State, classifier_state, restore_classifier
-from homophily.supervision.class_shares import informative_offsets
+from homophily.supervision.class_shares import BALANCE, informative_offsets
 
 RNG = np.random.default_rng(0)
 
@@ -52,25 +52,23 @@ def blobs() -> tuple[Any, Any]:
 def information(logits: Floats, b: Floats) -> float:
     p = softmax(logits + b, axis=1)
     mean = p.mean(axis=0)
-    return float(-(mean @ np.log(mean)) + np.mean(np.sum(p * np.log(p), axis=1)))
+    entropies = -(mean @ np.log(mean)), -np.mean(np.sum(p * np.log(p), axis=1))
+    return float(entropies[0] - entropies[1] + BALANCE * np.log(mean).mean())
 
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_a_walk_takes_the_steps_of_the_dense_matrix_and_holds_labels(normalized: bool) -> None:
     graph = KNNGraph(n_neighbors=4).fit(RNG.normal(size=(40, 3)))
     shares = RNG.dirichlet(np.ones(3), size=40)
-    confidence = np.zeros(40)
-    confidence[[3, 7]] = 2.0, 0.25
-    targets = np.zeros((40, 3))
-    targets[3, 1] = targets[7, 2] = 1.0
+    held = Held(np.array([3, 7]), np.array([1.0, 0.25]), np.eye(3)[[1, 2]])
     step = (np.eye(40) + graph.W.toarray() / graph.degrees[:, None]) / 2
     expected = shares
     for _ in range(5):
         expected = step @ expected
-        expected[3] = targets[3]
-        expected[7] = 0.25 * targets[7] + 0.75 * expected[7]
+        expected[3] = [0.0, 1.0, 0.0]
+        expected[7] = 0.25 * np.array([0.0, 0.0, 1.0]) + 0.75 * expected[7]
     walk = LazyWalk(graph.laplacian(normalized=normalized), graph.degrees, normalized)
-    np.testing.assert_allclose(walk(shares, 5, Held.of(confidence, targets)), expected, atol=1e-12)
+    np.testing.assert_allclose(walk(shares, 5, held), expected, atol=1e-12)
 
 
 def test_the_offsets_that_tell_most_are_those_of_a_search_over_a_grid() -> None:
@@ -80,6 +78,13 @@ def test_the_offsets_that_tell_most_are_those_of_a_search_over_a_grid() -> None:
     best = max(information(logits, np.array([0.0, a, b])) for a, b in itertools.product(grid, grid))
     assert found.sum() == pytest.approx(0.0, abs=1e-12)
     assert information(logits, found) >= best
+
+
+def test_classes_that_overlap_are_not_merged() -> None:
+    shares = RNG.dirichlet(np.full(6, 3.0), size=2000)
+    offsets = informative_offsets(np.log(shares), np.zeros(6))
+    decided = np.bincount((np.log(shares) + offsets).argmax(axis=1), minlength=6) / 2000
+    assert decided.min() > 0.08
 
 
 def test_shares_follow_groups_that_are_apart() -> None:
@@ -158,7 +163,7 @@ def test_threads_change_no_bit(digits: Any) -> None:
 
 def test_a_doubtful_label_gives_way_and_a_firm_one_does_not(three: Any) -> None:
     graph, y, few = three
-    wrong = np.flatnonzero(y == 0)[5]
+    wrong = np.linalg.norm(blobs()[0] - [3, 0, 0, 0], axis=1).argmin()
     few, weights = few.copy(), np.ones(len(y))
     few[wrong] = 2
     firm = IRRClassifier(sharpen=True).fit(graph, few, sample_weight=weights)

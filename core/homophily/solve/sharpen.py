@@ -47,9 +47,10 @@ class Held(NamedTuple):
 
     @classmethod
     def of(cls, confidence: Floats, shares: Floats) -> Held:
-        """A confidence of 1 or more holds a label fast."""
+        """A confidence of 1 or more holds a label fast; a smaller one is the part of it that a whole round restores."""
         points = np.flatnonzero(confidence > 0)
-        return cls(points, np.minimum(confidence[points], 1.0), shares[points])
+        strengths = 1.0 - (1.0 - np.minimum(confidence[points], 1.0)) ** (1.0 / STEPS)
+        return cls(points, strengths, shares[points])
 
 
 class LazyWalk:
