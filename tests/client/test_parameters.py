@@ -40,6 +40,7 @@ def test_parameters_come_back_by_the_cores_names() -> None:
         "normalized": False,
         "multiclass": "one-vs-rest",
         "class_prior": [0.25, 0.75],
+        "sharpen": True,
     }
     assert to_dict(graph_message(**graph, exponent=None)) == graph
     for space in ("input", "principal", "whitened"):

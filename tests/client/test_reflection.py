@@ -122,6 +122,7 @@ def ask_everything(client: Client) -> None:
             "multiclass": "one-vs-rest",
             "class_prior": [0.3, 0.3, 0.4],
             "repulsion": 1.0,
+            "sharpen": True,
         },
     )
     neighbours = {"relationship_neighbors": 5, "class_prior": "estimate", "max_iter": 5}
