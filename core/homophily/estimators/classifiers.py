@@ -104,12 +104,8 @@ class Start:
 class ERRClassifier(GraphClassifier):
     """Explicit relationship regularisation (ERR) over all pairs of points, in time linear in the points.
 
-    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with relationships
-    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. The rows of
-    the normalised L^p do not sum to 0. So the paper's R is a sum over edges of differences between the relationships of
-    two points, plus a push that separates classes where the graph is thin, but in full also drives clusters apart.
-
-    Two classes are one column of values with targets ±1; more are one column per class with one-hot targets.
+    It labels every point from a few labels. Points that are neighbours in the graph get similar values, and similar
+    relationships to all other points.
 
     Parameters
     ----------
@@ -191,6 +187,15 @@ class ERRClassifier(GraphClassifier):
         The engine used and, for "nystrom", its relative error at the solution.
     resolved_params_ : dict
         All parameters with the values in use.
+
+    Notes
+    -----
+    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with relationships
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. The rows of
+    the normalised L^p do not sum to 0. So the paper's R is a sum over edges of differences between the relationships of
+    two points, plus a push that separates classes where the graph is thin, but in full also drives clusters apart.
+
+    Two classes are one column of values with targets ±1; more are one column per class with one-hot targets.
 
     Examples
     --------
