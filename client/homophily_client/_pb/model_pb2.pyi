@@ -288,8 +288,11 @@ class ClassPrior(_message.Message):
 
     ESTIMATE_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    BALANCED_FIELD_NUMBER: _builtins.int
     estimate: _builtins.bool
     """If true, the shares among the labels are those among all points."""
+    balanced: _builtins.bool
+    """If true, all classes have the same share."""
     @_builtins.property
     def shares(self) -> Global___ClassShares:
         """Known shares."""
@@ -299,12 +302,13 @@ class ClassPrior(_message.Message):
         *,
         estimate: _builtins.bool = ...,
         shares: Global___ClassShares | None = ...,
+        balanced: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["estimate", "shares"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["estimate", "shares", "balanced"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 

@@ -333,7 +333,7 @@ def _parsed(group: Group, row: Parameter, value: Any) -> Any:
     if value is None or row.type in _METAVARS:
         return value
     if row.type is Shares:
-        return value if value == "estimate" else numbers(value, float, option)
+        return value if value in Shares.WORDS else numbers(value, float, option)
     known = {"true": True, "false": False} if row.type is bool else _words(group, row)
     if value.lower() not in known:
         raise WrongInput(f"{option} must be one of {', '.join(known)}. Got {value!r} instead.")
