@@ -124,7 +124,7 @@ def sharpen(
         decided, offsets = start.copy(), np.zeros(classes)
         for _ in range(MAX_ROUNDS):
             decided[fixed] = own
-            shares = walk(np.eye(classes)[decided], STEPS, held).astype(np.float32)
+            shares = walk(_members(decided, classes), STEPS, held).astype(np.float32)
             scores = class_logits(shares)
             offsets = choose_offsets(scores, offsets)
             before, decided = decided, (scores + offsets).argmax(axis=1)
@@ -142,6 +142,13 @@ def sharpen(
     return best._replace(rounds=rounds)
 
 
+def _members(decided: NDArray[np.intp], classes: int) -> Floats:
+    """1 at the class of each point, 0 elsewhere (u, C)."""
+    members = np.zeros((len(decided), classes))
+    members[np.arange(len(decided)), decided] = 1.0
+    return members
+
+
 def class_logits(shares: NDArray[np.floating]) -> Floats:
     """One column per class: log(share + :data:`FLOOR`)."""
     return np.log(np.asarray(shares, dtype=np.float64) + FLOOR)
@@ -155,7 +162,7 @@ def sharp_scores(shares: NDArray[np.floating]) -> Floats:
 
 def _normalised_cut(walk: Walk, degrees: Floats, decided: NDArray[np.intp], classes: int) -> float:
     """Σ_c cut(c) / volume(c)."""
-    members = np.eye(classes)[decided]
+    members = _members(decided, classes)
     volumes = degrees @ members
     # One lazy step is half the classes, half their neighbours'.
     neighbours = 2.0 * walk(members, 1) - members
@@ -165,7 +172,7 @@ def _normalised_cut(walk: Walk, degrees: Floats, decided: NDArray[np.intp], clas
 
 def _label_likelihood(walk: Walk, held: Held, decided: NDArray[np.intp], offsets: Floats) -> float:
     """Mean log probability of the labels, each judged by its neighbours instead of itself."""
-    members = np.eye(len(offsets))[decided]
+    members = _members(decided, len(offsets))
     members[held.points] = (2.0 * walk(members, 1) - members)[held.points]
     logits = class_logits(walk(members, STEPS)[held.points]) + offsets
     logits -= np.logaddexp.reduce(logits, axis=1, keepdims=True)
