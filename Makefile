@@ -48,8 +48,9 @@ $(VENV)/.chromium: $(VENV)/.dev
 	then touch $@; fi
 
 # The siege measures times, so it runs beside nothing but the tests that only compute, which the kernel schedules only on
-# idle cores. They continue beside the other tests, which run four at once, as the slowest ones mostly wait. Each file
-# stays in one process, which has its fixtures, and tests/conftest.py puts the slowest files first.
+# idle cores until no other tests are left. They continue beside the other tests, which run four at once, as the slowest
+# ones mostly wait. Each file stays in one process, which has its fixtures, and tests/conftest.py puts the slowest files
+# first.
 SIEGE = tests/system/test_siege.py
 COMPUTING = tests/core tests/gpu tests/benchmarks
 WHEN_IDLE := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
@@ -63,6 +64,7 @@ test: $(VENV)/.dev $(VENV)/.gpu-tests $(VENV)/.chromium
 	$(BIN)/python -m pytest -s $(SIEGE) || failed=1; \
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 15 \
 		$(addprefix --ignore ,$(SIEGE) $(COMPUTING)) || failed=1; \
+	$(BIN)/python tests/hurry.py $$computing; \
 	wait $$computing || failed=1; \
 	cat $(COMPUTING_LOG); \
 	exit $$failed

@@ -43,7 +43,8 @@ MOST_SLOWER = 5.0
 # Below it, the scheduler of a machine with two cores decides: a computing process may have the core for as long.
 LEAST_P99 = 0.02
 # With one job of each project at a time on two workers, the share of each is a worker: its job starts when that worker
-# is ready, which after the loss of a computing process is when a new one is warm.
+# is ready, which after the loss of a computing process is when a new one is warm. On two quiet cores that takes this
+# long; where other programs keep the cores busy, as long as it took before the attack.
 FAIR_START = 5.0
 
 
@@ -72,6 +73,10 @@ class Tenant:
 
     def close(self) -> None:
         self._channel.close()
+
+    def finish_a_job(self) -> None:
+        """Submit a job, and wait for its end."""
+        self._job(Work([], [], [], {}), *clouds(0))
 
     def work(self, seconds: float) -> Work:
         """Work for some seconds: one job after the other, and quick calls meanwhile."""
@@ -128,10 +133,13 @@ class Tenant:
 
 def test_a_tenant_does_not_notice_the_attacks_of_another(make_cluster: MakeCluster, long: bool) -> None:
     cluster = make_cluster(**SETTINGS)
+    began = time.monotonic()
     api = cluster.serve(within=LIMITS, workers=2)
     supervisors = sorted(eventually("both workers run", lambda: len(p := cluster.running("supervisor")) == 2 and p))
     victim = Tenant(cluster, "victim")
     try:
+        victim.finish_a_job()
+        fair_start = max(FAIR_START, time.monotonic() - began)
         victim.work(3.0)
         undisturbed = victim.work(UNDISTURBED_SECONDS)
         seconds = LONG_SIEGE_SECONDS if long else SIEGE_SECONDS
@@ -149,6 +157,7 @@ def test_a_tenant_does_not_notice_the_attacks_of_another(make_cluster: MakeClust
         print(f"  {name}: {1e3 * disturbed.p99(name):.1f} ms under attack, {1e3 * undisturbed.p99(name):.1f} ms before")
     waits = disturbed.waits
     print(f"{len(waits)} jobs began after {np.median(waits):.2f} s in the median, {max(waits):.2f} s at most")
+    print(f"a worker was ready within {fair_start:.1f} s before the attack")
     print(f"the API had {memory(api.pid)} MiB\n{made}")
     # The attacks were made, and some of each were let in or refused by the service itself.
     assert sum(made.values()) > 500
@@ -160,7 +169,7 @@ def test_a_tenant_does_not_notice_the_attacks_of_another(make_cluster: MakeClust
     assert len(common) > 3
     assert all(undisturbed.answers[seed] == disturbed.answers[seed] for seed in common)
     assert disturbed.p99() <= allowed
-    assert max(disturbed.waits) <= 2 * FAIR_START
+    assert max(disturbed.waits) <= 2 * fair_start
     # The API and the workers are the processes that they were.
     assert api.is_running
     assert sorted(cluster.running("supervisor")) == supervisors
