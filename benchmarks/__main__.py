@@ -19,6 +19,7 @@ COMMANDS = (
     "mnist",
     "roofline",
     "defaults",
+    "few_labels",
     "engines",
     "optimizer",
     "predict",

@@ -66,7 +66,7 @@ class Report:
     def picture(self, name: str) -> Path:
         """Where a plot of that name goes."""
         RESULTS.mkdir(exist_ok=True)
-        self.note(f"Plot: {RESULTS / name}")
+        self.note(f"Plot: benchmarks/results/{name}")
         return RESULTS / name
 
     def close(self) -> None:

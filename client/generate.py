@@ -117,7 +117,11 @@ def _options_class(group: Group) -> str:
 
 def _type(group: Group, row: Parameter, *, quote: bool) -> str:
     if row.type is Shares:
-        return 'Literal["estimate"] | Sequence[float]' if quote else "'estimate' or sequence of float"
+        return (
+            'Literal["estimate", "balanced"] | Sequence[float]'
+            if quote
+            else "'estimate', 'balanced' or sequence of float"
+        )
     if row.type is not str:
         return row.type.__name__
     message = getattr(model_pb2, group.message, None) or getattr(embedding_pb2, group.message)

@@ -70,8 +70,10 @@ class SolverOptions:
         Sparse ERR: relate each point to this many nearest points only.
     multiclass : {'vector', 'one-vs-rest'}, optional
         ERR with three or more classes: vector or one-vs-rest; default vector.
-    class_prior : 'estimate' or sequence of float, optional
-        Class shares: estimate, or one share per class.
+    class_prior : 'estimate', 'balanced' or sequence of float, optional
+        Class shares: estimate, balanced, or one share per class.
+    sharpen : bool, optional
+        Finish with sharp relationships, for one to five labels per class; default false.
     """
 
     method: Literal["irr", "err"] | None = None
@@ -85,7 +87,8 @@ class SolverOptions:
     normalized: bool | None = None
     relationship_neighbors: int | None = None
     multiclass: Literal["vector", "one-vs-rest"] | None = None
-    class_prior: Literal["estimate"] | Sequence[float] | None = None
+    class_prior: Literal["estimate", "balanced"] | Sequence[float] | None = None
+    sharpen: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

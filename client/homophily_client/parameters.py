@@ -114,10 +114,17 @@ def _given(options: Options, argument: str) -> dict[str, Any]:
 def _set_class_prior(message: pb.ClassPrior, value: Any) -> None:
     if not isinstance(value, str):
         message.shares.values.extend(np.asarray(value, dtype=np.float64).tolist())
-    elif value == "estimate":
-        message.estimate = True
+    elif value in ("estimate", "balanced"):
+        setattr(message, value, True)
     else:
-        raise ValueError(f"class_prior must be 'estimate', one share per class or None. Got {value!r} instead.")
+        raise ValueError(
+            f"class_prior must be 'estimate', 'balanced', one share per class or None. Got {value!r} instead."
+        )
+
+
+def prior_word(message: pb.ClassPrior) -> str | None:
+    """Return the word for a class prior that lists no shares; None if it says nothing."""
+    return "estimate" if message.estimate else "balanced" if message.balanced else None
 
 
 def search_message(search: bool | int | Options) -> pb.SearchParameters | None:
@@ -168,7 +175,7 @@ def to_dict(message: Message) -> dict[str, Any]:
             parameters[name] = word(descriptor.enum_type, value)
         elif isinstance(value, pb.ClassPrior):
             shares = value.WhichOneof("source") == "shares"
-            parameters[name] = list(value.shares.values) if shares else "estimate" if value.estimate else None
+            parameters[name] = list(value.shares.values) if shares else prior_word(value)
         else:
             parameters[name] = value
     return parameters

@@ -41,6 +41,37 @@ def test_the_gain_from_links_is_that_of_the_record(page: str) -> None:
     assert not np.any(records[links.LINKS]["violated"])
 
 
+def recorded(command: str, column: str, **row: object) -> float:
+    """A figure from the first table of a command's record."""
+    (name, value), table = (
+        *row.items(),
+        next(iter(json.loads((RECORDS / f"{command}.json").read_text())["tables"].values())),
+    )
+    return float(next(line[column] for line in table if line[name] == value))
+
+
+def test_figures_in_sentences_are_those_of_the_records() -> None:
+    steps = f"{recorded('scaling', '50 ERR steps s', points=10**6):.0f} s"
+    memory = f"{recorded('scaling', 'peak MiB', points=10**6) / 1024:.1f} GiB for the whole process"
+    digits = f"about {recorded('mnist', 'seconds', method='ERR p = 2'):.0f} s"
+    (graph,) = re.findall(r"Graph: ([\d.]+) s", (RECORDS / "mnist.json").read_text())
+    assert f"{steps} for a million points" in text("README.md")
+    assert f"{steps} with {memory}" in text("docs/guides/large-data.md")
+    assert f"{digits} once the graph is built, which takes {float(graph):.0f} s" in text("docs/guides/large-data.md")
+    assert f"{steps} and {memory}" in text("docs/comparison.md")
+    assert f"{digits} with the default `power=2`, and {float(graph):.0f} s for the graph" in text("docs/comparison.md")
+    few, many, whole, all_steps = (
+        f"{recorded('mnist', 'error %', method=f'ERR p = 2{settings}'):.2f}"
+        for settings in ("", ", tol = 1e-4", ", repulsion = 1", ", repulsion = 1, tol = 1e-4")
+    )
+    sentence = f"from {few} to {many} % with `tol=1e-4`, and with `repulsion=1` from {whole} to {all_steps} %"
+    assert sentence in text("docs/method/paper.md")
+
+
+def test_records_name_no_machine() -> None:
+    assert not [path.name for path in RECORDS.iterdir() if str(ROOT) in path.read_text()]
+
+
 def test_the_error_on_text_is_that_of_the_table() -> None:
     found = docs.results_table("Table 1: classification", "Our defaults, nothing chosen")["ERR, L²"]["Pcmac"]
     assert f"wrong for {float(found.split(' ±')[0]):.0f} % of the messages" in text("docs/tutorials/text.md")

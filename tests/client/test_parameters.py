@@ -40,6 +40,7 @@ def test_parameters_come_back_by_the_cores_names() -> None:
         "normalized": False,
         "multiclass": "one-vs-rest",
         "class_prior": [0.25, 0.75],
+        "sharpen": True,
     }
     assert to_dict(graph_message(**graph, exponent=None)) == graph
     for space in ("input", "principal", "whitened"):
@@ -47,6 +48,7 @@ def test_parameters_come_back_by_the_cores_names() -> None:
     assert to_dict(graph_message(n_directions=np.int64(20))) == {"n_directions": 20}
     assert to_dict(solver_message(**solver, power=None)) == solver
     assert to_dict(solver_message(class_prior="estimate", power=np.int64(2))) == {"class_prior": "estimate", "power": 2}
+    assert to_dict(solver_message(class_prior="balanced")) == {"class_prior": "balanced"}
     with pytest.raises(ValueError, match=r"metric must be one of 'euclidean', 'cosine'. Got 'manhattan'"):
         graph_message(metric="manhattan")
 

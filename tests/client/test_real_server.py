@@ -104,6 +104,18 @@ def two_blobs(points: int, dtype: str = "f8") -> tuple[Any, Any]:
     return X.astype(dtype), y
 
 
+def test_a_sharpened_model_answers_with_its_own_classes(remote: Client) -> None:
+    X, y = two_blobs(200)
+    model = remote.fit(X, {0: 0, 1: 1}, solver={"method": "irr", "sharpen": True}, calibrate=True).result()
+    solution = remote.read_solution(model)
+    assert_array_equal(solution.labels, y)
+    answers = remote.predict(model, X, probabilities=True)
+    assert_array_equal(answers.labels, solution.labels)
+    assert_array_equal(np.argmax(answers.probabilities, axis=1), y)
+    better = remote.transduce(model, {2: 0, 3: 1}).result()
+    assert_array_equal(remote.predict(better, X, probabilities=False).labels, y)
+
+
 @pytest.fixture(scope="module")
 def model(real: RealServer) -> str:
     X, y = two_blobs(400)

@@ -122,11 +122,14 @@ def ask_everything(client: Client) -> None:
             "multiclass": "one-vs-rest",
             "class_prior": [0.3, 0.3, 0.4],
             "repulsion": 1.0,
+            "sharpen": True,
         },
     )
     neighbours = {"relationship_neighbors": 5, "class_prior": "estimate", "max_iter": 5}
     jobs["plain"] = client.fit(dataset, {0: 1, 1: 2}, graph={"n_neighbors": 3}, solver=neighbours, model_id="plain")
-    jobs["hurried"] = client.fit(dataset, few, search={"trials": 4, "seconds": 1e-6}, solver={"max_iter": 1})
+    jobs["hurried"] = client.fit(
+        dataset, few, search={"trials": 4, "seconds": 1e-6}, solver={"max_iter": 1, "class_prior": "balanced"}
+    )
     # Long enough to report its steps, and with wrong answers.
     noise = np.random.default_rng(1).normal(size=(1000, 4))
     classes = {point: point % 5 for point in range(200)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import warnings
 from pathlib import Path
 
@@ -192,6 +193,15 @@ def test_categories_that_fit_has_not_seen_are_named():
 def test_columns_without_a_distance_are_refused_with_what_to_do(columns, sentence):
     with pytest.raises(ParameterError, match=sentence):
         Preprocessing().fit(columns)
+
+
+def test_too_many_categories_name_the_parameters_that_help():
+    table = {"name": [f"n{i}" for i in range(200)], "x": np.arange(200.0)}
+    with pytest.raises(ParameterError) as refused:
+        Preprocessing().fit(table)
+    assert str(refused.value).endswith("pass text=['name']; if the column is an id, pass ignore=['name'].")
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+    assert Preprocessing(ignore=["name"]).fit(table).feature_names_in_.tolist() == ["x"]
 
 
 def test_names_must_be_distinct():

@@ -6,6 +6,7 @@ another language, or a comment ``<!-- not run: reason -->`` directly above it.
 
 from __future__ import annotations
 
+import codeop
 import json
 import os
 import re
@@ -171,3 +172,32 @@ def test_a_page_keeps_its_names_and_variables(reader: Reader, tmp_path: Path) ->
     code = {1: ("python", "x = 7"), 2: ("sh", "y=8"), 3: ("python", "print(x)"), 4: ("sh", "echo $y")}
     found = reader.read([Block(README, line, *block, None) for line, block in code.items()], tmp_path)
     assert found == ["", "", "7\n", "8\n"]
+
+
+def typed(block: Block) -> None:
+    """Compile a block as Python's prompt does, line by line: an empty line ends a loop or a function."""
+    waiting: list[str] = []
+    for line in [*block.code.splitlines(), ""]:
+        waiting.append(line)
+        code = "\n".join(waiting)
+        try:
+            is_complete = codeop.compile_command(code, block.place) is not None
+        except SyntaxError as error:
+            raise AssertionError(f"{block.place}: Python's prompt refuses {line!r}: {error.msg}") from error
+        if is_complete:
+            waiting = []
+    assert not waiting, f"{block.place}: Python's prompt waits for more after {waiting[-1]!r}"
+
+
+@pytest.mark.parametrize("page", pages_with_examples(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_examples_can_be_pasted_at_the_prompt(page: Path) -> None:
+    """Python 3.11 refuses a line without indentation directly after the body of a loop."""
+    for block in blocks(page):
+        if block.language == "python":
+            typed(block)
+
+
+@pytest.mark.parametrize("code", ["for x in y:\n    print(x)\nprint(y)", "def f():\n    x = 1\n\n    return x"])
+def test_an_example_that_cannot_be_pasted_is_noticed(code: str) -> None:
+    with pytest.raises(AssertionError, match=r"README\.md:7: Python's prompt refuses"):
+        typed(Block(README, 7, "python", code, None))

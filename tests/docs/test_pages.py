@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .pages import DOCS, README, ROOT, markdown_pages
+from .pages import DOCS, README, ROOT, RUN, blocks, markdown_pages
 
 LINKED = [
     README,
@@ -47,6 +47,21 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", without_code(page.read_text()))
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert missing == []
+
+
+def test_code_is_narrow_enough_to_be_seen_without_scrolling() -> None:
+    """On a screen of 1280 pixels a block is about 90 characters wide."""
+    read = [DOCS / "index.md", DOCS / "comparison.md"]
+    read += [page for page in markdown_pages() if page.parent.name in ("tutorials", "guides", "service")]
+    wide = [
+        f"{block.place}: {line}"
+        for page in read
+        for block in blocks(page)
+        if block.language in RUN
+        for line in block.code.splitlines()
+        if len(line) > 88
+    ]
+    assert wide == []
 
 
 def contents(page: Path) -> set[Path]:

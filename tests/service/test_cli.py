@@ -170,7 +170,7 @@ def test_spaces_and_warm_starts_are_asked_for_by_their_names(run: Run, files: Pa
     search = run("fit", "points", "--labels", "few.npy", *options, "--json").json["model"]["search"]
     assert len({trial["graph"]["space"] for trial in search["trials"]}) > 1
     refused = run("fit", "points", "--labels", "few.npy", "--warm-start", code=2)
-    assert "--warm-start and --vary need --search" in refused.err
+    assert "--warm-start, --vary and --spread need --search" in refused.err
 
 
 def test_a_detached_job_is_watched(run: Run, files: Path) -> None:

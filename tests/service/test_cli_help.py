@@ -15,6 +15,7 @@ from homophily_service.cli import failures
 from homophily_service.cli.commands import app
 from homophily_service.cli.demonstration import command
 from homophily_service.contract.kinds import KINDS
+from homophily_service.runtime.settings import Settings
 
 from .commands import Run
 
@@ -35,6 +36,33 @@ def test_the_help_ends_with_the_exit_codes() -> None:
 def test_every_state_and_kind_of_job_can_be_asked_for() -> None:
     told = shown("jobs")
     assert all(word in told for word in (*STATES, *KINDS))
+
+
+def test_the_help_of_serve_has_the_defaults_of_the_settings() -> None:
+    told = shown("serve")
+    for name in ("data_dir", "host", "port", "workers", "auth", "metrics_port", "log_level"):
+        default = Settings.model_fields[name].default
+        help_text = told.partition(f"--{name.replace('_', '-')} ")[2].partition(" --")[0]
+        assert f"default {str(default).lower()}" in help_text
+
+
+def test_flags_have_no_type() -> None:
+    for arguments in ([], ["fit"], ["token"], ["token", "create"], ["store"], ["store", "adopt"]):
+        assert "<bool>" not in shown(*arguments)
+
+
+def test_label_has_no_option_that_needs_a_service() -> None:
+    assert "--spread" in shown("fit")
+    assert "--spread" not in shown("label")
+
+
+def test_a_service_without_mlflow_refuses_to_register_before_anything_is_sent(run: Run, tmp_path: Path) -> None:
+    """The command waited for a minute, and then said that MLflow would answer."""
+    (tmp_path / "points.csv").write_text("x,label\n" + "".join(f"{row}.5,{'ab'[row % 2]}\n" for row in range(20)))
+    refused = run("fit", "points.csv", "--label-column", "label", "--register", "name", code=1)
+    assert "cannot register models" in refused.err
+    assert "pip install 'homophily[tracking]'" in refused.err
+    assert run("datasets", "--json").json == []
 
 
 @pytest.mark.parametrize("path", ["", os.environ["PATH"]], ids=["elsewhere", "as usual"])

@@ -176,6 +176,15 @@ def test_files_as_people_have_them(case: Case, run: Run, tmp_path: Path) -> None
     assert run("datasets", "--json").json
 
 
+def test_too_many_categories_name_the_choices_that_commands_have(run: Run, tmp_path: Path) -> None:
+    rows = "".join(f"w{row % 150},{'ab '[row % 3]}\n" for row in range(300))
+    (tmp_path / "words.csv").write_text(f"word,label\n{rows}")
+    for command, code in (("label", 2), ("fit", 1)):
+        refused = run(command, "words.csv", "--label-column", "label", code=code)
+        assert "holds 150 different strings" in refused.err
+        assert "name it as text or as the id, or drop it." in refused.err
+
+
 def test_the_answers_stand_beside_the_columns_that_are_kept(run: Run, tmp_path: Path) -> None:
     frame().assign(label_note="x", given=1).to_csv(tmp_path / "t.csv", index=False)
     for ending in (".csv", ".tsv", ".parquet", ".arrow", ".jsonl"):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from homophily_service.cli.serve import show_config
-from homophily_service.runtime.settings import Settings, load_settings
+from homophily_service.runtime.settings import Settings, load_settings, sends_runs
 from homophily_service.storage.database import Database
 
 URL = "postgresql+psycopg://homophily:hunter2@database/homophily"
@@ -196,3 +196,10 @@ def test_limits_of_single_projects_go_before_those_of_all(
 def test_limits_that_cannot_be_are_refused(wrong: str) -> None:
     with pytest.raises(ValidationError, match="project_limits"):
         load_settings(project_limits=wrong)
+
+
+def test_runs_are_sent_if_mlflow_is_here_or_a_tracker_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homophily_service.runtime.settings.has_mlflow", lambda: False)
+    assert not sends_runs(load_settings())
+    assert sends_runs(load_settings(tracker=False))
+    assert not sends_runs(load_settings(tracker=False, tracking=False))

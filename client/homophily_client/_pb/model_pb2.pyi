@@ -288,8 +288,11 @@ class ClassPrior(_message.Message):
 
     ESTIMATE_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    BALANCED_FIELD_NUMBER: _builtins.int
     estimate: _builtins.bool
     """If true, the shares among the labels are those among all points."""
+    balanced: _builtins.bool
+    """If true, all classes have the same share."""
     @_builtins.property
     def shares(self) -> Global___ClassShares:
         """Known shares."""
@@ -299,12 +302,13 @@ class ClassPrior(_message.Message):
         *,
         estimate: _builtins.bool = ...,
         shares: Global___ClassShares | None = ...,
+        balanced: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["estimate", "shares"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["estimate", "shares", "balanced"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
@@ -352,6 +356,7 @@ class SolverParameters(_message.Message):
     MULTICLASS_FIELD_NUMBER: _builtins.int
     CLASS_PRIOR_FIELD_NUMBER: _builtins.int
     REPULSION_FIELD_NUMBER: _builtins.int
+    SHARPEN_FIELD_NUMBER: _builtins.int
     method: Global___Method.ValueType
     """IRR or ERR."""
     power: _builtins.int
@@ -374,6 +379,10 @@ class SolverParameters(_message.Message):
     """How more than two classes are treated."""
     repulsion: _builtins.float
     """The factor of the force that drives points apart; 0.65 if not given, 1 in the paper."""
+    sharpen: _builtins.bool
+    """Whether to finish with sharp relationships, for one to five labels per class; false if not given. Class shares that
+    are not given are then inferred from the graph.
+    """
     @_builtins.property
     def class_prior(self) -> Global___ClassPrior:
         """What is known about the classes' shares."""
@@ -393,10 +402,11 @@ class SolverParameters(_message.Message):
         multiclass: Global___Multiclass.ValueType = ...,
         class_prior: Global___ClassPrior | None = ...,
         repulsion: _builtins.float | None = ...,
+        sharpen: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_repulsion", b"_repulsion", "_sharpen", b"_sharpen", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "repulsion", b"repulsion", "sharpen", b"sharpen", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "method", b"method", "multiclass", b"multiclass", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1", "_lambda2", b"_lambda2", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_power", b"_power", "_relationship_neighbors", b"_relationship_neighbors", "_repulsion", b"_repulsion", "_sharpen", b"_sharpen", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "class_prior", b"class_prior", "lambda1", b"lambda1", "lambda2", b"lambda2", "max_iter", b"max_iter", "method", b"method", "multiclass", b"multiclass", "normalized", b"normalized", "power", b"power", "relationship_neighbors", b"relationship_neighbors", "repulsion", b"repulsion", "sharpen", b"sharpen", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lambda1: _TypeAlias = _typing.Literal["lambda1"]  # noqa: Y015
     _WhichOneofArgType__lambda1: _TypeAlias = _typing.Literal["_lambda1", b"_lambda1"]  # noqa: Y015
@@ -412,6 +422,8 @@ class SolverParameters(_message.Message):
     _WhichOneofArgType__relationship_neighbors: _TypeAlias = _typing.Literal["_relationship_neighbors", b"_relationship_neighbors"]  # noqa: Y015
     _WhichOneofReturnType__repulsion: _TypeAlias = _typing.Literal["repulsion"]  # noqa: Y015
     _WhichOneofArgType__repulsion: _TypeAlias = _typing.Literal["_repulsion", b"_repulsion"]  # noqa: Y015
+    _WhichOneofReturnType__sharpen: _TypeAlias = _typing.Literal["sharpen"]  # noqa: Y015
+    _WhichOneofArgType__sharpen: _TypeAlias = _typing.Literal["_sharpen", b"_sharpen"]  # noqa: Y015
     _WhichOneofReturnType__sigma_f: _TypeAlias = _typing.Literal["sigma_f"]  # noqa: Y015
     _WhichOneofArgType__sigma_f: _TypeAlias = _typing.Literal["_sigma_f", b"_sigma_f"]  # noqa: Y015
     _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
@@ -430,6 +442,8 @@ class SolverParameters(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__relationship_neighbors) -> _WhichOneofReturnType__relationship_neighbors | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__repulsion) -> _WhichOneofReturnType__repulsion | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sharpen) -> _WhichOneofReturnType__sharpen | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sigma_f) -> _WhichOneofReturnType__sigma_f | None: ...
     @_typing.overload

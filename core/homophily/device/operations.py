@@ -15,6 +15,7 @@ from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
 from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy
 from homophily.solve.nonlinear_cg import NonlinearCG
+from homophily.solve.sharpen import LazyWalk, Walk
 
 
 class Operations:
@@ -30,6 +31,8 @@ class Operations:
     """As :class:`homophily.solve.label_energy.PolynomialPreconditioner`."""
     map_energy: Callable[..., Any]
     """As :class:`homophily.solve.map_energy.MapEnergy`."""
+    walk: Callable[..., Walk]
+    """As :class:`homophily.solve.sharpen.LazyWalk`."""
     label_optimizer: Callable[..., Any]
     map_optimizer: Callable[..., Any]
 
@@ -54,3 +57,4 @@ class CpuOperations(Operations):
         self.engine = partial(make_engine, laplacian, n_jobs=n_jobs)
         self.label_energy = partial(LabelEnergy, laplacian, n_jobs=n_jobs)
         self.preconditioner = partial(PolynomialPreconditioner, laplacian, n_jobs=n_jobs)
+        self.walk = partial(LazyWalk, laplacian, n_jobs=n_jobs)

@@ -26,6 +26,7 @@ from homophily.relationship.masked import SparseEngine
 from homophily.solve.irr import irr_energy
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
+from homophily.solve.sharpen import Round
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +37,7 @@ class IRRClassifier(GraphClassifier):
 
     Parameters
     ----------
-    graph, power, lambda1, class_prior : KNNGraph, int, float, array-like
+    graph, power, lambda1, class_prior, sharpen : KNNGraph, int, float, array-like, bool
         As :class:`ERRClassifier` has them; a ``power`` of None means 2.
     tol : float, default=1e-10
         Relative accuracy of the linear solution.
@@ -68,6 +69,7 @@ class IRRClassifier(GraphClassifier):
     power: int | None = None
     lambda1: float = 1e-2
     class_prior: Any = None
+    sharpen: bool = False
     tol: float = 1e-10
     normalized: bool = True
     backend: BackendName = "numpy"
@@ -81,6 +83,9 @@ class IRRClassifier(GraphClassifier):
         found = self._irr(problem, self.tol, init, callback)
         energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
         return Answer(found.solution, energy, found.iterations, 0)
+
+    def _report_round(self, callback: Report, state: Round) -> None:
+        callback(state.iteration, state.changed)
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,8 @@ class Start:
 class ERRClassifier(GraphClassifier):
     """Explicit relationship regularisation (ERR) over all pairs of points, in time linear in the points.
 
-    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with relationships
-    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. The rows of
-    the normalised L^p do not sum to 0. So the paper's R is a sum over edges of differences between the relationships of
-    two points, plus a push that separates classes where the graph is thin, but in full also drives clusters apart.
-
-    Two classes are one column of values with targets ±1; more are one column per class with one-hot targets.
+    It labels every point from a few labels. Points that are neighbours in the graph get similar values, and similar
+    relationships to all other points.
 
     Parameters
     ----------
@@ -130,9 +131,14 @@ class ERRClassifier(GraphClassifier):
     tol : float, default=0.1
         The optimiser stops when the gradient's norm has fallen to this share. It stops early on purpose: the first
         steps sharpen the classes, later ones lower the energy but do not improve the labels.
-    class_prior : array-like or "estimate", default=None
-        Known class shares. With an array the decision gives the classes these shares; "estimate" takes the labels' own
-        shares. None weighs the labels' shares, as the small sample they are, against cutting where many scores lie.
+    class_prior : array-like, "balanced" or "estimate", default=None
+        Known class shares. With an array the decision gives the classes these shares; "balanced" gives all the same,
+        "estimate" the labels' own. None weighs the labels' shares, as the small sample they are, against cutting where
+        many scores lie; with ``sharpen`` it infers the shares from the graph instead.
+    sharpen : bool, default=False
+        Finish with sharp relationships, for one to five labels per class: points then have a class instead of values,
+        and classes that spread over the graph take turns with new decisions until they settle. The scores are the log
+        shares of each class around a point.
     relationship_neighbors : int, default=None
         In the sparse form (for ``power=1``), the number of nearest points, itself included, whose relationships with a
         point are regularised. None means all points.
@@ -147,8 +153,9 @@ class ERRClassifier(GraphClassifier):
         Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
-        first step and after each; before that with a ``Start`` for each iteration of IRR. Raise in it to cancel. A
-        GPU reports several steps at a time, with the numbers of each and the arrays of the last.
+        first step and after each; before that with a ``Start`` for each iteration of IRR, after that with a ``Round``
+        for each round of ``sharpen``. Raise in it to cancel. A GPU reports several steps at a time, with the numbers of
+        each and the arrays of the last.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
 
@@ -165,7 +172,9 @@ class ERRClassifier(GraphClassifier):
     classes_ : ndarray of shape (C,)
         The classes.
     class_prior_ : ndarray of shape (C,)
-        The class shares assumed.
+        The class shares assumed, or inferred with ``sharpen``.
+    sharp_shares_ : ndarray of shape (u, C), or None
+        With ``sharpen``, the share of each class around each point, which the decision is made on.
     given_labels_ : Labels
         The labels of ``fit``.
     graph_ : KNNGraph
@@ -178,6 +187,15 @@ class ERRClassifier(GraphClassifier):
         The engine used and, for "nystrom", its relative error at the solution.
     resolved_params_ : dict
         All parameters with the values in use.
+
+    Notes
+    -----
+    It minimises Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F) + λ2/u R(F), starting from the IRR minimiser, with relationships
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(Kᵀ L^p K) − (1 − ρ) Σ_j (L^p 1)_j ‖k_j‖². The paper has ρ = 1. The rows of
+    the normalised L^p do not sum to 0. So the paper's R is a sum over edges of differences between the relationships of
+    two points, plus a push that separates classes where the graph is thin, but in full also drives clusters apart.
+
+    Two classes are one column of values with targets ±1; more are one column per class with one-hot targets.
 
     Examples
     --------
@@ -200,12 +218,13 @@ class ERRClassifier(GraphClassifier):
     max_iter: int = 50
     tol: float = 0.1
     class_prior: Any = None
+    sharpen: bool = False
     relationship_neighbors: int | None = None
     multiclass: Literal["vector", "one-vs-rest"] = "vector"
     engine: EngineName = "auto"
     normalized: bool = True
     backend: BackendName = "numpy"
-    callback: Callable[[State | Start], object] | None = None
+    callback: Callable[[State | Start | Round], object] | None = None
     n_jobs: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

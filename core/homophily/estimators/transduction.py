@@ -27,9 +27,16 @@ from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
+from homophily.solve.sharpen import Held, Sharpened, sharp_scores, sharpen
 from homophily.state import State, StateReader, feature_entries, plain
-from homophily.supervision.calibration import Calibration, fit_calibration, label_folds
-from homophily.supervision.class_shares import check_prior, class_offsets, estimate_prior, likely_offsets
+from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
+from homophily.supervision.class_shares import (
+    check_prior,
+    class_offsets,
+    estimate_prior,
+    informative_offsets,
+    likely_offsets,
+)
 from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
 
 #: The usual number; a calibration costs one fit for each.
@@ -70,6 +77,7 @@ class Answer:
     engine: str | None = None
     engine_error: float | None = None
     converged: bool = True
+    sharp: Sharpened | None = None
 
 
 class Answers(NamedTuple):
@@ -88,7 +96,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         **COMPUTED,
         "power": [AT_LEAST_ONE, None],
         "lambda1": [POSITIVE],
-        "class_prior": ["array-like", StrOptions({"estimate"}), None],
+        "class_prior": ["array-like", StrOptions({"estimate", "balanced"}), None],
+        "sharpen": ["boolean"],
         "callback": [callable, None],
     }
 
@@ -117,7 +126,9 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.__dict__.pop("transduction_", None)
         X = self._points(X)
         labels = encode_labels(y, sample_weight)
-        if self.class_prior is None or isinstance(self.class_prior, str):
+        if isinstance(self.class_prior, str) and self.class_prior == "balanced":
+            self.class_prior_ = np.full(len(labels.classes), 1.0 / len(labels.classes))
+        elif self.class_prior is None or isinstance(self.class_prior, str):
             self.class_prior_ = estimate_prior(labels)
         else:
             self.class_prior_ = check_prior(self.class_prior, len(labels.classes), type(self).__name__)
@@ -126,6 +137,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         check_consistent_length(self.graph_.W, labels.targets)
         self.classes_ = labels.classes
         self.reached_ = self._reach(labels)
+        # Computed on demand: the calibration, the mean degree, the terms and columns for new points.
+        self._lazy = {}
         problem = self._problem(labels)
         answer = self._solve(problem, None if start is None else start[problem.rows], self.callback)
         self.solution_ = np.zeros((self.graph_.n_points, answer.F.shape[1]))
@@ -133,13 +146,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
         self.given_labels_ = labels
-        # Computed on demand: the calibration, the mean degree, the terms and columns for new points.
-        self._lazy = {}
-        scores = self._scores(self.solution_, self.graph_.degrees)
-        if self.class_prior is None:
-            self.offsets_ = likely_offsets(scores[problem.rows], labels.counts)
-        else:
-            self.offsets_ = class_offsets(scores[problem.rows], self.class_prior_)
+        self.sharp_shares_: NDArray[np.float32] | None = None
+        if answer.sharp is not None:
+            self._take_sharp(answer.sharp, problem)
+        scores = self._fit_scores()
+        if answer.sharp is None:
+            self.offsets_ = self._offsets(scores[problem.rows], labels)
         self.transduction_ = self._decide(scores, self.reached_)
         return self
 
@@ -155,7 +167,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def decision_scores_(self) -> Floats:
         """The :meth:`decision_function` of the points of ``fit``."""
         check_is_fitted(self)
-        return self._decision(self._scores(self.solution_, self.graph_.degrees), self.reached_)
+        return self._decision(self._fit_scores(), self.reached_)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Classes of points.
@@ -187,7 +199,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def label_distributions_(self) -> Floats:
         """Calibrated class probabilities (u, C) of the points of ``fit``."""
         check_is_fitted(self)
-        return self._probabilities(self._scores(self.solution_, self.graph_.degrees), self.reached_)
+        return self._probabilities(self._fit_scores(), self.reached_)
 
     @property
     def calibration_(self) -> Calibration:
@@ -227,10 +239,13 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def _solve(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         """Minimise where the backend computes."""
         with self._backend().job() as backend:
-            # No variable here: nothing on the device outlives the job.
-            return self._minimise(
-                replace(problem, operations=backend.operations(problem.laplacian, self.n_jobs)), init, callback
-            )
+            try:
+                problem = replace(problem, operations=backend.operations(problem.laplacian, self.n_jobs))
+                answer = self._minimise(problem, init, callback)
+                return replace(answer, sharp=self._sharpen(problem, answer.F, callback)) if self.sharpen else answer
+            finally:
+                # Nothing on the device outlives the job.
+                del problem
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
         raise NotImplementedError
@@ -239,6 +254,55 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         """The minimiser of the energy without relationships."""
         how: dict[str, Any] = {"power": self._power, "tolerance": tolerance, "initial": init, "callback": callback}
         return problem.operations.solve_irr(problem.confidence, problem.targets, self.lambda1, **how)
+
+    def _sharpen(self, problem: Problem, F: Floats, callback: Report | None) -> Sharpened:
+        """Threshold dynamics from the classes that F gives with no offsets, with balancing ones, and with half of them.
+
+        The first follow the data and may starve a class, the second may cut through one.
+        """
+        degrees, classes = self.graph_.degrees[problem.rows], len(self.classes_)
+        scores, targets = self._scores(F, degrees), problem.targets
+        if classes == 2:
+            targets = np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
+        choose: Callable[[Floats, Floats], Floats] = informative_offsets
+        if self.class_prior is None:
+            balancing = class_offsets(scores, np.full(classes, 1.0 / classes))
+            starts = [factor * balancing for factor in (0.0, 0.5, 1.0)]
+        else:
+            prior = self.class_prior_
+            starts = [class_offsets(scores, prior)]
+            choose = lambda logits, _: class_offsets(logits, prior)  # noqa: E731
+        return sharpen(
+            problem.operations.walk(degrees, self.normalized),
+            degrees,
+            Held.of(problem.confidence, targets),
+            [decide_index(scores + offsets) for offsets in starts],
+            classes,
+            choose,
+            None if callback is None else lambda state: self._report_round(callback, state),
+        )
+
+    def _report_round(self, callback: Report, state: Any) -> None:
+        callback(state)
+
+    def _take_sharp(self, sharp: Sharpened, problem: Problem) -> None:
+        """Decide by the shares that the dynamics settled at, in place of the values."""
+        self.sharp_shares_ = np.zeros((self.graph_.n_points, len(self.classes_)), dtype=np.float32)
+        self.sharp_shares_[problem.rows] = sharp.shares
+        self.offsets_ = _score_offsets(sharp.offsets)
+        if self.class_prior is None:
+            self.class_prior_ = Calibration(1.0, self.offsets_).probabilities(sharp_scores(sharp.shares)).mean(axis=0)
+
+    def _offsets(self, scores: Floats, labels: Labels) -> Floats:
+        if self.class_prior is None:
+            return likely_offsets(scores, labels.counts)
+        return class_offsets(scores, self.class_prior_)
+
+    def _fit_scores(self) -> Floats:
+        """Scores of the points of ``fit``."""
+        if self.sharp_shares_ is not None:
+            return sharp_scores(self.sharp_shares_)
+        return self._scores(self.solution_, self.graph_.degrees)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         """The relationship term of a new point's energy: one for all columns of F together, or one for each."""
@@ -292,12 +356,19 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
                 held_out = candidates[folds == fold]
                 confidence = labels.confidence.copy()
                 confidence[held_out] = 0.0
-                values = np.zeros_like(self.solution_)
-                part = replace(problem, confidence=confidence[problem.rows])
-                values[problem.rows] = self._solve(part, None, None).F
-                scores[folds == fold] = self._scores(values, self.graph_.degrees)[held_out]
+                answer = self._solve(replace(problem, confidence=confidence[problem.rows]), None, None)
+                if answer.sharp is None:
+                    found = self._scores(answer.F, self.graph_.degrees[problem.rows])
+                else:
+                    # With this fold's own offsets in place of those that the calibration adds.
+                    found = sharp_scores(answer.sharp.shares) + _score_offsets(answer.sharp.offsets) - self.offsets_
+                everywhere = np.zeros_like(self.solution_)
+                everywhere[problem.rows] = found
+                scores[folds == fold] = everywhere[held_out]
         used = candidates[folds >= 0]
-        return fit_calibration(scores[folds >= 0], labels.class_index[used], self.offsets_, labels.confidence[used])
+        known = scores[folds >= 0], labels.class_index[used], self.offsets_, labels.confidence[used]
+        # Sharp scores are log shares, which are probabilities as they are.
+        return fit_calibration(*known, default=1.0 if self.sharpen else DEFAULT_SLOPE)
 
     # -- answering -----------------------------------------------------------------------------------------------
 
@@ -319,17 +390,22 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
         """Scores of points, and which of them a label reaches."""
+        is_sharp = self.sharp_shares_ is not None
         fitted = self.graph_, self._once("columns", self._columns), self.reached_
-        how: dict[str, Any] = {"normalized": self.normalized, "lambda1": self.lambda1, "n_jobs": self.n_jobs}
+        # A step of the walk takes the mean of the neighbours' shares.
+        normalized = self.normalized and not is_sharp
+        how: dict[str, Any] = {"normalized": normalized, "lambda1": self.lambda1, "n_jobs": self.n_jobs}
         blocks = in_blocks(X, lambda block: extend(block, *fitted, **how))
         values, degrees, reached = (np.concatenate(part) for part in zip(*blocks, strict=True))
-        return self._scores(values, degrees), reached
+        return sharp_scores(values) if is_sharp else self._scores(values, degrees), reached
 
     def _terms(self) -> tuple[RelationshipTerm | None, ...]:
         return self._once("terms", self._new_point_terms)
 
     def _columns(self) -> tuple[Columns, ...]:
-        """The columns of the solution that are extended together, each with its term."""
+        """The columns that are extended together: the sharp shares, or those of the solution, each with its term."""
+        if self.sharp_shares_ is not None:
+            return (Columns(read_only(self.sharp_shares_.astype(np.float64)), None),)
         terms = self._terms()
         parts = np.split(self.solution_, len(terms), axis=1)
         return tuple(Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True))
@@ -347,6 +423,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             "reached": self.reached_,
             "decided": np.searchsorted(self.classes_, self.transduction_).astype(np.int32),
         }
+        if self.sharp_shares_ is not None:
+            arrays["sharp_shares"] = self.sharp_shares_
         parameters = self.get_params(deep=False)
         del parameters["callback"], parameters["graph"]
         document = {
@@ -382,6 +460,9 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         classifier.offsets_ = stored.copy("offsets", (n,))
         classifier.solution_ = stored.array("solution", (u, n))
         classifier.reached_ = stored.array("reached", (u,), ("bool",))
+        classifier.sharp_shares_ = None
+        if classifier.sharpen:
+            classifier.sharp_shares_ = stored.array("sharp_shares", (u, len(classes)), ("float32",))
         classifier.energy_ = stored.number("energy")
         classifier.n_iter_ = stored.integer("n_iter", 0)
         classifier.n_evaluations_ = stored.integer("n_evaluations", 0)
@@ -403,3 +484,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "transduction_")
+
+
+def _score_offsets(offsets: Floats) -> Floats:
+    """Offsets of C classes as they are added to scores: of two classes, to the one column."""
+    return offsets[1:] - offsets[:1] if len(offsets) == 2 else offsets

@@ -42,7 +42,7 @@ def suggest(
         import optuna
     except ImportError as error:
         raise ImportError(
-            "A search of more trials than its designed ones needs Optuna: pip install homophily[search]"
+            "A search of more trials than its designed ones needs Optuna: pip install 'homophily[search]'"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=0)

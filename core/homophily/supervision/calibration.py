@@ -50,19 +50,23 @@ class Calibration:
 
 
 def fit_calibration(
-    scores: Floats, class_index: NDArray[np.integer], offsets: Floats, weights: Floats | None = None
+    scores: Floats,
+    class_index: NDArray[np.integer],
+    offsets: Floats,
+    weights: Floats | None = None,
+    default: float = DEFAULT_SLOPE,
 ) -> Calibration:
     """Fit the slope to held-out scores (m, n) with their classes (m,), by weighted likelihood.
 
     Platt's smoothed targets — (N_c + 1)/(N_c + 2) for the own class, the rest shared by the others — keep it finite
-    when the scores part the classes and modest when labels are few. With nothing held out: :data:`DEFAULT_SLOPE`.
+    when the scores part the classes and modest when labels are few. With nothing held out, the slope is ``default``.
     """
     offsets = np.asarray(offsets, dtype=np.float64)
     weights = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
     logits = _logits(np.asarray(scores, dtype=np.float64) + offsets)
     spread = float(np.sqrt(np.mean((logits - logits.mean(axis=1, keepdims=True)) ** 2))) if len(logits) else 0.0
     if spread == 0 or not weights.sum() > 0:
-        return Calibration(DEFAULT_SLOPE, offsets)
+        return Calibration(default, offsets)
     weights = weights * np.count_nonzero(weights) / weights.sum()
     targets = _smoothed_targets(class_index, weights, logits.shape[1])
     return Calibration(_fit_slope(logits / spread, targets, weights) / spread, offsets)

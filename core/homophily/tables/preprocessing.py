@@ -35,6 +35,23 @@ ALIKE_SHARE, FEW_COLUMNS = 0.8, 10
 DOMINANT = 0.95
 
 
+class CategoriesError(ParameterError):
+    """A column holds too many different strings to be a category."""
+
+    def __init__(self, column: str, count: int) -> None:
+        self.column, self.count = column, count
+        #: What is wrong, without what to do: the service's options have other names.
+        self.problem = (
+            f"Column {column!r} holds {count:,} different strings, more than the {MOST_CATEGORIES} that count as "
+            "categories"
+        )
+        advice = f"if they are texts, pass text=[{column!r}]; if the column is an id, pass ignore=[{column!r}]."
+        super().__init__(f"{self.problem}: {advice}", "X")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.column, self.count)
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class Preprocessing(TransformerMixin, CheckedEstimator):
     r"""Turns a table with named columns into points.
@@ -55,7 +72,8 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
         Columns of strings whose words are counted (TF-IDF). The points are sparse then, and each text counts as much as
         all other columns together.
     ignore : sequence of str, default=()
-        Columns that are no features, such as an id. Tables may have them, new ones too.
+        Columns that are no features. Name ids here: they are not detected, and an id of integers would count as a
+        number. Tables may have these columns, new ones too.
 
     Attributes
     ----------
@@ -385,11 +403,7 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
 def _categories(name: str, values: NDArray[Any]) -> list[str]:
     found = sorted(set(values.tolist()) - {""})
     if len(found) > MOST_CATEGORIES:
-        raise ParameterError(
-            f"Column {name!r} holds {len(found):,} different strings, more than the {MOST_CATEGORIES} that count as "
-            "categories: name it as text or as the id, or drop it.",
-            "X",
-        )
+        raise CategoriesError(name, len(found))
     return found
 
 

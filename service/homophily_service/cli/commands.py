@@ -9,9 +9,11 @@ import typer
 
 from homophily_service.cli import answers, demo, embedding, label, listing, report, serve, store, submit, version
 from homophily_service.cli.failures import explained
+from homophily_service.cli.flags import Command, Group
 from homophily_service.cli.screen import print_status
 
 app = typer.Typer(
+    cls=Group,
     help="Label a whole dataset from a handful of labels.",
     epilog="Exit codes: 0 done · 1 the job or the service failed · 2 wrong usage or a wrong field · "
     "3 the service cannot be reached · 4 not found · 5 not allowed · 130 interrupted.",
@@ -52,7 +54,7 @@ for name, function, panel in (
     ("report", report.report, _LOOK),
     ("delete", listing.delete, _LOOK),
 ):
-    app.command(name, rich_help_panel=panel)(function)
+    app.command(name, cls=Command, rich_help_panel=panel)(function)
 app.callback()(version.options)
 app.add_typer(serve.token, name="token", rich_help_panel=_RUN)
 app.add_typer(store.store, name="store", rich_help_panel=_RUN)

@@ -10,7 +10,7 @@ import typer
 
 from homophily_client.options import GraphOptions, SolverOptions
 from homophily_service.cli.failures import WrongInput
-from homophily_service.cli.options import ColumnOptions, SearchOptions, command
+from homophily_service.cli.options import ColumnOptions, LocalSearchOptions, command
 from homophily_service.cli.output import FileOutput
 from homophily_service.cli.screen import AsJson, err, percent, print_json, print_result, print_status, print_table
 from homophily_service.cli.submit import FORMATS, Unlabelled
@@ -34,7 +34,7 @@ def label(
     columns: ColumnOptions,
     unlabelled: Unlabelled = "-1",
     output: FileOutput,
-    search: SearchOptions,
+    search: LocalSearchOptions,
     solver: SolverOptions,
     graph: GraphOptions,
     as_json: AsJson = False,
@@ -51,8 +51,6 @@ def label(
         raise WrongInput(
             "Which column has the labels? Name it with --label-column; rows without a label are left empty."
         )
-    if search.spread:
-        raise WrongInput("--spread needs a service with several workers: homophily fit.")
     data = read_data(file, columns.options())
     source = f"{file}:{columns.label_column}"
     assert data.labels is not None

@@ -178,8 +178,8 @@ def names(text: str | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """Options of the search for the hyper-parameters that are not given."""
+class LocalSearchOptions:
+    """Options of the search for the hyper-parameters that are not given, in one process."""
 
     search: Annotated[
         bool, typer.Option("--search", help="Search for the parameters that are not given.", rich_help_panel=_SEARCH)
@@ -192,9 +192,6 @@ class SearchOptions:
         float | None, typer.Option(help="Start no more trials after this time.", metavar="S", rich_help_panel=_SEARCH)
     ] = None
     seed: Annotated[int | None, typer.Option(help="Seed of the search.", metavar="N", rich_help_panel=_SEARCH)] = None
-    spread: Annotated[
-        bool, typer.Option("--spread", help="Spread the trials over all workers.", rich_help_panel=_SEARCH)
-    ] = False
     warm_start: Annotated[
         bool,
         typer.Option(
@@ -216,11 +213,28 @@ class SearchOptions:
         """What ``Client.fit`` takes."""
         vary = None if self.vary is None else [name.strip() for name in self.vary.split(",")]
         every: dict[str, Any] = {"trials": self.trials, "seconds": self.search_seconds, "seed": self.seed}
-        every |= {"spread": self.spread, "warm_start": self.warm_start, "vary": vary}
+        every |= {"warm_start": self.warm_start, "vary": vary} | self._more()
         given = {name: value for name, value in every.items() if value}
         if given and not self.search:
-            raise WrongInput("--trials, --search-seconds, --seed, --spread, --warm-start and --vary need --search.")
+            *others, last = (f"--{field.name.replace('_', '-')}" for field in fields(self) if field.name != "search")
+            raise WrongInput(f"{', '.join(others)} and {last} need --search.")
         return given if self.search else None
+
+    def _more(self) -> dict[str, Any]:
+        """What only a service can do."""
+        return {}
+
+
+@dataclass(frozen=True)
+class SearchOptions(LocalSearchOptions):
+    """Options of the search, by the workers of a service."""
+
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Spread the trials over all workers.", rich_help_panel=_SEARCH)
+    ] = False
+
+    def _more(self) -> dict[str, Any]:
+        return {"spread": self.spread}
 
 
 @dataclass(frozen=True)
@@ -333,7 +347,7 @@ def _parsed(group: Group, row: Parameter, value: Any) -> Any:
     if value is None or row.type in _METAVARS:
         return value
     if row.type is Shares:
-        return value if value == "estimate" else numbers(value, float, option)
+        return value if value in Shares.WORDS else numbers(value, float, option)
     known = {"true": True, "false": False} if row.type is bool else _words(group, row)
     if value.lower() not in known:
         raise WrongInput(f"{option} must be one of {', '.join(known)}. Got {value!r} instead.")

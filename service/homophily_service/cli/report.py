@@ -63,7 +63,7 @@ def report(
         print_json({"report": str(folder / "report.html"), "pictures": [str(folder / file) for file in pictures]})
     else:
         print_result(f"{folder / 'report.html'}")
-        print_status(f"{len(pictures)} pictures are beside it: {', '.join(pictures)}.")
+        print_status(f"Beside it are {', '.join(pictures)}.")
 
 
 def _find(client: Client, name: str) -> Model | Embedding:

@@ -12,13 +12,24 @@ from urllib.request import ProxyHandler, build_opener
 from homophily_service.cli.screen import err, print_status
 
 if TYPE_CHECKING:
-    from homophily_client import Job, JobHandle
+    from homophily_client import Client, Job, JobHandle
 
 # How long a command may wait for MLflow's pages before it leaves their address out.
 ANSWER_SECONDS = 1.0
 # How long a command waits for the registration of a model, which takes some seconds if MLflow answers.
 REGISTRATION_SECONDS = 60.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def check_tracking(client: Client) -> None:
+    """Raise FailedPrecondition if the service does not send runs to MLflow, so that it can register no model."""
+    from homophily_service.contract.errors import FailedPrecondition
+
+    if not client.server_info().tracking:
+        raise FailedPrecondition(
+            "the service cannot register models: MLflow is not installed on its machine, or its setting `tracking` is "
+            "off. Install it there (pip install 'homophily[tracking]') and restart the service, or leave out --register"
+        )
 
 
 def await_registration(job: JobHandle[Any], name: str, longest: float) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from homophily_service.cli.failures import FAILED, NOT_FOUND, UNREACHABLE, WrongInput
+from homophily_service.cli.flags import Command, Group
 from homophily_service.cli.options import DEFAULT_TARGET, Ca, Certificate, Key, Target, Tls
 from homophily_service.cli.screen import AsJson, print_facts, print_json, print_result, print_status, print_table
 
@@ -30,7 +31,10 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings.", dir_okay=False, exists=True)
 ]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder for all stored data.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder for all stored data; default homophily-data in the current folder."),
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; see `homophily config`.")
 ]
@@ -57,12 +61,12 @@ def settings_from(config: Path | None, assignments: list[str] | None, **flags: A
 def serve(
     config: ConfigFile = None,
     data_dir: DataDir = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers beside the API; 0 for none.")] = None,
-    auth: Annotated[str | None, typer.Option(help="none or tokens.")] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Port of the Prometheus endpoint.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; default 50051. 0 takes a free one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers beside the API; default 1, 0 for none.")] = None,
+    auth: Annotated[str | None, typer.Option(help="none or tokens; default none.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of the Prometheus endpoint; default none.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; default info.")] = None,
     assignments: Set = None,
 ) -> None:
     """Run the API and its workers until Ctrl-C or SIGTERM."""
@@ -93,8 +97,8 @@ def serve(
 def worker(
     config: ConfigFile = None,
     data_dir: DataDir = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Port of the worker's Prometheus endpoint.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of its Prometheus endpoint; default none.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; default info.")] = None,
     assignments: Set = None,
 ) -> None:
     """Run one worker on the same database and blobs as the API, until Ctrl-C or SIGTERM."""
@@ -115,7 +119,7 @@ def worker(
 def tracker(
     config: ConfigFile = None,
     data_dir: DataDir = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; default info.")] = None,
     assignments: Set = None,
 ) -> None:
     """Send the jobs' runs to MLflow, for a `homophily serve` with tracker = false, until Ctrl-C or SIGTERM."""
@@ -245,10 +249,12 @@ def ask_health(target: str, timeout: float, credentials: grpc.ChannelCredentials
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-token = typer.Typer(help="Create, list and revoke tokens for a service with auth = tokens.", no_args_is_help=True)
+token = typer.Typer(
+    cls=Group, help="Create, list and revoke tokens for a service with auth = tokens.", no_args_is_help=True
+)
 
 
-@token.command("create")
+@token.command("create", cls=Command)
 def create_token(
     project: Annotated[str, typer.Option(help="The project it gives access to; * for all.")] = "default",
     description: Annotated[str, typer.Option(help="A text for people.")] = "",
@@ -287,7 +293,7 @@ def _length(text: str) -> float:
     return float(number) * _UNITS[unit]
 
 
-@token.command("list")
+@token.command("list", cls=Command)
 def list_tokens(
     config: ConfigFile = None, data_dir: DataDir = None, assignments: Set = None, as_json: AsJson = False
 ) -> None:
@@ -310,7 +316,7 @@ def _day(time: float | None) -> str:
     return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-@token.command("revoke")
+@token.command("revoke", cls=Command)
 def revoke_token(
     identifier: Annotated[str, typer.Argument(metavar="ID", help="The id that `homophily token list` shows.")],
     config: ConfigFile = None,

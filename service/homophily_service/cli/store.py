@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from homophily_service.cli.failures import FAILED, NOT_FOUND
+from homophily_service.cli.flags import Command, Group
 from homophily_service.cli.screen import AsJson, print_json, print_result, print_status, size
 from homophily_service.cli.serve import ConfigFile, DataDir, Set, settings_from
 
@@ -124,7 +125,7 @@ def fsck(
     raise typer.Exit(FAILED if totals[checks.MISSING]["blobs"] or totals[checks.DAMAGED]["blobs"] else 0)
 
 
-store = typer.Typer(help="Which database the store of arrays belongs to.", no_args_is_help=True)
+store = typer.Typer(cls=Group, help="Which database the store of arrays belongs to.", no_args_is_help=True)
 
 
 @store.callback()
@@ -132,7 +133,7 @@ def _is_a_group() -> None:
     """Which database the store of arrays belongs to."""
 
 
-@store.command("adopt")
+@store.command("adopt", cls=Command)
 def adopt_store(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     config: ConfigFile = None,

@@ -118,6 +118,7 @@ def fit(
     Shows the progress and the result. Ctrl-C cancels the job; a second one leaves at once.
     """
     from homophily_service.cli.labels import from_entries, read_labels
+    from homophily_service.cli.runs import check_tracking
 
     if (labels is None) == (columns.label_column is None):
         raise WrongInput("Labels are needed, either by --labels FILE or by --label-column of the data's file.")
@@ -142,6 +143,8 @@ def fit(
             given = from_entries(read.labels, unlabelled, source).of_two_classes(source)
 
     with service.client() as client:
+        if registration.register is not None:
+            check_tracking(client)
         found = find_dataset(client, data, columns.options(), check)
         dataset = found.dataset
         # Without --labels there is a label column, which only a file has.
@@ -187,6 +190,7 @@ def transduce(
     Points that --labels has no label for keep theirs. Ctrl-C cancels the job; a second one leaves at once.
     """
     from homophily_service.cli.labels import read_labels
+    from homophily_service.cli.runs import check_tracking
 
     if labels is None and withdraw is None:
         raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
@@ -199,6 +203,8 @@ def transduce(
     }
     withdrawn = [] if withdraw is None else numbers(withdraw, int, "--withdraw")
     with service.client() as client:
+        if registration.register is not None:
+            check_tracking(client)
         found = client.get_model(base)
         by_id = [one for one in (given, *(read for _, read in compared.values())) if one is not None and one.by_id]
         ids = model_ids(client, found) if by_id else None

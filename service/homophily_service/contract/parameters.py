@@ -19,7 +19,9 @@ MOST_STEPS = 100_000
 
 
 class Shares:
-    """The type of ``class_prior``: "estimate", or a share for each class."""
+    """The type of ``class_prior``: a word, or a share for each class."""
+
+    WORDS = ("estimate", "balanced")
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,8 @@ SOLVER = Group(
             err_only=True,
         ),
         Parameter("multiclass", "ERR with three or more classes: vector or one-vs-rest; default vector.", str),
-        Parameter("class_prior", "Class shares: estimate, or one share per class.", Shares),
+        Parameter("class_prior", "Class shares: estimate, balanced, or one share per class.", Shares),
+        Parameter("sharpen", "Finish with sharp relationships, for one to five labels per class; default false.", bool),
     ),
 )
 MAP = Group(

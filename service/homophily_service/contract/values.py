@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from homophily_client._pb import embedding_pb2
 from homophily_client._pb import model_pb2 as pb
+from homophily_client.parameters import prior_word
 from homophily_client.words import words
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.parameters import (
@@ -156,7 +157,7 @@ def field_of(parameter: str) -> str:
 def _shares(message: pb.ClassPrior, where: str) -> Any:
     source = message.WhichOneof("source")
     if source != "shares":
-        return "estimate" if message.estimate else None
+        return prior_word(message)
     shares = np.array(message.shares.values)
     if not (np.isfinite(shares).all() and np.all(shares > 0) and abs(shares.sum() - 1.0) <= 1e-6):
         raise InvalidRequest(f"{where}.shares.values", "must be positive numbers with sum 1")

@@ -12,6 +12,7 @@ from homophily.device.backend import get_backend
 from homophily.estimators.classifiers import Start
 from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
+from homophily.solve.sharpen import Round
 from homophily.storage import PointLabels, fit_arguments, labels_of
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_client.names import ModelName
@@ -168,9 +169,9 @@ def _solve(
     one_by_one = getattr(classifier, "multiclass", "") == "one-vs-rest" and len(classes) > 2
     runs = len(classes) if one_by_one else 1
 
-    def follow(state: Iterate | Start | int, *_: Any) -> None:
+    def follow(state: Iterate | Start | Round | int, *_: Any) -> None:
         # The state on a GPU is only like an Iterate, so test for the other types.
-        if isinstance(state, int | Start):
+        if isinstance(state, int | Start | Round):
             stage.step(state if isinstance(state, int) else state.iteration, most, runs)
         else:
             stage.optimised(state, most, runs)

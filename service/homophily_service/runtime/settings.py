@@ -234,5 +234,5 @@ def has_mlflow() -> bool:
 
 
 def sends_runs(settings: Settings) -> bool:
-    """Whether a tracker sends the jobs that are marked as untracked."""
-    return settings.tracking and has_mlflow()
+    """Whether a tracker sends the jobs that are marked as untracked, here or (``tracker = false``) elsewhere."""
+    return settings.tracking and (has_mlflow() or not settings.tracker)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily import Preprocessing
+from homophily import ParameterError, Preprocessing
 from homophily.storage import State, preprocessing_state, restore_preprocessing
 from homophily.tables.columns import Table
-from homophily.tables.preprocessing import MissingName, ScaleName
+from homophily.tables.preprocessing import CategoriesError, MissingName, ScaleName
 from homophily_client._pb import points_pb2 as pb
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.tables import Rows, Strings, number_width, string_kinds
@@ -32,7 +32,10 @@ def recipe_of(rows: Rows) -> Preprocessing:
     ignore = [*(column.name for column in schema.columns if column.kind == pb.COLUMN_KIND_ID), *schema.unused_columns]
     scale, missing = _SCALES.get(schema.scale, "auto"), _MISSING.get(schema.missing, "median")
     recipe = Preprocessing(scale=scale, missing=missing, text=text, ignore=ignore)
-    recipe.fit(table_of(rows))
+    try:
+        recipe.fit(table_of(rows))
+    except CategoriesError as error:
+        raise ParameterError(f"{error.problem}: name it as text or as the id, or drop it.", "X") from error
     return recipe
 
 

@@ -255,6 +255,6 @@ def _describe(group: parameters.Group, message: Message, given: Mapping[str, Any
 
 def _describe_shares(message: model_pb2.ClassPrior, prior: Any) -> None:
     if isinstance(prior, str):
-        message.estimate = True
+        setattr(message, prior, True)
     else:
         message.shares.values.extend(prior)

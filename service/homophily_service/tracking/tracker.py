@@ -17,7 +17,7 @@ from homophily_service.contract.errors import FailedPrecondition, Unavailable
 from homophily_service.contract.kinds import KINDS
 from homophily_service.runtime.logs import job_name, start_logging
 from homophily_service.runtime.processes import begin, limit_memory
-from homophily_service.runtime.settings import Settings, has_mlflow, sends_runs
+from homophily_service.runtime.settings import Settings, has_mlflow
 from homophily_service.storage.outbox import MOST_ATTEMPTS, LeaderLock, Outbox
 from homophily_service.storage.stores import Stores
 from homophily_service.tracking.place import Place, connect
@@ -176,7 +176,7 @@ def main() -> None:
 
 def run_tracker(settings: Settings) -> None:
     """A tracker as a process of its own, until SIGTERM or SIGINT."""
-    if not sends_runs(settings):
+    if not (settings.tracking and has_mlflow()):
         raise FailedPrecondition("there is nothing to track: `tracking` is off, or MLflow is not installed")
     for number in (signal.SIGTERM, signal.SIGINT):
         # Exit at once: nothing is lost. Without a handler, the first process of a container would ignore SIGTERM.

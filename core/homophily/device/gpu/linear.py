@@ -1,4 +1,7 @@
-"""The linear system of IRR on the device: block conjugate gradients that ask the device rarely how far they are."""
+"""Linear algebra with the Laplacian on the device: the system of IRR, and the walk of sharp relationships.
+
+The system is solved by block conjugate gradients that ask the device rarely how far they are.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from homophily.device.gpu.matrix import DeviceMatrix, column_dots
 from homophily.graph.laplacian import MAX_ITER, choose_method
 from homophily.solve import irr
 from homophily.solve.irr import IRRSolution, Report
+from homophily.solve.sharpen import Held, walk_factors
 
 #: Iterations between two looks at the residual, at each of which the host waits for the device.
 CHECK_EVERY = 10
@@ -103,3 +107,26 @@ def solve_irr(
     if residual > tolerance:
         irr.warn_not_converged(residual, iterations, tolerance, stacklevel=3)
     return IRRSolution(backend.to_host(x), iterations, residual, "cg")
+
+
+class DeviceWalk:
+    """:class:`homophily.solve.sharpen.LazyWalk` on the device; shares come from the host and go back to it."""
+
+    def __init__(self, matrix: DeviceMatrix, degrees: Floats, normalized: bool) -> None:
+        self.matrix, self.before = matrix, walk_factors(degrees, normalized)[0]
+        self.after = matrix.backend.to_device(walk_factors(degrees, normalized)[1][:, None])
+
+    def __call__(self, shares: Floats, steps: int, held: Held | None = None) -> Floats:
+        """See :class:`homophily.solve.sharpen.Walk`."""
+        backend, before = self.matrix.backend, self.before[:, None]
+        V = backend.to_device(np.ascontiguousarray(shares * before))
+        if held is not None:
+            kept, fixed = np.ones((len(shares), 1)), np.zeros(shares.shape)
+            kept[held.points, 0] -= held.strengths
+            fixed[held.points] = held.strengths[:, None] * held.targets * before[held.points]
+            kept, fixed = backend.to_device(kept), backend.to_device(fixed)
+        for _ in range(steps):
+            V = V - self.after * self.matrix.product(V)
+            if held is not None:
+                V = kept * V + fixed
+        return np.asarray(backend.to_host(V) / before)

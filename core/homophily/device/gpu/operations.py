@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from homophily.arrays import Floats
 from homophily.device.gpu.energy import DeviceLabelEnergy, DeviceMapEnergy, DevicePreconditioner
 from homophily.device.gpu.engines import make_device_engine
-from homophily.device.gpu.linear import solve_irr
+from homophily.device.gpu.linear import DeviceWalk, solve_irr
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceCG, DeviceLBFGS
 from homophily.device.operations import Operations
@@ -27,6 +27,7 @@ class GpuOperations(Operations):
         self.engine = partial(make_device_engine, matrix, laplacian)
         self.label_energy = partial(DeviceLabelEnergy, matrix)
         self.preconditioner = partial(DevicePreconditioner, matrix, laplacian)
+        self.walk = partial(DeviceWalk, matrix)
 
     def _on_host(self, engine: Any, F: Floats) -> tuple[float, Floats]:
         energy, gradient = (self.backend.to_host(part) for part in engine(self.backend.to_device(F)))

@@ -1,0 +1,230 @@
+"""Sharp relationships: the walk, the offsets that tell most, and classifiers that finish with them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.datasets import load_digits, make_blobs
+
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
+from homophily.arrays import Floats
+from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
+from homophily.storage import State, classifier_state, restore_classifier
+from homophily.supervision.class_shares import BALANCE, informative_offsets
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[KNNGraph, Any]:
+    """All of scikit-learn's digits."""
+    X, y = load_digits(return_X_y=True)
+    return KNNGraph().fit(X), y
+
+
+def one_of_each(y: Any, seed: int) -> Any:
+    """One label of each class; −1 elsewhere."""
+    rng, few = np.random.default_rng(seed), np.full(len(y), -1)
+    for c in np.unique(y):
+        few[rng.choice(np.flatnonzero(y == c))] = c
+    return few
+
+
+@pytest.fixture(scope="module")
+def three() -> tuple[KNNGraph, Any, Any]:
+    """Three groups of 100, 60 and 30 points (:func:`blobs`), and two labels of each."""
+    X, y = blobs()
+    few = np.full(len(y), -1)
+    for group in range(3):
+        few[np.flatnonzero(y == group)[:2]] = group
+    return KNNGraph(n_neighbors=6).fit(X), y, few
+
+
+def blobs() -> tuple[Any, Any]:
+    X, y = make_blobs([100, 60, 30], 4, centers=3 * np.eye(3, 4), cluster_std=0.8, random_state=1)
+    return X, y
+
+
+def information(logits: Floats, b: Floats) -> float:
+    p = softmax(logits + b, axis=1)
+    mean = p.mean(axis=0)
+    entropies = -(mean @ np.log(mean)), -np.mean(np.sum(p * np.log(p), axis=1))
+    return float(entropies[0] - entropies[1] + BALANCE * np.log(mean).mean())
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_a_walk_takes_the_steps_of_the_dense_matrix_and_holds_labels(normalized: bool) -> None:
+    graph = KNNGraph(n_neighbors=4).fit(RNG.normal(size=(40, 3)))
+    shares = RNG.dirichlet(np.ones(3), size=40)
+    held = Held(np.array([3, 7]), np.array([1.0, 0.25]), np.eye(3)[[1, 2]])
+    step = (np.eye(40) + graph.W.toarray() / graph.degrees[:, None]) / 2
+    expected = shares
+    for _ in range(5):
+        expected = step @ expected
+        expected[3] = [0.0, 1.0, 0.0]
+        expected[7] = 0.25 * np.array([0.0, 0.0, 1.0]) + 0.75 * expected[7]
+    walk = LazyWalk(graph.laplacian(normalized=normalized), graph.degrees, normalized)
+    np.testing.assert_allclose(walk(shares, 5, held), expected, atol=1e-12)
+
+
+def test_the_offsets_that_tell_most_are_those_of_a_search_over_a_grid() -> None:
+    logits = np.log(RNG.dirichlet([0.5, 0.3, 0.1], size=200) + FLOOR)
+    found = informative_offsets(logits, np.zeros(3))
+    grid = np.linspace(-4, 4, 33)
+    best = max(information(logits, np.array([0.0, a, b])) for a, b in itertools.product(grid, grid))
+    assert found.sum() == pytest.approx(0.0, abs=1e-12)
+    assert information(logits, found) >= best
+
+
+def test_classes_that_overlap_are_not_merged() -> None:
+    shares = RNG.dirichlet(np.full(6, 3.0), size=2000)
+    offsets = informative_offsets(np.log(shares), np.zeros(6))
+    decided = np.bincount((np.log(shares) + offsets).argmax(axis=1), minlength=6) / 2000
+    assert decided.min() > 0.08
+
+
+def test_shares_follow_groups_that_are_apart() -> None:
+    group = np.repeat([0, 1], [900, 100])
+    shares = np.where(group[:, None] == np.arange(2), 0.97, 0.03)
+    offsets = informative_offsets(np.log(shares), np.array([-1.0, 1.0]))
+    np.testing.assert_array_equal((np.log(shares) + offsets).argmax(axis=1), group)
+
+
+@pytest.mark.parametrize("classifier", [IRRClassifier, ERRClassifier])
+def test_one_label_of_each_digit_is_worth_more_with_sharp_relationships(digits: Any, classifier: Any) -> None:
+    graph, y = digits
+    draws = [one_of_each(y, seed) for seed in (20, 21)]
+    plain, sharp = (
+        np.mean([classifier(sharpen=on).fit(graph, few).transduction_ != y for few in draws]) for on in (False, True)
+    )
+    assert sharp < 0.9 * plain
+
+
+def test_groups_of_unequal_size_keep_their_sizes(three: Any) -> None:
+    graph, y, few = three
+    model = IRRClassifier(sharpen=True).fit(graph, few)
+    assert np.mean(model.transduction_ == y) > 0.95
+    np.testing.assert_allclose(model.class_prior_, np.bincount(y) / len(y), atol=0.05)
+
+
+@pytest.mark.parametrize(("prior", "shares"), [("balanced", [1 / 3, 1 / 3, 1 / 3]), ([0.6, 0.2, 0.2], [0.6, 0.2, 0.2])])
+@pytest.mark.parametrize("sharpen", [False, True])
+def test_shares_that_are_given_are_kept(three: Any, prior: Any, shares: list[float], sharpen: bool) -> None:
+    graph, _, few = three
+    model = IRRClassifier(class_prior=prior, sharpen=sharpen).fit(graph, few)
+    decided = np.bincount(model.transduction_, minlength=3) / graph.n_points
+    np.testing.assert_allclose(decided, shares, atol=0.05)
+    np.testing.assert_allclose(model.class_prior_, shares)
+
+
+def two_classes(three: Any) -> tuple[KNNGraph, Any, Any]:
+    graph, y, few = three
+    return graph, np.minimum(y, 1), np.minimum(few, 1)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classifier", [IRRClassifier(sharpen=True), ERRClassifier(sharpen=True)])
+def test_scores_probabilities_and_new_points_agree_with_the_classes(three: Any, classifier: Any, classes: int) -> None:
+    graph, _, few = three if classes == 3 else two_classes(three)
+    model = classifier.fit(graph, few)
+    X = blobs()[0]
+    np.testing.assert_array_equal(model.predict(X), model.transduction_)
+    np.testing.assert_allclose(model.decision_function(X), model.decision_scores_, atol=1e-12)
+    np.testing.assert_array_equal(model.label_distributions_.argmax(axis=1), model.transduction_)
+    near = model.answer(X + 1e-3, probabilities=True)
+    assert np.mean(near.classes == model.transduction_) > 0.97
+    np.testing.assert_array_equal(near.probabilities.argmax(axis=1), near.classes)
+    np.testing.assert_array_equal(model.transduction_[few >= 0], few[few >= 0])
+
+
+def test_a_stored_classifier_answers_the_same(three: Any) -> None:
+    graph, _, few = three
+    model = ERRClassifier(sharpen=True).fit(graph, few)
+    arrays, document = classifier_state(model)
+    again = restore_classifier(State(arrays, document), graph)
+    X = blobs()[0] + 0.05
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(again.transduction_, model.transduction_)
+    with pytest.raises(ValueError, match="has no array 'sharp_shares'"):
+        restore_classifier(State({k: v for k, v in arrays.items() if k != "sharp_shares"}, document), graph)
+
+
+def test_threads_change_no_bit(digits: Any) -> None:
+    graph, y = digits
+    few = one_of_each(y, 0)
+    one, two = (IRRClassifier(sharpen=True, n_jobs=jobs).fit(graph, few) for jobs in (1, 2))
+    np.testing.assert_array_equal(one.sharp_shares_, two.sharp_shares_)
+    np.testing.assert_array_equal(one.offsets_, two.offsets_)
+
+
+def test_a_doubtful_label_gives_way_and_a_firm_one_does_not(three: Any) -> None:
+    graph, y, few = three
+    wrong = np.linalg.norm(blobs()[0] - [3, 0, 0, 0], axis=1).argmin()
+    few, weights = few.copy(), np.ones(len(y))
+    few[wrong] = 2
+    firm = IRRClassifier(sharpen=True).fit(graph, few, sample_weight=weights)
+    weights[wrong] = 0.05
+    doubtful = IRRClassifier(sharpen=True).fit(graph, few, sample_weight=weights)
+    assert firm.transduction_[wrong] == 2
+    assert doubtful.transduction_[wrong] == 0
+
+
+def test_soft_labels_hold_their_shares(three: Any) -> None:
+    graph, _, few = three
+    soft = np.zeros((len(few), 3))
+    soft[few >= 0] = 0.1 + 0.7 * np.eye(3)[few[few >= 0]]
+    model = IRRClassifier(sharpen=True).fit(graph, soft)
+    np.testing.assert_allclose(model.sharp_shares_[few >= 0], soft[few >= 0], rtol=1e-6)
+
+
+def test_points_that_no_label_reaches_get_the_most_frequent_class(three: Any) -> None:
+    X = np.vstack([blobs()[0], 100 + RNG.normal(size=(20, 4))])
+    few = np.append(three[2], np.full(20, -1))
+    with pytest.warns(UnlabelledComponentsWarning, match="hold no label"):
+        model = IRRClassifier(graph=KNNGraph(n_neighbors=6), sharpen=True).fit(X, few)
+    assert not model.sharp_shares_[-20:].any()
+    assert set(model.transduction_[-20:]) == {model.classes_[model.class_prior_.argmax()]}
+
+
+class Cancelled(Exception):
+    pass
+
+
+def test_rounds_are_reported_and_can_be_cancelled(three: Any) -> None:
+    graph, _, few = three
+    rounds: list[Round] = []
+
+    def follow(state: Any) -> None:
+        if isinstance(state, Round):
+            rounds.append(state)
+
+    ERRClassifier(sharpen=True, callback=follow).fit(graph, few)
+    assert [state.iteration for state in rounds] == list(range(1, len(rounds) + 1))
+    assert rounds[-1].changed < SETTLED
+
+    def cancel(state: Any) -> None:
+        if isinstance(state, Round):
+            raise Cancelled
+
+    model = ERRClassifier(sharpen=True, callback=cancel)
+    with pytest.raises(Cancelled):
+        model.fit(graph, few)
+    assert not hasattr(model, "transduction_")
+
+
+def test_irr_reports_rounds_as_iterations(three: Any) -> None:
+    graph, _, few = three
+    seen: dict[bool, list[int]] = {False: [], True: []}
+    for on, numbers in seen.items():
+        IRRClassifier(sharpen=on, callback=lambda number, _, numbers=numbers: numbers.append(number)).fit(graph, few)
+    assert seen[True][: len(seen[False])] == seen[False]
+    assert seen[True][len(seen[False]) :] == list(range(1, len(seen[True]) - len(seen[False]) + 1))
+
+
+def test_log_odds_of_two_classes_are_one_column() -> None:
+    shares = np.array([[0.9, 0.1], [0.2, 0.8]])
+    np.testing.assert_allclose(sharp_scores(shares)[:, 0], np.log((shares[:, 1] + FLOOR) / (shares[:, 0] + FLOOR)))
