@@ -255,6 +255,8 @@ def _describe(group: parameters.Group, message: Message, given: Mapping[str, Any
 
 def _describe_shares(message: model_pb2.ClassPrior, prior: Any) -> None:
     if isinstance(prior, str):
+        if prior not in parameters.Shares.WORDS:
+            raise FailedPrecondition(f"the service has no class_prior={prior!r}, with which the model was fitted")
         setattr(message, prior, True)
     else:
         message.shares.values.extend(prior)
