@@ -32,6 +32,7 @@ COMMANDS = (
     "partitions",
     "spread",
     "gpu",
+    "examples",
     "readme",
     "links",
     "docs",

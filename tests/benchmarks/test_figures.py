@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import docs, links
+from benchmarks import docs, examples, links
 from benchmarks.report import RECORDS, RESULTS
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +66,37 @@ def test_figures_in_sentences_are_those_of_the_records() -> None:
     )
     sentence = f"from {few} to {many} % with `tol=1e-4`, and with `repulsion=1` from {whole} to {all_steps} %"
     assert sentence in text("docs/method/paper.md")
+
+
+def printed_by(page: str, line: str) -> list[float]:
+    """The numbers in a line that the examples of a page print at full size."""
+    (found,) = re.findall(rf"^{line}(.*)$", json.loads(examples.PRINTED.read_text())[page], re.MULTILINE)
+    return [float(number) for number in re.findall(r"[\d.]*\d", found)]
+
+
+def test_sentences_about_examples_quote_what_these_print() -> None:
+    right = float(json.loads(examples.PRINTED.read_text())["docs/index.md"])
+    assert f"{100 * (1 - right) * 1797 / 1747:.0f} % of the other digits are wrong" in text("docs/index.md")
+    (usual,), (directions,) = (
+        printed_by("docs/tutorials/images.md", line) for line in ("ERR: ", "ERR on 20 directions:")
+    )
+    assert f"{100 * directions:.1f} % are wrong instead of {100 * usual:.1f} %" in text("docs/tutorials/images.md")
+    (some,), (more,) = (printed_by("docs/tutorials/maps.md", line) for line in ("with links:", "more links:"))
+    assert f"from {100 * some:.1f} % to {100 * more:.1f} %" in text("docs/tutorials/maps.md")
+    page = "docs/guides/class-shares.md"
+    (default,), (estimate,), (true,) = (printed_by(page, line) for line in ("default", "estimate", "true shares"))
+    assert f"is wrong for {estimate:.0f} % of the points" in text(page)
+    assert f"The default is wrong for {default:.0f} %, and the true shares for {true:.0f} %" in text(page)
+    page = "docs/guides/parameters.md"
+    (defaults,), (search,) = (printed_by(page, line) for line in ("defaults", "search"))
+    assert f"{100 * search:.1f} % are wrong, and {100 * defaults:.1f} % with the defaults" in text(page)
+    said = json.loads(examples.PRINTED.read_text())["docs/guides/calibration.md"]
+    bins = re.findall(r"said 0\.(\d\d), right 0\.(\d\d), (\d+) points", said)
+    sure, unsure = max(bins), min(bins)
+    assert f"of the {sure[2]} digits that are said to be {sure[0]} % sure, {sure[1]} % are right" in text(
+        "docs/guides/calibration.md"
+    )
+    assert f"of the {unsure[2]} at {unsure[0]} %, {unsure[1]} % are" in text("docs/guides/calibration.md")
 
 
 def test_records_name_no_machine() -> None:
