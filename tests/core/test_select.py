@@ -246,7 +246,7 @@ def test_optuna_is_needed_only_beyond_the_design(monkeypatch):
     assert (len(search.trials), search.best.method) == (18, "err")
     search = Search(3000, 2, method="irr", trials=240)
     search.tell(map(pretend, search.ask()))
-    with pytest.raises(ImportError, match=r"pip install homophily\[search\]"):
+    with pytest.raises(ImportError, match=r"pip install 'homophily\[search\]'"):
         search.ask()
 
 
