@@ -159,8 +159,9 @@ def test_a_tenant_does_not_notice_the_attacks_of_another(make_cluster: MakeClust
     print(f"{len(waits)} jobs began after {np.median(waits):.2f} s in the median, {max(waits):.2f} s at most")
     print(f"a worker was ready within {fair_start:.1f} s before the attack")
     print(f"the API had {memory(api.pid)} MiB\n{made}")
-    # The attacks were made, and some of each were let in or refused by the service itself.
-    assert sum(made.values()) > 500
+    # The attacks were made, and some of each were let in or refused by the service itself. On two quiet cores they are
+    # about a thousand, and half of that where other programs keep the cores busy.
+    assert sum(made.values()) > 250
     assert {key.split()[0] for key in made} >= {"open_uploads", "hungry_fits", "crashing_labels", "bad_tokens"}
     assert not [key for key in made if key.endswith((" INTERNAL", " UNKNOWN", " UNAVAILABLE"))], made
     assert not [line for line in api.log.read_text().splitlines() if '"code": "INTERNAL"' in line]
