@@ -36,9 +36,9 @@ def run(options: Options, report: Report) -> None:
         PRINTED.write_text(json.dumps(printed, indent=1) + "\n")
 
 
-def output(page: str) -> str:
-    """What the Python blocks of a page print, one after the other."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+def output(page: str, most: int | None = None) -> str:
+    """What the Python blocks of a page print, one after the other: all of them, or the first ones."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[:most]
     said = StringIO()
     with redirect_stdout(said):
         exec("\n".join(block for block in blocks if "homophily_client" not in block), {})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +53,7 @@ def test_figures_in_sentences_are_those_of_the_records() -> None:
     memory = f"{recorded('scaling', 'peak MiB', points=10**6) / 1024:.1f} GiB for the whole process"
     digits = f"about {recorded('mnist', 'seconds', method='ERR p = 2'):.0f} s"
     (graph,) = re.findall(r"Graph: ([\d.]+) s", (RECORDS / "mnist.json").read_text())
-    assert f"{steps} for a million points" in text("README.md")
+    assert f"50 steps take {steps} for a million points" in text("README.md")
     assert f"{steps} with {memory}" in text("docs/guides/large-data.md")
     assert f"{digits} once the graph is built, which takes {float(graph):.0f} s" in text("docs/guides/large-data.md")
     assert f"{steps} and {memory}" in text("docs/comparison.md")
@@ -115,23 +113,23 @@ def test_records_are_kept_in_git() -> None:
     assert links.RECORDS.parent == RESULTS
 
 
-def printed(page: str, blocks: int) -> str:
-    """What the first Python blocks of a page print."""
-    code = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    output = StringIO()
-    with redirect_stdout(output):
-        exec("\n".join(code[:blocks]), {})
-    return output.getvalue()
-
-
 def test_the_tutorial_on_tables_prints_what_it_says() -> None:
     said = re.findall(r'print\("(.+?): *",.*# ([\d.]+)$', (ROOT / "docs/tutorials/table.md").read_text(), re.MULTILINE)
-    found = dict(re.findall(r"^(.+?): +([\d.]+)$", printed("docs/tutorials/table.md", 3), re.MULTILINE))
+    found = dict(
+        re.findall(
+            r"^(.+?): +([\d.]+)$", examples.output((ROOT / "docs/tutorials/table.md").read_text(), 3), re.MULTILINE
+        )
+    )
     assert len(said) == 2
     assert all(round(float(found[name]), 2) == float(value) for name, value in said)
 
 
 def test_the_tutorial_on_embeddings_prints_what_it_says() -> None:
-    nearest, ours = (float(number) for number in re.findall(r": +([\d.]+)", printed("docs/tutorials/embeddings.md", 2)))
+    nearest, ours = (
+        float(number)
+        for number in re.findall(
+            r": +([\d.]+)", examples.output((ROOT / "docs/tutorials/embeddings.md").read_text(), 2)
+        )
+    )
     assert f"wrong for about one vector in {1 / nearest:.0f}." in text("docs/tutorials/embeddings.md")
     assert ours < 0.002
