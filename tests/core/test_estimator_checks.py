@@ -174,7 +174,7 @@ def test_parameters_in_use_have_no_gaps(estimator):
         assert resolved["graph__n_neighbors"] == model.graph_.n_neighbors
         assert not {"graph", "callback"} & set(resolved)
         if estimator is ERRClassifier:
-            assert (resolved["sigma_f"], resolved["repulsion"], resolved["engine"]) == (1.3, 0.65, "chebyshev")
+            assert (resolved["sigma_f"], resolved["repulsion"], resolved["sharpen"]) == (1.3, 0.65, True)
         again = estimator().set_params(**resolved).fit(X, y)
         assert (again.solution_ == model.solution_).all()
         assert again.resolved_params_ == resolved

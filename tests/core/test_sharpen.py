@@ -14,7 +14,7 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponen
 from homophily.arrays import Floats
 from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
 from homophily.storage import State, classifier_state, restore_classifier
-from homophily.supervision.class_shares import BALANCE, informative_offsets
+from homophily.supervision.class_shares import BALANCE, LABEL_WEIGHT, LabelEvidence, informative_offsets
 
 RNG = np.random.default_rng(0)
 
@@ -78,6 +78,62 @@ def test_the_offsets_that_tell_most_are_those_of_a_search_over_a_grid() -> None:
     best = max(information(logits, np.array([0.0, a, b])) for a, b in itertools.product(grid, grid))
     assert found.sum() == pytest.approx(0.0, abs=1e-12)
     assert information(logits, found) >= best
+
+
+def label_evidence(counts: list[int]) -> LabelEvidence:
+    own = np.repeat(np.arange(len(counts)), counts)
+    return LabelEvidence(RNG.normal(size=(len(own), len(counts))), np.eye(len(counts))[own], np.ones(len(own)))
+
+
+@pytest.mark.parametrize("counts", [[6, 3, 1], [4, 4, 4]])
+def test_offsets_weigh_labels_against_the_information(counts: list[int]) -> None:
+    logits = np.log(RNG.dirichlet([0.5, 0.3, 0.1], size=200) + FLOOR)
+    labels = label_evidence(counts)
+
+    def value(b: Floats) -> float:
+        shift = -np.log(softmax(logits + b, axis=1).mean(axis=0)) if len(set(counts)) == 1 else 0.0
+        log_p = np.log(softmax(labels.logits + b + shift, axis=1))
+        return information(logits, b) + labels.weight * float(log_p[labels.targets == 1].mean())
+
+    found = informative_offsets(logits, np.zeros(3), labels)
+    grid = np.linspace(-4, 4, 33)
+    assert value(found) >= max(value(np.array([0.0, a, b])) for a, b in itertools.product(grid, grid))
+
+
+def test_fifty_labels_overrule_balance(digits: Any) -> None:
+    graph, y = digits
+    is_rare = np.isin(y, (2, 5)).astype(int)
+    labelled = np.random.default_rng(0).choice(len(y), 50, replace=False)
+    few = np.full(len(y), -1)
+    few[labelled] = is_rare[labelled]
+    model = IRRClassifier(sharpen=True).fit(graph, few)
+    assert model.class_prior_[1] == pytest.approx(is_rare.mean(), abs=0.05)
+    assert np.mean(model.transduction_ != is_rare) < 0.05
+
+
+def test_the_weight_of_labels_grows_with_their_number() -> None:
+    few, many = label_evidence([1, 1]), label_evidence([200, 200])
+    assert 0 < few.weight < 0.1 * LABEL_WEIGHT
+    assert 0.9 * LABEL_WEIGHT < many.weight < LABEL_WEIGHT
+    assert few.is_stratified
+    assert not label_evidence([2, 1]).is_stratified
+
+
+def test_few_labels_are_sharpened_by_default_and_many_are_not(three: Any) -> None:
+    graph, y, few = three
+    assert ERRClassifier().fit(graph, few).resolved_params_["sharpen"] is True
+    many = np.where(np.arange(len(y)) % 3 == 0, y, -1)
+    assert ERRClassifier().fit(graph, many).resolved_params_["sharpen"] is False
+    assert ERRClassifier(sharpen=True).fit(graph, many).resolved_params_["sharpen"] is True
+    assert IRRClassifier().fit(graph, few).resolved_params_["sharpen"] is False
+
+
+@pytest.mark.parametrize("smooth", [{"lambda2": 1e-3}, {"sigma_f": 1.0}, {"max_iter": 10}, {"engine": "tiles"}])
+def test_setting_a_parameter_of_smooth_relationships_keeps_them_smooth(three: Any, smooth: dict[str, Any]) -> None:
+    graph, _, few = three
+    model = ERRClassifier(**smooth, tol=0.2).fit(graph, few)
+    assert model.sharp_shares_ is None
+    assert model.n_evaluations_ > 0
 
 
 def test_classes_that_overlap_are_not_merged() -> None:
