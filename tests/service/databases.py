@@ -49,7 +49,7 @@ class Postgres:
         if os.geteuid() == 0:
             os.chown(self.folder, pwd.getpwnam("nobody").pw_uid, -1)
             if not all(folder.stat().st_mode & stat.S_IXOTH for folder in packages.parents):
-                # A checkout in root's home, which no other user may enter either. Libraries are found by relative paths.
+                # A checkout that no other user may enter, as in root's home. Libraries are found by relative paths.
                 for part in ("pgserver/pginstall", "pgserver.libs"):
                     shutil.copytree(packages / part, self.folder / "packages" / part)
                 packages = self.folder / "packages"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from homophily.arrays import Floats
@@ -88,6 +87,8 @@ def informative_offsets(logits: Floats, start: Floats) -> Floats:
     small where the decision passes between crowds of points instead of through one. The third is a prior towards
     balance, without which classes that overlap are merged. So shares follow the data where it shows them.
     """
+    from scipy.optimize import minimize  # fits without offsets need not wait for its import
+
     sample = logits[:: max(1, len(logits) // MOST_POINTS)]
 
     def loss(b: Floats) -> tuple[float, Floats]:
