@@ -1,6 +1,6 @@
 """Imports scikit-learn without scipy.stats and pandas, which would take a third of the time of `import homophily`.
 
-scikit-learn imports both for functions that are not called here. Whoever uses them imports them as ever.
+scikit-learn imports both for functions that are not called here. Programs that use them import them as ever.
 """
 
 from __future__ import annotations
