@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import softmax
 
 from homophily.arrays import Floats
@@ -86,6 +85,8 @@ def _smoothed_targets(class_index: NDArray[np.integer], weights: Floats, classes
 
 def _fit_slope(x: Floats, targets: Floats, weights: Floats) -> float:
     """Minimise the convex ``−Σ_i w_i Σ_c t_ic log softmax(a x_i)_c`` over a in :data:`SLOPE_RANGE`."""
+    from scipy.optimize import brentq  # fits without probabilities need not wait for its import
+
     wanted = weights @ (targets * x).sum(axis=1)
 
     def derivative(slope: float) -> float:

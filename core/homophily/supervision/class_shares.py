@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from homophily.arrays import Floats
@@ -130,6 +129,8 @@ def informative_offsets(logits: Floats, start: Floats, labels: LabelEvidence | N
     shares follow the data where it shows them, and the labels as these become many. Among labels that were chosen class
     by class, class c is n_c / (s_c · number of labels) times as frequent as elsewhere: their likelihood allows for it.
     """
+    from scipy.optimize import minimize  # fits without offsets need not wait for its import
+
     sample = logits[:: max(1, len(logits) // MOST_POINTS)]
     shifted = labels is not None and labels.is_stratified
 
