@@ -286,11 +286,39 @@ def test_fit_repeats_to_the_bit_for_any_thread_count():
 
 
 def test_large_data_report_the_recall_of_their_search(monkeypatch):
-    monkeypatch.setattr("homophily.graph.neighbors._EXACT_POINTS", 100)
+    monkeypatch.setattr("homophily.graph.dense_index._EXACT_POINTS", 100)
     graph = KNNGraph().fit(points(1500, 12))
-    assert graph.index_.method == "hnsw"
+    assert graph.index_.method == "regions"
     assert 0.99 <= graph.recall_ <= 1
     assert KNNGraph().fit(points()).recall_ == 1
+
+
+@pytest.mark.parametrize("limit", [100, 10_000])
+def test_a_callback_follows_the_search_and_may_cancel_it(limit, monkeypatch):
+    monkeypatch.setattr("homophily.graph.dense_index._EXACT_POINTS", limit)
+    X, shares = points(9000, 12), []
+    KNNGraph().fit(X, callback=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert len(shares) > 3
+
+    def cancel(share):
+        if share > 0.3:
+            raise KeyboardInterrupt
+
+    graph = KNNGraph()
+    with pytest.raises(KeyboardInterrupt):
+        graph.fit(X, callback=cancel)
+    with pytest.raises(NotFittedError):
+        _ = graph.W
+
+
+def test_images_of_bytes_are_kept_in_float32():
+    X = np.random.default_rng(0).integers(256, size=(300, 20)).astype(np.uint8)
+    graph, wide = KNNGraph().fit(X), KNNGraph().fit(X.astype(np.float64))
+    assert graph.index_.points.dtype == np.float32
+    np.testing.assert_array_equal(graph.indices_, wide.indices_)
+    np.testing.assert_array_equal(graph.attach(X[:5])[0], wide.attach(X[:5].astype(np.float64))[0])
 
 
 def test_graph_survives_pickle_joblib_and_clone(tmp_path):

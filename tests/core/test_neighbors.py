@@ -6,8 +6,10 @@ import pytest
 from scipy import sparse
 
 from homophily.exceptions import NeighborsWarning
-from homophily.graph import neighbors
-from homophily.graph.neighbors import DenseIndex, SparseIndex, neighbor_index
+from homophily.graph import index_base
+from homophily.graph.dense_index import DenseIndex
+from homophily.graph.neighbors import neighbor_index
+from homophily.graph.sparse_index import SparseIndex
 
 EXACT = ["kd-tree", "exact"]
 
@@ -72,7 +74,7 @@ def test_sparse_and_dense_search_agree(metric):
     np.testing.assert_array_equal(dense[1], stored[1])
 
 
-@pytest.mark.parametrize("method", [*EXACT, "hnsw"])
+@pytest.mark.parametrize("method", [*EXACT, "regions", "hnsw"])
 def test_copies_are_neighbours_at_distance_zero_and_a_point_is_not_its_own(method):
     X = np.repeat(points(20, 12) * 1e3 + 1e5, 6, axis=0)
     distances, indices = DenseIndex(X, method=method).self_query(5)
@@ -133,7 +135,7 @@ def test_constant_columns_change_nothing(form):
 
 
 @pytest.mark.parametrize("factor", [1e-170, 1e-30, 1e30, 1e170])
-@pytest.mark.parametrize("index", [*EXACT, "hnsw", "sparse"])
+@pytest.mark.parametrize("index", [*EXACT, "regions", "hnsw", "sparse"])
 def test_unit_of_measurement_does_not_matter(index, factor):
     def search(X):
         if index == "sparse":
@@ -169,15 +171,16 @@ def test_float32_points_are_kept_and_measured_in_float64():
 def test_method_follows_columns_and_points(monkeypatch):
     assert DenseIndex(points(50, 5)).method == "kd-tree"
     assert DenseIndex(points(50, 6)).method == "exact"
-    monkeypatch.setattr("homophily.graph.neighbors._EXACT_POINTS", 49)
+    monkeypatch.setattr("homophily.graph.dense_index._EXACT_POINTS", 49)
     assert DenseIndex(points(50, 8)).method == "kd-tree"
-    assert DenseIndex(points(50, 9)).method == "hnsw"
+    assert DenseIndex(points(50, 9)).method == "regions"
 
 
+@pytest.mark.parametrize("method", ["regions", "hnsw"])
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_hnsw_reports_the_recall_it_has(metric):
+def test_approximate_search_reports_the_recall_it_has(metric, method):
     X = points(3000, 16)
-    index = DenseIndex(X, metric, "hnsw")
+    index = DenseIndex(X, metric, method)
     exact = DenseIndex(X, metric, "exact").self_query(10)
     found = index.self_query(10)
     assert index.recall >= 0.99
@@ -185,37 +188,39 @@ def test_hnsw_reports_the_recall_it_has(metric):
 
 
 def test_poor_recall_is_reported_with_a_warning(monkeypatch):
-    monkeypatch.setattr("homophily.graph.neighbors._HNSW_LINKS", 2)
-    monkeypatch.setattr("homophily.graph.neighbors._HNSW_BUILD_DEPTH", 2)
-    monkeypatch.setattr("homophily.graph.neighbors._HNSW_SEARCH_DEPTHS", (10,))
+    monkeypatch.setattr("homophily.graph.faiss_search._LINKS", 2)
+    monkeypatch.setattr("homophily.graph.faiss_search._BUILD_DEPTH", 2)
+    monkeypatch.setattr("homophily.graph.dense_index._SEARCH_DEPTHS", (10,))
     with pytest.warns(NeighborsWarning, match="of the nearest points, less than 99%"):
         index = DenseIndex(points(3000, 64), method="hnsw")
     assert 0 < index.recall < 0.99
 
 
-def test_hnsw_is_the_same_to_the_bit_for_any_thread_count():
-    X = points(4000, 16)
-    first = DenseIndex(X, method="hnsw", n_jobs=1).self_query(8)
+@pytest.mark.parametrize("method", ["regions", "hnsw"])
+def test_approximate_search_is_the_same_to_the_bit_for_any_thread_count(method):
+    X = points(9000, 40) * np.linspace(1, 0, 40) ** 4
+    first = DenseIndex(X, method=method, n_jobs=1).self_query(8)
     for n_jobs in (1, 2, 4):
-        again = DenseIndex(X, method="hnsw", n_jobs=n_jobs).self_query(8)
+        again = DenseIndex(X, method=method, n_jobs=n_jobs).self_query(8)
         np.testing.assert_array_equal(again[1], first[1])
         np.testing.assert_array_equal(again[0], first[0])
 
 
-def test_hnsw_survives_many_copies_of_one_point():
+@pytest.mark.parametrize("method", ["regions", "hnsw"])
+def test_approximate_search_survives_many_copies_of_one_point(method):
     X = np.vstack([np.zeros((500, 12)), points(100, 12)])
-    distances, indices = DenseIndex(X, method="hnsw").self_query(10)
+    distances, indices = DenseIndex(X, method=method).self_query(10)
     assert (indices >= 0).all()
     assert (distances[:500] == 0).all()
     assert (indices != np.arange(600)[:, None]).all()
 
 
-@pytest.mark.parametrize("method", ["kd-tree", "exact", "hnsw", "sparse"])
+@pytest.mark.parametrize("method", ["kd-tree", "exact", "regions", "hnsw", "sparse"])
 def test_few_rows_are_searched_by_one_thread_and_to_the_same_bits(method, monkeypatch):
     X = np.random.default_rng(0).normal(size=(300, 6))
     index = SparseIndex(sparse.csr_array(X), n_jobs=2) if method == "sparse" else DenseIndex(X, "euclidean", method, 2)
     asked = []
-    monkeypatch.setattr(neighbors, "thread_count", lambda n_jobs: asked.append(n_jobs) or n_jobs)
+    monkeypatch.setattr(index_base, "thread_count", lambda n_jobs: asked.append(n_jobs) or n_jobs)
     rows = X[:64] + 0.1
     together = index.query(rows, 5)
     assert set(asked) == {2}
@@ -233,7 +238,13 @@ def test_thread_count_of_faiss_is_restored():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda X: DenseIndex(X, method="hnsw"), DenseIndex, lambda X: SparseIndex(sparse.csr_matrix(X))]
+    "make",
+    [
+        lambda X: DenseIndex(X, method="hnsw"),
+        lambda X: DenseIndex(X, method="regions"),
+        DenseIndex,
+        lambda X: SparseIndex(sparse.csr_matrix(X)),
+    ],
 )
 def test_pickled_index_searches_the_same(make):
     X = points(400, 12)
@@ -244,6 +255,61 @@ def test_pickled_index_searches_the_same(make):
     assert again.recall == index.recall
     for a, b in zip(again.self_query(5), expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def steep(u=6000, columns=200, rank=12, seed=0):
+    """Points near a few directions of a high-dimensional space, as images and embeddings are."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(u, rank)) @ rng.normal(size=(rank, columns)) + 0.02 * rng.normal(size=(u, columns))
+    return X.astype(np.float32)
+
+
+def test_a_steep_spectrum_is_searched_in_few_directions_and_found_exactly():
+    X = steep()
+    index = DenseIndex(X, method="regions")
+    found, exact = index.self_query(10), DenseIndex(X, method="exact").self_query(10)
+    assert 16 <= index._layout.directions.shape[1] <= 32
+    assert np.mean(found[1] == exact[1]) > 0.995
+    new = steep(seed=1)[:50]
+    np.testing.assert_allclose(index.query(new, 5)[0], DenseIndex(X, method="exact").query(new, 5)[0], rtol=0.05)
+
+
+def test_a_flat_spectrum_is_searched_in_all_columns():
+    X = points(3000, 64)
+    index = DenseIndex(X, method="regions")
+    assert index._layout.directions.shape == (64, 0)
+    index.self_query(10)
+    assert index.recall > 0.99
+
+
+def test_large_regions_of_copies_are_divided():
+    X = np.vstack([np.repeat(points(2, 12), 3000, axis=0), points(500, 12)])
+    index = DenseIndex(X, method="regions")
+    assert np.bincount(index._layout.regions).max() < 1000
+    distances, indices = index.self_query(5)
+    assert (distances[:6000] == 0).all()
+    assert (indices != np.arange(6500)[:, None]).all()
+
+
+def test_a_search_far_below_the_wanted_recall_warns(monkeypatch):
+    monkeypatch.setattr("homophily.graph.region_search._MOST_COMPARED", 10)
+    monkeypatch.setattr("homophily.graph.region_search._VISITED", 1)
+    index = DenseIndex(points(6000, 64), method="regions")
+    with pytest.warns(NeighborsWarning, match="of the nearest points, less than 99%"):
+        index.self_query(10)
+    assert 0 < index.recall < 0.99
+
+
+def test_float32_directions_are_compared_without_a_copy_in_float64():
+    X = points(500, 12).astype(np.float32)
+    X[3] = 0.0
+    X[4] = 2 * X[5]
+    index = DenseIndex(X, "cosine")
+    assert index.points.dtype == np.float32
+    assert index.points.shape == (500, 12)
+    distances, indices = index.self_query(4)
+    assert (distances[3] == 1).all()
+    assert (indices[4, 0], distances[4, 0]) == (5, 0)
 
 
 def test_a_single_point_has_no_neighbours():

@@ -19,7 +19,7 @@ from sklearn.datasets import make_blobs, make_moons
 from sklearn.exceptions import NotFittedError
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning, storage
-from homophily.graph import neighbors
+from homophily.graph import dense_index, sparse_index
 from homophily.solve import new_points
 from homophily.storage import (
     PointLabels,
@@ -104,6 +104,8 @@ GRAPHS = {
     "exact": ({"weights": "self-tuning"}, lambda u, seed: points(u, 12, seed)),
     "float32": ({"weights": "global", "exponent": 1}, lambda u, seed: points(u, 12, seed, np.float32)),
     "cosine": ({"metric": "cosine", "symmetrize": "max"}, lambda u, seed: sparse_points(u, seed).toarray()),
+    "regions": ({}, lambda u, seed: points(u, 40, seed) * np.linspace(1, 0, 40) ** 12),
+    "regions-float32-cosine": ({"metric": "cosine"}, lambda u, seed: points(u, 10, seed, np.float32)),
     "hnsw": ({}, lambda u, seed: points(u, 10, seed) + 7.0),
     "hnsw-float32-cosine": ({"metric": "cosine"}, lambda u, seed: points(u, 10, seed, np.float32)),
     "sparse": ({"metric": "euclidean", "weights": "fixed", "sigma_x": np.float32(2.0)}, sparse_points),
@@ -117,12 +119,13 @@ every_graph = pytest.mark.parametrize("kind", GRAPHS)
 
 def make_graph(kind, monkeypatch):
     parameters, data = GRAPHS[kind]
-    if kind.startswith("hnsw"):
-        monkeypatch.setattr(neighbors, "_EXACT_POINTS", 100)
+    method = kind.partition("-")[0]
+    if method in ("regions", "hnsw"):
+        monkeypatch.setattr(dense_index, "_choose_method", lambda *_: method)
     graph = KNNGraph(n_neighbors=np.int64(6), **parameters).fit(data(150, 0))
     monkeypatch.undo()
-    if kind.startswith("hnsw"):
-        assert graph.index_.method == "hnsw"
+    if method in ("regions", "hnsw"):
+        assert graph.index_.method == method
     return graph, data(30, 1)
 
 
@@ -178,7 +181,7 @@ def test_a_state_can_be_taken_from_a_restored_graph(tmp_path, monkeypatch):
 
 
 def test_the_links_of_hnsw_do_not_hold_the_points_again(monkeypatch):
-    monkeypatch.setattr(neighbors, "_EXACT_POINTS", 100)
+    monkeypatch.setattr(dense_index, "_choose_method", lambda *_: "hnsw")
     small, wide = (graph_state(KNNGraph().fit(points(120, columns))).arrays["links"] for columns in (9, 900))
     assert abs(small.size - wide.size) < 10_000 < 120 * 900 * 4
 
@@ -187,7 +190,7 @@ def test_large_arrays_are_neither_copied_nor_computed_when_restored(tmp_path, mo
     classifier = IRRClassifier().fit(*labelled("three"))
     graph = store(graph_state(classifier.graph_), tmp_path / "graph")
     model = store(classifier_state(classifier), tmp_path / "model")
-    monkeypatch.setattr(neighbors.DenseIndex, "_searched", None)
+    monkeypatch.setattr(dense_index.DenseIndex, "_searched", None)
     again = restore_classifier(model, restore_graph(graph))
     assert np.shares_memory(again.solution_, model.arrays["solution"])
     assert np.shares_memory(again.reached_, model.arrays["reached"])
@@ -203,7 +206,7 @@ def test_memory_maps_need_no_kernels_of_their_own(kind, tmp_path, monkeypatch):
     y = np.where(np.arange(150) < 12, np.arange(150) % 3, -1)
     classifier = ERRClassifier(sharpen=False).fit(graph, y)
     classifier.predict(new)
-    kernels = neighbors._dense_distances, neighbors._sparse_distances, new_points._descend
+    kernels = dense_index._dense_distances, sparse_index._sparse_distances, new_points._descend
     compiled = [len(kernel.signatures) for kernel in kernels]
     restored(classifier, tmp_path).predict(new)
     assert [len(kernel.signatures) for kernel in kernels] == compiled

@@ -11,7 +11,8 @@ from scipy.sparse import csr_array
 from homophily import KNNGraph
 from homophily.device.backend import get_backend
 from homophily.device.gpu.neighbors import DeviceSearch
-from homophily.graph.neighbors import DenseIndex, SparseIndex
+from homophily.graph.dense_index import DenseIndex
+from homophily.graph.sparse_index import SparseIndex
 from homophily.storage import graph_state, restore_graph
 
 from .standin import counters

@@ -191,6 +191,19 @@ def test_a_fit_that_is_calibrated_is_not_almost_done_when_it_is_solved() -> None
     assert stage.progress.fraction < 0.4
 
 
+def test_the_graph_shows_how_far_its_search_is() -> None:
+    stage, reports = stage_of("load", "graph", "solve", "save")
+    stage.enter("graph")
+    before, after = stage.progress.fraction, 11 / 22
+    stage.done(0.5)
+    assert stage.progress.fraction == pytest.approx((before + after) / 2)
+    # At most a few times a second.
+    assert len(reports) == 1
+    stage._reported -= 1.0
+    stage.done(1.0)
+    assert [report.fraction for report in reports] == pytest.approx([before, after])
+
+
 def test_a_solver_of_unknown_length_claims_nothing() -> None:
     stage, _ = stage_of("load", "graph", "solve", "save")
     stage.enter("solve")

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from homophily.arrays import Floats
 from homophily.device.backend import Backend, get_backend
 from homophily.graph.computing import BACKEND_CONSTRAINT
-from homophily.graph.knn_graph import POINTS, KNNGraph
+from homophily.graph.knn_graph import POINTS, KNNGraph, small_floats
 from homophily.parameters import CheckedEstimator, wrong_parameter
 from homophily.tables.columns import in_fitted_order
 
@@ -45,7 +45,7 @@ class GraphEstimator(CheckedEstimator):
             self._check_same(X)
             self._take_features(X)
             return X
-        return validate_data(self, X, **POINTS)
+        return validate_data(self, small_floats(X), **POINTS)
 
     def _check_same(self, fitted: KNNGraph) -> None:
         """Refuse a parameter ``graph`` that is not the graph in place of X."""
@@ -75,7 +75,7 @@ class GraphEstimator(CheckedEstimator):
     def _new_points(self, X: Any) -> Any:
         """Validate points that were not there in ``fit``."""
         check_is_fitted(self)
-        return validate_data(self, in_fitted_order(self, X), reset=False, **POINTS)
+        return validate_data(self, small_floats(in_fitted_order(self, X)), reset=False, **POINTS)
 
     def _check_init(self, init: Any, shape: tuple[int, int]) -> Floats:
         """Values to start from; a single column may be given with one dimension."""

@@ -5,6 +5,7 @@ The search for near points is in ``neighbors``; products with the Laplacian are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
@@ -21,25 +22,32 @@ from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, find_device
 from homophily.graph.coordinates import Space, SpaceName
-from homophily.graph.neighbors import (
-    DenseIndex,
-    Distances,
-    Indices,
-    NeighborIndex,
-    SparseIndex,
-    available_neighbors,
-    neighbor_index,
+from homophily.graph.dense_index import DenseIndex
+from homophily.graph.index_base import Distances, Indices, NeighborIndex, Report, available_neighbors, part_of
+from homophily.graph.listed import listed_neighbors, listed_weights
+from homophily.graph.neighbors import neighbor_index
+from homophily.graph.sparse_index import SparseIndex
+from homophily.graph.weights import (
+    WeightRule,
+    affinity_weights,
+    canonical,
+    farthest_listed,
+    graph_laplacian,
+    neighborhood_pattern,
+    symmetric_weights,
 )
 from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator, wrong_parameter
 from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
 from homophily.tables.columns import in_fitted_order
 
-# exp(-600) ≈ 1e-261: small enough to mean "hardly linked", large enough to divide by. Without a floor a far neighbour's
-# weight would underflow to 0 and its edge vanish.
-_LARGEST_EXPONENT = 600.0
-_BLOCK_ENTRIES = 4_000_000
 # What scikit-learn's check of points is asked for.
 POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+
+
+def small_floats(X: Any) -> Any:
+    """Arrays of small numbers, as of images, in float32, which has all of them; scikit-learn would take float64."""
+    small = isinstance(X, np.ndarray) and X.dtype.kind in "uif" and X.dtype.itemsize <= 2
+    return X.astype(np.float32) if small else X
 
 
 @dataclass(eq=False, repr=False)
@@ -136,12 +144,30 @@ class KNNGraph(CheckedEstimator):
     }
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
-        """Find the neighbours of the rows of X and weigh them; y is ignored."""
+    def fit(self, X: Any, y: Any = None, callback: Callable[[float], object] | None = None) -> Self:  # noqa: ARG002
+        """Find the neighbours of the rows of X and weigh them.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (u, d) or (u, u)
+            Points; or, by ``metric``, distances or weights.
+        y : object, default=None
+            Ignored.
+        callback : callable, default=None
+            Called with the share of the work that is done, from 0 to 1, at least every second or two of a search among
+            points. Raise in it to cancel.
+
+        Returns
+        -------
+        Self
+            The fitted graph.
+        """
         if self.weights == "fixed" and self.sigma_x is None:
             raise self._wrong("sigma_x", "given with weights='fixed'")
+        # A cancelled fit leaves a graph that is not fitted.
+        self.__dict__.pop("_component_labels", None)
         device = find_device(self.backend)
-        X = validate_data(self, X, **POINTS)
+        X = validate_data(self, small_floats(X), **POINTS)
         self.metric_: Any = self.metric
         if self.metric == "auto":
             self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
@@ -159,19 +185,22 @@ class KNNGraph(CheckedEstimator):
         self._listed = X if self.metric_ == "precomputed" else None
         self._space = None if self.space == "input" else Space.learn(X, self.space, self.n_directions)
         if self.metric_ == "affinity":
-            self._W = _affinity_weights(X)
+            self._W = affinity_weights(X)
         else:
             if self.metric_ != "precomputed":
                 points = X if self._space is None else self._space(X, self.n_jobs)
-                self.index_ = neighbor_index(points, self.metric_, self.n_jobs, device)
-                self.recall_ = self.index_.recall
+                self.index_ = neighbor_index(points, self.metric_, self.n_jobs, device, part_of(callback, 0.0, 0.4))
             self._n_found = available_neighbors(self.n_neighbors, X.shape[0] - 1)
-            self.distances_, self.indices_ = self._others(self._n_found)
+            self.distances_, self.indices_ = self._others(self._n_found, part_of(callback, 0.4, 0.95))
+            if self.index_ is not None:
+                self.recall_ = self.index_.recall
             self._W = self._weigh(self.distances_, self.indices_)
         self._degrees = np.asarray(self._W.sum(axis=1), dtype=np.float64)
         self._n_components, self._component_labels = connected_components(self._W, directed=False)
         self._laplacians: dict[tuple[int, bool], sparse.csr_array] = {}
         self._neighborhoods: dict[int, sparse.csr_array] = {}
+        if callback is not None:
+            callback(1.0)
         return self
 
     @property
@@ -222,10 +251,10 @@ class KNNGraph(CheckedEstimator):
         key = (int(power), bool(normalized))
         if key not in self._laplacians:
             if power == 1:
-                self._laplacians[key] = _laplacian(self._W, self._degrees, normalized)
+                self._laplacians[key] = graph_laplacian(self._W, self._degrees, normalized)
             else:
                 product = self.laplacian(power - 1, normalized) @ self.laplacian(1, normalized)
-                self._laplacians[key] = _canonical((product + product.T) * 0.5)
+                self._laplacians[key] = canonical((product + product.T) * 0.5)
         return self._laplacians[key]
 
     def attach(self, X: Any) -> tuple[Indices, Distances, Floats]:
@@ -238,18 +267,18 @@ class KNNGraph(CheckedEstimator):
         every distance is inf.
         """
         check_is_fitted(self)
-        return self.attach_validated(validate_data(self, in_fitted_order(self, X), reset=False, **POINTS))
+        return self.attach_validated(validate_data(self, small_floats(in_fitted_order(self, X)), reset=False, **POINTS))
 
     def attach_validated(self, X: Any) -> tuple[Indices, Distances, Floats]:
         """What :meth:`attach` does, for an X that an estimator on this graph has validated."""
         self._check_entries(X)
         if self.metric_ == "affinity":
-            return _listed_weights(X)
+            return listed_weights(X)
         if self._space is not None:
             X = self._space(X, self.n_jobs)
         k = max(1, self._n_found)
-        distances, indices = _listed_neighbors(X, k) if self.index_ is None else self.index_.query(X, k)
-        own, theirs = _reach(distances)[:, None], self._reach[indices]
+        distances, indices = listed_neighbors(X, k) if self.index_ is None else self.index_.query(X, k)
+        own, theirs = farthest_listed(distances)[:, None], self._reach[indices]
         there = self._rule(distances, own, theirs)
         back = np.where(distances <= theirs, self._rule(distances, theirs, own), 0.0)
         weights = np.maximum(there, back) if self.symmetrize == "max" else (there + back) / 2
@@ -266,7 +295,7 @@ class KNNGraph(CheckedEstimator):
             itself = np.arange(self.n_points, dtype=np.int32)[:, None]
             indices = np.hstack([itself, indices])
             present = np.hstack([itself >= 0, np.isfinite(distances)])
-            self._neighborhoods[size] = _rows_to_csr(np.ones(indices.shape), indices, present, self.n_points)
+            self._neighborhoods[size] = neighborhood_pattern(indices, present, self.n_points)
         return self._neighborhoods[size]
 
     def to_arrays(self) -> State:
@@ -316,7 +345,7 @@ class KNNGraph(CheckedEstimator):
             graph._n_found = graph.distances_.shape[1]
             graph.indices_ = stored.positions("neighbors", graph.distances_.shape, u, ("int32",))
             graph._reach = stored.array("reach", (u,))
-            graph._rule = _WeightRule.from_arrays(stored.section("rule"))
+            graph._rule = WeightRule.from_arrays(stored.section("rule"))
         expected = {"affinity": ["none"], "precomputed": ["listed", "listed-sparse"]}
         search = stored.section("search")
         kind = search.choice("kind", *expected.get(graph.metric_, ["dense", "sparse"]))
@@ -340,6 +369,9 @@ class KNNGraph(CheckedEstimator):
         state: dict[str, Any] = super().__getstate__()
         return state | {"_laplacians": {}, "_neighborhoods": {}} if "_laplacians" in state else state
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_component_labels")
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -358,160 +390,16 @@ class KNNGraph(CheckedEstimator):
                     "X",
                 )
 
-    def _others(self, k: int) -> tuple[Distances, Indices]:
+    def _others(self, k: int, report: Report | None = None) -> tuple[Distances, Indices]:
         """Each stored point's ``k`` nearest others."""
         if self.index_ is None:
-            return _listed_neighbors(self._listed, k, without_diagonal=True)
+            return listed_neighbors(self._listed, k, without_diagonal=True)
         if k == 0:
             return np.empty((self.index_.size, 0)), np.empty((self.index_.size, 0), dtype=np.int32)
-        return self.index_.self_query(k)
+        return self.index_.self_query(k, report)
 
     def _weigh(self, distances: Distances, indices: Indices) -> sparse.csr_array:
-        self._reach = _reach(distances)
-        self._rule = _WeightRule.learn(self.weights, self.exponent, self.sigma_x, distances, self._reach)
+        self._reach = farthest_listed(distances)
+        self._rule = WeightRule.learn(self.weights, self.exponent, self.sigma_x, distances, self._reach)
         weights = self._rule(distances, self._reach[:, None], self._reach[indices])
-        directed = _rows_to_csr(weights, indices, np.isfinite(distances), len(distances))
-        if self.symmetrize == "max":
-            return _canonical(directed.maximum(directed.T))
-        return _canonical((directed + directed.T) * 0.5)
-
-
-@dataclass(frozen=True)
-class _WeightRule:
-    """From distances to weights; the formulas are in :class:`KNNGraph`.
-
-    ``width`` is the common σ of "global" and "fixed", such that the weight is exp(-(d/width)^q); ``typical`` stands in
-    for the σ of points with k copies; ``factor`` is what "local" and "self-tuning" widths are multiplied by.
-    """
-
-    kind: str
-    exponent: int
-    width: float
-    typical: float
-    factor: float = 1.0
-
-    @classmethod
-    def learn(cls, kind: str, exponent: int, sigma_x: float | None, distances: Distances, reach: Floats) -> Self:
-        positive = reach[reach > 0]
-        typical = float(positive.mean()) if positive.size else 1.0
-        width = typical
-        factor = 1.0 if sigma_x is None else float(sigma_x)
-        if kind == "fixed" and sigma_x is not None:
-            width = float(sigma_x) ** (2 / exponent)
-        elif kind == "global" and positive.size:
-            # Relative to the largest distance, so that no square leaves the range of floats.
-            largest = reach.max()
-            mean = float(np.mean((distances[np.isfinite(distances)] / largest) ** exponent))
-            width = largest * mean ** (1 / exponent) * factor
-        return cls(kind, exponent, width, typical, factor)
-
-    @classmethod
-    def from_arrays(cls, stored: StateReader) -> Self:
-        kind = stored.choice("kind", "local", "self-tuning", "global", "fixed")
-        # Older files lack `factor`.
-        factor = stored.number("factor") if "factor" in stored.document else 1.0
-        return cls(kind, stored.integer("exponent", 1), stored.number("width"), stored.number("typical"), factor)
-
-    def __call__(self, distances: Distances, own: Floats, other: Floats) -> Floats:
-        """Weights from points of reach ``own`` to points of reach ``other``; 0 where the distance is inf."""
-        own, other = (self.factor * np.where(reach > 0, reach, self.typical) for reach in (own, other))
-        with np.errstate(over="ignore"):
-            if self.kind == "local":
-                fall = 4.0 * (distances / own) ** self.exponent
-            elif self.kind == "self-tuning":
-                fall = (np.sqrt(distances / own) * np.sqrt(distances / other)) ** self.exponent
-            else:
-                fall = (distances / self.width) ** self.exponent
-        weights: Floats = np.exp(-np.minimum(fall, _LARGEST_EXPONENT))
-        weights[np.isinf(distances)] = 0.0
-        return weights
-
-
-def _reach(distances: Distances) -> Floats:
-    """σ_i: the distance to the farthest neighbour listed, 0 without any."""
-    listed: Distances = np.where(np.isfinite(distances), distances, 0.0)
-    return np.asarray(listed.max(axis=1, initial=0.0))
-
-
-def _laplacian(W: sparse.csr_array, degrees: Floats, normalized: bool) -> sparse.csr_array:
-    linked = degrees > 0
-    if not normalized:
-        return _canonical(sparse.diags_array(degrees, format="csr") - W)
-    roots = np.sqrt(np.where(linked, degrees, 1.0))
-    rows = np.repeat(np.arange(len(degrees)), np.diff(W.indptr))
-    # Product of the roots first: it is the same for (i, j) and (j, i), so that L is symmetric to the last bit.
-    scaled = sparse.csr_array((W.data / (roots[rows] * roots[W.indices]), W.indices, W.indptr), shape=W.shape)
-    return _canonical(sparse.diags_array(linked.astype(np.float64), format="csr") - scaled)
-
-
-def _canonical(matrix: Any) -> sparse.csr_array:
-    """CSR in float64 with sorted, 32-bit indices where they fit, without stored zeros."""
-    csr = sparse.csr_array(matrix, dtype=np.float64)
-    csr.sum_duplicates()
-    csr.eliminate_zeros()
-    if csr.nnz <= np.iinfo(np.int32).max:
-        csr.indices, csr.indptr = csr.indices.astype(np.int32, copy=False), csr.indptr.astype(np.int32, copy=False)
-    return csr
-
-
-def _rows_to_csr(values: Floats, indices: Indices, present: NDArray[np.bool_], columns: int) -> sparse.csr_array:
-    """CSR of equally long rows, of which the entries not ``present`` are left out."""
-    indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
-    return _canonical(sparse.csr_array((values[present], indices[present], indptr), shape=(len(values), columns)))
-
-
-def _affinity_weights(X: Any) -> sparse.csr_array:
-    weights = _canonical(sparse.csr_array(X, copy=True))
-    difference = abs(weights - weights.T)
-    if difference.nnz and difference.max() > 1e-10 * weights.max():
-        got = f"entries that differ by {difference.max():.3g} from their mirror image"
-        raise wrong_parameter("X", "KNNGraph", "symmetric with metric='affinity'", got)
-    weights = sparse.csr_array((weights + weights.T) * 0.5)
-    weights.setdiag(0.0)
-    return _canonical(weights)
-
-
-def _listed_neighbors(X: Any, k: int, without_diagonal: bool = False) -> tuple[Distances, Indices]:
-    """The ``k`` smallest entries of each row of a distance matrix, lowest index first among equals."""
-    m, u = X.shape
-    distances, indices = np.full((m, k), np.inf), np.zeros((m, k), dtype=np.int32)
-    block_rows = max(1, _BLOCK_ENTRIES // u)
-    for start in range(0, m if k else 0, block_rows):
-        rows, columns, entries = _near_entries(X[start : start + block_rows], min(k + 1, u))
-        rows += start
-        if without_diagonal:
-            others = rows != columns
-            rows, columns, entries = rows[others], columns[others], entries[others]
-        _fill_smallest(rows, columns, entries, distances, indices)
-    return distances, indices
-
-
-def _near_entries(X: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-    """Rows, columns and values of the stored entries; of a dense matrix, those up to the ``count``-th smallest."""
-    if not isinstance(X, np.ndarray):
-        listed = sparse.coo_array(X)
-        return listed.row.astype(np.int64), listed.col.astype(np.int64), listed.data.astype(np.float64)
-    bounds = np.partition(X, count - 1, axis=1)[:, count - 1 : count]
-    rows, columns = np.nonzero(bounds >= X)
-    return rows, columns, X[rows, columns].astype(np.float64)
-
-
-def _fill_smallest(
-    rows: NDArray[np.int64], columns: NDArray[np.int64], entries: Floats, values: Floats, indices: Indices
-) -> None:
-    """Put each row's smallest entries into ``values`` and their columns into ``indices``, in order."""
-    order = np.lexsort((columns, entries, rows))
-    rows, columns, entries = rows[order], columns[order], entries[order]
-    rank = np.arange(rows.size) - np.searchsorted(rows, rows)
-    kept = rank < values.shape[1]
-    values[rows[kept], rank[kept]] = entries[kept]
-    indices[rows[kept], rank[kept]] = columns[kept]
-
-
-def _listed_weights(X: Any) -> tuple[Indices, Distances, Floats]:
-    """The positive entries of each row of a weight matrix, heaviest first."""
-    edges = sparse.coo_array(_canonical(sparse.csr_array(X, copy=True)))
-    k = int(np.bincount(edges.row, minlength=1).max())
-    lightness, indices = np.zeros((X.shape[0], k)), np.zeros((X.shape[0], k), dtype=np.int32)
-    _fill_smallest(edges.row.astype(np.int64), edges.col.astype(np.int64), -edges.data, lightness, indices)
-    return indices, np.full(lightness.shape, np.inf), -lightness
+        return symmetric_weights(weights, indices, np.isfinite(distances), self.symmetrize, self.n_jobs)

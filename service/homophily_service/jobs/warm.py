@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 
 from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier, KNNGraph
+from homophily.graph.dense_index import DenseIndex
 
 
 def warm_up(threads: int = 1) -> None:
@@ -16,6 +17,8 @@ def warm_up(threads: int = 1) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for X, classes in ((points, 2), (points.astype(np.float32), 3)):
+            # Many points are searched by code of their own.
+            DenseIndex(np.hstack([X, X]), method="regions", n_jobs=threads).self_query(5)
             graph = KNNGraph(n_neighbors=5, n_jobs=threads).fit(X)
             y = np.full(len(X), -1)
             y[:12] = np.arange(12) % classes

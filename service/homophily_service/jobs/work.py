@@ -74,6 +74,11 @@ class Stage:
         done = before + min(1.0, share) * self._costs[self.progress.phase]
         self.progress.fraction = max(self.progress.fraction, done / sum(self._costs.values()))
 
+    def done(self, share: float) -> None:
+        """Note that this share of the phase is done; reported a few times a second."""
+        self.advance(share)
+        self.report_if_due()
+
     def leave(self) -> None:
         """End the phase that is running."""
         now = time.monotonic()
@@ -152,7 +157,8 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     reused = stored is not None
     if stored is None:
         points, recipe, ids = read_points(work, dataset, blob)
-        graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend).fit(points)
+        graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend)
+        graph.fit(points, callback=work.stage.done)
         stored = StoredGraph(graph, recipe, ids)
         fresh = graph_path(digest, work.task.token)
         size = save_graph(work.stores.blobs, fresh, stored)

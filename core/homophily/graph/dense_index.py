@@ -1,0 +1,389 @@
+"""Index of the rows of an array; ``neighbors`` says which search it takes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+
+from homophily.arrays import Floats, read_only
+from homophily.exceptions import NeighborsWarning
+from homophily.graph.computing import Device, NeighborSearch
+from homophily.graph.faiss_search import all_pairs, faiss_threads, hnsw, linked, links_of, walk
+from homophily.graph.index_base import (
+    Distances,
+    Indices,
+    Metric,
+    NeighborIndex,
+    Report,
+    available_neighbors,
+    part_of,
+    power_of_two,
+)
+from homophily.graph.region_layout import Layout, Rows, Truth, learn_layout, true_neighbors
+from homophily.graph.region_search import RegionSearch
+from homophily.state import FLOATS, State, StateReader
+from homophily.threads import even_rows, run_ranges
+
+Method = Literal["auto", "kd-tree", "exact", "regions", "hnsw"]
+
+# Measured: with 100,000 points a KD-tree is 6 times as fast as HNSW in 5 dimensions and as fast in 8; in more it visits
+# most of its leaves. All pairs and HNSW cost the same at 20,000 to 27,000 points whatever the dimension.
+_TREE_COLUMNS_ALWAYS = 5
+_TREE_COLUMNS_LARGE = 8
+_EXACT_POINTS = 25_000
+
+_SEARCH_DEPTHS = (64, 128, 256, 512)
+# What the regions are probed for; then the neighbours of neighbours are looked at, which misses fewer still.
+_RECALL_PROBED = 0.998
+_RECALL_WANTED = 0.99
+_RECALL_GAIN = 5e-4
+_RECALL_SAMPLE = 500
+_RECALL_NEIGHBORS = 10
+# Rounds of visits to neighbours of neighbours, where regions alone reach the wanted recall and where they do not.
+_ROUNDS, _MORE_ROUNDS = 1, 3
+_BLOCK_ROWS = 4096
+
+
+class DenseIndex(NeighborIndex):
+    """Index of the rows of an array: KD-tree, all pairs, regions, or HNSW (see ``neighbors``)."""
+
+    _links: NDArray[np.uint8] | None = None
+    _layout: Layout | None = None
+    _truth: Truth | None = None
+    _rounds = _ROUNDS
+    _inverse: Floats | None = None
+
+    def __init__(
+        self,
+        X: NDArray[Any],
+        metric: Metric = "euclidean",
+        method: Method = "auto",
+        n_jobs: int | None = None,
+        report: Report | None = None,
+    ):
+        X = np.asarray(X)
+        self.metric, self.n_jobs = metric, n_jobs
+        self._dtype = np.float32 if X.dtype == np.float32 else np.float64
+        self.points = self._prepare(X)
+        self.size, columns = self.points.shape
+        self.method = _choose_method(self.size, columns) if method == "auto" else method
+        # Ranks survive a shift and a scale; float32 would not survive a large mean, nor very large or small numbers.
+        total, low, high = 0.0, np.inf, -np.inf
+        for start in range(0, self.size, _BLOCK_ROWS):
+            block = self._directed(self.points[start : start + _BLOCK_ROWS])
+            total = total + block.sum(axis=0, dtype=np.float64)
+            low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
+        self._centre = np.asarray(total / self.size)
+        ends = np.concatenate([low - self._centre, high - self._centre])
+        self._scale = power_of_two(abs(ends).max(initial=0.0))
+        self._depth = _SEARCH_DEPTHS[0]
+        if self.method in ("hnsw", "regions"):
+            self._tune(report)
+
+    @property
+    def links(self) -> NDArray[np.uint8]:
+        """The HNSW graph in faiss's own bytes, without the points: those it searches are made from ``points``."""
+        return links_of(self._structure) if self._links is None else self._links
+
+    def self_query(self, k: int, report: Report | None = None) -> tuple[Distances, Indices]:
+        """The ``k`` nearest *other* points of every stored point; a copy of a point counts as another point."""
+        if self.method != "regions" or self.size < 2:
+            return super().self_query(k, report)
+        k = available_neighbors(k, self.size - 1)
+        search = self._structure
+        count = min(_region_candidates(k), self.size - 1)
+        found = search.self_candidates(
+            count,
+            max(self._depth, search.least_probes(count)),
+            self._rounds,
+            self.n_jobs,
+            part_of(report, 0.0, 0.6),
+        )
+        answer = self._in_blocks(
+            self.points,
+            search.order,
+            k,
+            True,
+            part_of(report, 0.6, 1.0),
+            lambda part: search.positions(found[part]),
+        )
+        if self._truth is not None:
+            self.recall = self._truth.recall(answer[0][self._truth.sample])
+            self._warn_of_recall(stacklevel=3)
+        return answer
+
+    def to_arrays(self) -> State:
+        """The index as arrays, without its search structure."""
+        arrays = {"points": self.points, "centre": self._centre}
+        document: dict[str, Any] = {
+            "kind": "dense",
+            "method": self.method,
+            "depth": int(self._depth),
+            "scale": self._scale,
+        }
+        if self.method == "hnsw":
+            arrays["links"] = self.links
+        if self._layout is not None:
+            arrays |= self._layout._asdict()
+            document |= {"region_count": len(self._layout.centres), "rounds": self._rounds}
+        return State(arrays, document)
+
+    def _read(self, stored: StateReader, columns: int) -> None:
+        own = columns - (self.metric == "cosine")
+        points = stored.array("points", (self.size, None), FLOATS)
+        if points.shape[1] not in (own, columns):
+            raise ValueError(f"A graph's state must have {own} columns of points. Got {points.shape[1]} instead.")
+        # Older files have rows of length one, with a column more.
+        self.points = points if points.shape[1] == own else np.ascontiguousarray(points[:, :own])
+        self._dtype = self.points.dtype.type
+        self._centre = stored.array("centre", (columns,))
+        self._truth = None
+        self.method = cast(Method, stored.choice("method", "kd-tree", "exact", "regions", "hnsw"))
+        self._depth = stored.integer("depth", 1)
+        if self.method == "hnsw":
+            self._links = stored.array("links", (None,), ("uint8",))
+        if self.method == "regions":
+            directions = stored.array("directions", (columns, None), ("float32",))
+            width = directions.shape[1] + 1 if directions.shape[1] else columns
+            centres = stored.array("centres", (stored.integer("region_count", 1), width), ("float32",))
+            regions = stored.positions("regions", (self.size,), len(centres), ("int32",))
+            self._layout = Layout(directions, centres, regions)
+            self._rounds = stored.integer("rounds", 0)
+
+    def _prepare(self, X: Any) -> NDArray[Any]:
+        return np.ascontiguousarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=self._dtype)
+
+    def _directed(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows whose Euclidean distances rank as the metric does."""
+        return _unit_rows(rows) if self.metric == "cosine" else rows
+
+    def _visits(self) -> NDArray[np.int64]:
+        # Leaf by leaf, a KD-tree finds what it needs in the cache: twice as fast.
+        return np.asarray(self._structure.indices) if self.method == "kd-tree" else super()._visits()
+
+    def _searched(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows as the search structure sees them: centred, scaled, in float32 but for the KD-tree."""
+        dtype = np.float64 if self.method == "kd-tree" else np.float32
+        seen = np.empty((len(rows), len(self._centre)), dtype=dtype)
+        # Of float32 points a centre in float32 is as good: it is taken from all of them alike.
+        centre = self._centre.astype(np.float32 if rows.dtype == np.float32 else np.float64)
+        scale = centre.dtype.type(1.0 / self._scale)
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            _centre_rows(read_only(self._directed(rows[block])), centre, scale, seen[block])
+        return seen
+
+    def _seen(self, which: Any) -> Rows:
+        return self._searched(self.points[which])
+
+    @property
+    def _structure(self) -> Any:
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+    def _build(self) -> Any:
+        if self.method == "regions":
+            assert self._layout is not None
+            return RegionSearch(self._layout, self._seen, self.n_jobs)
+        seen = self._searched(self.points)
+        if self.method == "kd-tree":
+            return KDTree(seen)
+        with faiss_threads(self.n_jobs):
+            if self.method == "exact":
+                return all_pairs(seen)
+            return hnsw(seen) if self._links is None else linked(seen, self._links)
+
+    def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
+        seen, structure, threads = self._searched(rows), self._structure, self._threads(len(rows))
+        if self.method == "kd-tree":
+            return np.asarray(structure.query(seen, np.arange(1, count + 1), workers=threads)[1], dtype=np.int64)
+        if self.method == "regions":
+            probes = max(self._depth, structure.least_probes(count))
+            found: NDArray[np.int64] = structure.candidates(seen, count, probes, threads)
+            return found
+        with faiss_threads(threads):
+            if self.method == "exact":
+                return np.asarray(structure.search(seen, count)[1])
+            return walk(structure, seen, count, self._depth)
+
+    def _distances(self, rows: NDArray[Any], candidates: NDArray[np.int64]) -> Distances:
+        points = read_only(self.points)
+        if self.metric != "cosine":
+            return self._run_rows(_dense_distances, rows, points, candidates, self._scale)
+        if self._inverse is None:
+            self._inverse = _inverse_lengths(self.points)
+        return self._run_rows(_cosine_distances, rows, points, candidates, _inverse_lengths(rows), self._inverse)
+
+    def _nearest(
+        self,
+        rows: Any,
+        own: NDArray[np.int64],
+        k: int,
+        count: int,
+        candidates: NDArray[np.int64] | None = None,
+    ) -> tuple[Distances, Indices]:
+        if self.method == "regions":
+            count = max(count, _region_candidates(k))
+        return super()._nearest(rows, own, k, count, candidates)
+
+    def _tune(self, report: Report | None) -> None:
+        """Search as deep as the wanted recall needs, judged on a sample of the stored points."""
+        k = min(_RECALL_NEIGHBORS, self.size - 1)
+        if k < 1:
+            if self.method == "regions":
+                self.method = "exact"
+            return
+        sample = np.sort(np.random.default_rng(0).permutation(self.size)[:_RECALL_SAMPLE])
+        near = true_neighbors(
+            self._seen, sample, self.size, min(2 * k + 2, self.size), self.n_jobs, part_of(report, 0, 0.4)
+        )
+        distances, indices, _ = self._first(self.points[sample], sample, k, near.astype(np.int64))
+        self._truth = Truth(sample, indices, distances)
+        if self.method == "regions":
+            count = min(_region_candidates(k), self.size)
+            self._layout = learn_layout(
+                self._seen, self._truth, count, self.size, len(self._centre), self.n_jobs, part_of(report, 0.4, 1.0)
+            )
+        rows = self.points[sample]
+        wanted, depths = _RECALL_WANTED, list(_SEARCH_DEPTHS)
+        if self.method == "regions":
+            wanted, depths = _RECALL_PROBED, self._structure.probe_steps(count)
+        for depth in depths:
+            before, at = self.recall, self._depth
+            self._depth = depth
+            self.recall = self._truth.recall(self._nearest(rows, sample, k, 2 * k + 2)[0])
+            if self.recall >= wanted:
+                return
+            if depth != depths[0] and before >= _RECALL_WANTED and self.recall < before + _RECALL_GAIN:
+                # What is still missed is missed because of the directions that were left out.
+                self.recall, self._depth = before, at
+                return
+        self._rounds = _MORE_ROUNDS
+        if self.method == "hnsw":
+            self._warn_of_recall(stacklevel=4)
+
+    def _warn_of_recall(self, stacklevel: int) -> None:
+        if self.recall < _RECALL_WANTED:
+            warnings.warn(
+                f"The neighbour search finds {self.recall:.1%} of the nearest points, less than {_RECALL_WANTED:.0%}: "
+                "fewer columns (for instance principal components) make it surer.",
+                NeighborsWarning,
+                stacklevel=stacklevel + 1,
+            )
+
+
+class DeviceIndex(DenseIndex):
+    """All pairs, on a GPU while the graph is made; afterwards and in other processes it is the CPU's exact index."""
+
+    def __init__(self, X: NDArray[Any], metric: Metric, n_jobs: int | None, device: Device):
+        super().__init__(X, metric, "exact", n_jobs)
+        self._device: Device | None = device
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_device": None}
+
+    def self_query(self, k: int, report: Report | None = None) -> tuple[Distances, Indices]:
+        """The ``k`` nearest *other* points of every stored point; the candidates come from the device."""
+        if self._device is None or self.size < 2:
+            return super().self_query(k, report)
+        with self._device.job():
+            self._search: NeighborSearch | None = self._device.neighbor_search(self._searched(self.points))
+            try:
+                return super().self_query(k, report)
+            finally:
+                self._search = None
+
+    def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
+        search = getattr(self, "_search", None)
+        return super()._candidates(rows, count) if search is None else search(self._searched(rows), count)
+
+
+def _choose_method(points: int, columns: int) -> Method:
+    few = _TREE_COLUMNS_ALWAYS if points <= _EXACT_POINTS else _TREE_COLUMNS_LARGE
+    return "kd-tree" if columns <= few else "exact" if points <= _EXACT_POINTS else "regions"
+
+
+def _region_candidates(k: int) -> int:
+    """Candidates for the ``k`` nearest: directions that are left out change ranks more than rounding does."""
+    return 3 * k + 8
+
+
+def _unit_rows(X: NDArray[Any]) -> Floats:
+    """Rows of length one; the column added is 1 for rows of zeros, which thus point where no other row does."""
+    largest = abs(X).max(axis=1, initial=0.0)
+    unit = np.zeros((X.shape[0], X.shape[1] + 1))
+    np.divide(X, largest[:, None], out=unit[:, :-1], where=largest[:, None] > 0)
+    unit[:, -1] = largest == 0
+    unit /= np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
+    return unit
+
+
+def _inverse_lengths(rows: NDArray[Any]) -> Floats:
+    """What rows are multiplied by to have length one; 0 for rows of zeros."""
+    inverse = np.zeros(len(rows))
+    run_ranges(_invert_lengths, even_rows(len(rows), 1), read_only(rows), inverse)
+    return inverse
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _invert_lengths(start, stop, rows, inverse):  # type: ignore[no-untyped-def]
+    for i in range(start, stop):
+        largest = 0.0
+        for d in range(rows.shape[1]):
+            largest = max(largest, abs(np.float64(rows[i, d])))
+        # Of numbers below, the inverse is infinite.
+        if largest > 1e-307:
+            total, scale = 0.0, 1.0 / largest
+            for d in range(rows.shape[1]):
+                part = np.float64(rows[i, d]) * scale
+                total += part * part
+            inverse[i] = scale / np.sqrt(total)
+
+
+# Sums may be reordered for speed (a relative error near 1e-16·columns); whatever the order, (a − b)² = (b − a)², and
+# equal points are at distance 0.
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _dense_distances(start, stop, rows, points, candidates, scale, out):  # type: ignore[no-untyped-def]
+    inverse = 1.0 / scale
+    for i in range(start, stop):
+        for c in range(candidates.shape[1]):
+            j = candidates[i, c]
+            if j < 0:
+                out[i, c] = np.inf
+                continue
+            total = 0.0
+            for d in range(rows.shape[1]):
+                difference = (np.float64(rows[i, d]) - np.float64(points[j, d])) * inverse
+                total += difference * difference
+            out[i, c] = scale * np.sqrt(total)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _cosine_distances(start, stop, rows, points, candidates, ours, theirs, out):  # type: ignore[no-untyped-def]
+    for i in range(start, stop):
+        for c in range(candidates.shape[1]):
+            j = candidates[i, c]
+            if j < 0:
+                out[i, c] = np.inf
+                continue
+            total = 0.0
+            for d in range(rows.shape[1]):
+                total += (np.float64(rows[i, d]) * ours[i]) * (np.float64(points[j, d]) * theirs[j])
+            # Lengths are off by about 1e-16; rounded off, equal directions and right angles tie exactly.
+            out[i, c] = np.rint(max(1.0 - total, 0.0) * 1e14) * 1e-14
+            if ours[i] == 0.0 and theirs[j] == 0.0:
+                out[i, c] = 0.0
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _centre_rows(rows, centre, scale, seen):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[0]):
+        for d in range(rows.shape[1]):
+            # New points may lie so far out that their square would not fit.
+            seen[i, d] = min(max((rows[i, d] - centre[d]) * scale, -1e15), 1e15)
