@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import softmax
 from sklearn.datasets import load_digits, make_blobs
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError, UnlabelledComponentsWarning
 from homophily.arrays import Floats
 from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
 from homophily.storage import State, classifier_state, restore_classifier
-from homophily.supervision.class_shares import BALANCE, LABEL_WEIGHT, LabelEvidence, informative_offsets
+from homophily.supervision.class_shares import BALANCE, LABEL_WEIGHT, LabelEvidence, informative_offsets, nearest_shares
 
 RNG = np.random.default_rng(0)
 
@@ -175,6 +176,59 @@ def test_shares_that_are_given_are_kept(three: Any, prior: Any, shares: list[flo
     decided = np.bincount(model.transduction_, minlength=3) / graph.n_points
     np.testing.assert_allclose(decided, shares, atol=0.05)
     np.testing.assert_allclose(model.class_prior_, shares)
+
+
+@pytest.mark.parametrize("sharpen", [False, True])
+def test_shares_are_inferred_within_bounds(three: Any, sharpen: bool) -> None:
+    graph, y, few = three
+    free = IRRClassifier(sharpen=sharpen).fit(graph, few)
+    wide = IRRClassifier(class_prior=[(0.0, 1.0)] * 3, sharpen=sharpen).fit(graph, few)
+    np.testing.assert_array_equal(wide.transduction_, free.transduction_)
+    bounds = [(0.0, 0.4), (0.0, 1.0), (0.25, 0.3)]
+    narrow = IRRClassifier(class_prior=bounds, sharpen=sharpen).fit(graph, few)
+    decided = np.bincount(narrow.transduction_, minlength=3) / len(y)
+    for share, (low, high) in zip(decided, bounds, strict=True):
+        assert low - 0.05 < share < high + 0.05
+    assert np.bincount(free.transduction_)[0] / len(y) > 0.45
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ([(0.2, 0.1), (0, 1), (0, 1)], "low <= high"),
+        ([(0, 1), (0, 1)], "3 pairs"),
+        ([(0.5, 0.6)] * 3, "sum 1"),
+        ([(0, 0.2)] * 3, "sum 1"),
+        ([(np.nan, 1.0)] * 3, "low <= high"),
+    ],
+)
+def test_bounds_that_no_shares_can_keep_are_refused(three: Any, bounds: Any, problem: str) -> None:
+    graph, _, few = three
+    with pytest.raises(ParameterError, match=f"'class_prior' parameter of IRRClassifier.*{problem}"):
+        IRRClassifier(class_prior=bounds).fit(graph, few)
+
+
+def test_the_nearest_shares_within_bounds_are_those_of_a_quadratic_programme() -> None:
+    for _ in range(20):
+        low = RNG.uniform(0, 0.2, 4)
+        bounds = np.column_stack([low, low + RNG.uniform(0.15, 0.5, 4)])
+        shares = RNG.dirichlet(np.ones(4))
+        found = nearest_shares(shares, bounds)
+        sums = {"type": "eq", "fun": lambda x: x.sum() - 1}
+        best = minimize(lambda x, s=shares: np.sum((x - s) ** 2), found, bounds=bounds, constraints=sums)
+        assert found.sum() == pytest.approx(1.0)
+        np.testing.assert_allclose(found, best.x, atol=1e-4)
+
+
+@pytest.mark.parametrize("classifier", [IRRClassifier(), ERRClassifier()])
+def test_shares_come_with_a_range_that_holds_the_truth(three: Any, classifier: Any) -> None:
+    graph, y, few = three
+    model = classifier.fit(graph, few)
+    low, high = model.class_share_range_.T
+    assert np.all(low <= high)
+    assert np.all((low <= np.bincount(y) / len(y)) & (np.bincount(y) / len(y) <= high))
+    assert model.label_distributions_.shape == (len(y), 3)
+    assert model.class_share_range_.shape == (3, 2)
 
 
 def two_classes(three: Any) -> tuple[KNNGraph, Any, Any]:

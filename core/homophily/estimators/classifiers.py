@@ -131,9 +131,10 @@ class ERRClassifier(GraphClassifier):
         The optimiser stops when the gradient's norm has fallen to this share. It stops early on purpose: the first
         steps sharpen the classes, later ones lower the energy but do not improve the labels.
     class_prior : array-like, "balanced" or "estimate", default=None
-        Known class shares. With an array the decision gives the classes these shares; "balanced" gives all the same,
+        Known class shares. With C numbers the decision gives the classes these shares; "balanced" gives all the same,
         "estimate" the labels' own. None weighs the labels' shares, as the small sample they are, against cutting where
-        many scores lie; sharp relationships infer the shares from the graph as well.
+        many scores lie; sharp relationships infer the shares from the graph as well. C pairs (low, high) are bounds of
+        the shares that None would find.
     sharpen : bool or "auto", default="auto"
         Use sharp relationships, which need fewer labels: two points are related if they share a class, and not
         otherwise. Classes that spread over the graph from the IRR solution take turns with new decisions until they
@@ -175,6 +176,8 @@ class ERRClassifier(GraphClassifier):
         The classes.
     class_prior_ : ndarray of shape (C,)
         The class shares assumed, or inferred with sharp relationships.
+    class_share_range_ : ndarray of shape (C, 2)
+        How sure the shares are: the share of points that are of a class with probability 0.9 or more, and 0.1 or more.
     sharp_shares_ : ndarray of shape (u, C), or None
         With sharp relationships, the share of each class around each point, which the decision is made on.
     given_labels_ : Labels

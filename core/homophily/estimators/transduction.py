@@ -33,11 +33,14 @@ from homophily.state import State, StateReader, feature_entries, plain
 from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
 from homophily.supervision.class_shares import (
     LabelEvidence,
+    bounded_offsets,
+    check_bounds,
     check_prior,
     class_offsets,
     estimate_prior,
     informative_offsets,
     likely_offsets,
+    nearest_shares,
 )
 from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
 
@@ -138,6 +141,9 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             self.class_prior_ = np.full(len(labels.classes), 1.0 / len(labels.classes))
         elif self.class_prior is None or isinstance(self.class_prior, str):
             self.class_prior_ = estimate_prior(labels)
+        elif np.ndim(self.class_prior) == 2:
+            bounds = check_bounds(self.class_prior, len(labels.classes), type(self).__name__)
+            self.class_prior_ = nearest_shares(estimate_prior(labels), bounds)
         else:
             self.class_prior_ = check_prior(self.class_prior, len(labels.classes), type(self).__name__)
         start = None if init is None else self._check_init(init, labels.targets.shape)
@@ -208,6 +214,19 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         """Calibrated class probabilities (u, C) of the points of ``fit``."""
         check_is_fitted(self)
         return self._probabilities(self._fit_scores(), self.reached_)
+
+    @property
+    def class_share_range_(self) -> Floats:
+        """How sure the class shares are, (C, 2): of the points of ``fit``, the share that is probably of a class.
+
+        The first column counts points whose probability is at least 0.9, the second those with at least 0.1. The
+        probabilities are calibrated if these were asked for before.
+        """
+        check_is_fitted(self)
+        calibration = self._lazy.get("calibration") or Calibration(self._default_slope, self.offsets_)
+        probabilities = calibration.probabilities(self._fit_scores())
+        probabilities[~self.reached_] = self.class_prior_
+        return np.column_stack([np.mean(probabilities >= least, axis=0) for least in (0.9, 0.1)])
 
     @property
     def calibration_(self) -> Calibration:
@@ -296,14 +315,19 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         evidence = partial(
             LabelEvidence, targets=held.targets, weights=np.minimum(problem.confidence[held.points], 1.0)
         )
-        if self.class_prior is None:
-            choose = lambda logits, before, labels: informative_offsets(logits, before, evidence(labels()))  # noqa: E731
+        if self._infers_shares:
+
+            def choose(logits: Floats, before: Floats, labels: Callable[[], Floats]) -> Floats:
+                return self._bounded(logits, informative_offsets(logits, before, evidence(labels())))
+
             balancing = class_offsets(scores, np.full(classes, 1.0 / classes))
             starts = [factor * balancing for factor in (0.0, 0.5, 1.0)]
         else:
             prior = self.class_prior_
             starts = [class_offsets(scores, prior)]
-            choose = lambda logits, *_: class_offsets(logits, prior)  # noqa: E731
+
+            def choose(logits: Floats, before: Floats, labels: Callable[[], Floats]) -> Floats:  # noqa: ARG001
+                return class_offsets(logits, prior)
 
         def judge(label_logits: Floats, offsets: Floats) -> float:
             labels = evidence(label_logits)
@@ -328,12 +352,21 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.sharp_shares_ = np.zeros((self.graph_.n_points, len(self.classes_)), dtype=np.float32)
         self.sharp_shares_[problem.rows] = sharp.shares
         self.offsets_ = _score_offsets(sharp.offsets)
-        if self.class_prior is None:
+        if self._infers_shares:
             self.class_prior_ = Calibration(1.0, self.offsets_).probabilities(sharp_scores(sharp.shares)).mean(axis=0)
 
+    @property
+    def _infers_shares(self) -> bool:
+        """Whether the class shares are not given, or given by bounds only."""
+        return self.class_prior is None or np.ndim(self.class_prior) == 2
+
+    def _bounded(self, scores: Floats, offsets: Floats) -> Floats:
+        """Offsets whose decision keeps the bounds of the class shares, if there are any."""
+        return offsets if self.class_prior is None else bounded_offsets(scores, offsets, np.asarray(self.class_prior))
+
     def _offsets(self, scores: Floats, labels: Labels) -> Floats:
-        if self.class_prior is None:
-            return likely_offsets(scores, labels.counts)
+        if self._infers_shares:
+            return self._bounded(scores, likely_offsets(scores, labels.counts))
         return class_offsets(scores, self.class_prior_)
 
     def _fit_scores(self) -> Floats:
@@ -405,8 +438,12 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
                 scores[folds == fold] = everywhere[held_out]
         used = candidates[folds >= 0]
         known = scores[folds >= 0], labels.class_index[used], self.offsets_, labels.confidence[used]
-        # Sharp scores are log shares, which are probabilities as they are.
-        return fit_calibration(*known, default=1.0 if self._is_sharp else DEFAULT_SLOPE)
+        return fit_calibration(*known, default=self._default_slope)
+
+    @property
+    def _default_slope(self) -> float:
+        """Without held-out labels; sharp scores are log shares, which are probabilities as they are."""
+        return 1.0 if self._is_sharp else DEFAULT_SLOPE
 
     # -- answering -----------------------------------------------------------------------------------------------
 

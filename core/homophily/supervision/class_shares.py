@@ -39,6 +39,41 @@ def check_prior(prior: ArrayLike, classes: int, owner: str = "class_offsets") ->
     return np.asarray(shares / shares.sum())
 
 
+def check_bounds(bounds: ArrayLike, classes: int, owner: str) -> Floats:
+    """Bounds of the class shares given by the user of ``owner``: a lowest and a highest share per class, (C, 2)."""
+    limits = np.asarray(bounds, dtype=np.float64)
+    low, high = limits.T
+    if limits.shape != (classes, 2) or not (np.all(low >= 0) and np.all(low <= high) and np.all(high <= 1)):
+        wanted = f"{classes} pairs (low, high) with 0 <= low <= high <= 1"
+        raise wrong_parameter("class_prior", owner, wanted, repr(bounds))
+    if low.sum() > 1 or high.sum() < 1:
+        wanted = "bounds between which shares can have the sum 1"
+        raise wrong_parameter("class_prior", owner, wanted, f"lowest with sum {low.sum():g}, highest {high.sum():g}")
+    return limits
+
+
+def nearest_shares(shares: Floats, bounds: Floats) -> Floats:
+    """The shares within ``bounds`` (C, 2) that are nearest to ``shares``: clip(shares + t) with sum 1."""
+    low, high = bounds.T
+    below, above = -1.0, 1.0
+    # Bisection: the sum grows with t.
+    for _ in range(60):
+        t = (below + above) / 2
+        below, above = (t, above) if np.clip(shares + t, low, high).sum() < 1 else (below, t)
+    return np.asarray(np.clip(shares + above, low, high))
+
+
+def bounded_offsets(scores: Floats, offsets: Floats, bounds: Floats) -> Floats:
+    """``offsets`` if their decision has shares within ``bounds``, else those that give the nearest shares within."""
+    points = len(scores)
+    decided = np.bincount(decide_index(scores + offsets), minlength=len(bounds)) / points
+    if np.all(decided >= bounds[:, 0] - 1 / points) and np.all(decided <= bounds[:, 1] + 1 / points):
+        return offsets
+    # An empty class is one point short of its offset being infinite.
+    shares = np.maximum(nearest_shares(decided, bounds), 0.5 / points)
+    return class_offsets(scores, shares / shares.sum())
+
+
 def class_offsets(scores: Floats, prior: ArrayLike) -> Floats:
     """Offsets b with which the decision gives each class its share ``prior`` of the points.
 
