@@ -89,9 +89,8 @@ def test_a_model_tells_how_it_was_made(project: Project) -> None:
     dataset = project.upload(X)
     graph = model_pb2.GraphParameters(n_neighbors=7, weights=model_pb2.EDGE_WEIGHTS_GLOBAL)
     wrong = {point: TRUTH[point] for point in range(20, 28)} | {28: 2 - TRUTH[28], 29: 2 - TRUTH[29]}
-    job = project.fit(
-        dataset.name, LABELS, graph=graph, validation=labels_of(wrong), calibrate=True, model_id="m", solver=solver()
-    )
+    compared = {"validation": labels_of(wrong), "calibrate": True}
+    job = project.fit(dataset.name, LABELS, graph=graph, **compared, model_id="m", solver=solver(sharpen=False))
     model = job.fit.model
     assert job.state == pb.JOB_STATE_SUCCEEDED
     assert (job.kind, job.attempt, job.max_attempts, job.queue_position) == (pb.JOB_KIND_FIT, 1, 3, 0)

@@ -93,6 +93,7 @@ def quick_fit(project: Project, **more: Any) -> job_pb2.Job:
 
 
 IRR = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR)
+SMOOTH = model_pb2.SolverParameters(sharpen=False)
 
 
 def three_clouds(n_points: int = 300) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -419,7 +420,7 @@ def test_people_find_the_metric_and_the_picture_in_mlflows_pages(
     need_chromium()
     X, y = three_clouds()
     validation = labels_of(known(y, range(30, 130)))
-    job = project.fit(X, known(y, range(30)), validation=validation, model_id="looked-at")
+    job = project.fit(X, known(y, range(30)), validation=validation, model_id="looked-at", solver=SMOOTH)
     run = tracked.run_of(project, job)
     page_url = ask(project, job).tracking_url
 
