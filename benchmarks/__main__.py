@@ -16,6 +16,7 @@ from homophily import HomophilyWarning
 COMMANDS = (
     "speed",
     "scaling",
+    "graph",
     "mnist",
     "roofline",
     "defaults",

@@ -94,6 +94,22 @@ def manifolds(points: int, seed: int, classes: int = 10, dimensions: int = 40) -
     return X.astype(np.float32), y
 
 
+def embeddings(points: int, columns: int, seed: int = 5) -> NDArray[np.float32]:
+    """Like embeddings of text: topics of unequal size on curved sheets, variances that fall as 1/i, unit rows."""
+    rng = np.random.default_rng(seed)
+    topics, inner, hidden = 200, 24, 256
+    topic = rng.choice(topics, size=points, p=rng.dirichlet(np.full(topics, 2.0)))
+    latent = rng.normal(size=(points, inner)).astype(np.float32)
+    latent = 0.5 * latent + 1.2 * rng.normal(size=(topics, inner)).astype(np.float32)[topic]
+    waves = rng.normal(size=(inner, hidden)).astype(np.float32) / np.sqrt(inner)
+    curved = np.tanh(2.0 * latent @ waves + rng.normal(size=hidden).astype(np.float32))
+    falling = (1.0 + np.arange(columns, dtype=np.float32)) ** -0.5
+    X = curved @ rng.normal(size=(hidden, columns)).astype(np.float32) / np.sqrt(hidden)
+    X = (X + 0.3 * rng.normal(size=X.shape).astype(np.float32)) * falling
+    X = X @ np.linalg.qr(rng.normal(size=(columns, columns)))[0].astype(np.float32)
+    return np.asarray(X / np.linalg.norm(X, axis=1, keepdims=True), dtype=np.float32)
+
+
 def helices(points: int, seed: int = 0) -> tuple[Floats, Classes]:
     """Two intertwined thick curves in three dimensions, in random order."""
     rng = np.random.default_rng(seed)

@@ -116,7 +116,7 @@ def clusters() -> str:
 
 
 #: Commands whose tables and notes the page of benchmarks shows.
-SHOWN = ("speed", "scaling", "mnist", "defaults", "roofline", "predict", "service")
+SHOWN = ("speed", "scaling", "graph", "mnist", "defaults", "roofline", "predict", "service")
 TABLES: dict[str, Callable[[], str]] = {
     **{command: partial(printed, command) for command in SHOWN},
     "classes": classes,

@@ -246,3 +246,25 @@ def test_bad_arguments_are_named(change, message):
     arguments = {"confidence": np.ones(20), "targets": np.ones((20, 1)), "lambda1": 1.0} | change
     with pytest.raises(ValueError, match=message):
         solve_irr(laplacian(weights(20)), **arguments)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_many_columns_share_directions_and_end_at_the_same_values(power):
+    L = laplacian(weights(3000, seed=4))
+    h, T = problem(3000, 7, 60, seed=5)
+    # Columns that are zero, or depend on others, leave fewer directions than columns.
+    T[:, 2], T[:, 5] = 0.0, T[:, 0] - 2 * T[:, 1]
+    together = solve_irr(L, h, T, 1e-2, power=power, method="cg")
+    alone = [solve_irr(L, h, T[:, [c]], 1e-2, power=power, method="cg") for c in range(7)]
+    assert relative_error(together.solution, np.hstack([one.solution for one in alone])) <= 1e-9
+    assert together.residual <= 1e-12
+    assert not together.solution[:, 2].any()
+    assert together.iterations <= max(one.iterations for one in alone)
+
+
+def test_many_columns_agree_to_the_bit_for_any_thread_count():
+    L = laplacian(weights(5000, seed=6))
+    h, T = problem(5000, 6, 50, seed=7)
+    first = solve_irr(L, h, T, 1e-2, power=2, method="cg", n_jobs=1)
+    again = solve_irr(L, h, T, 1e-2, power=2, method="cg", n_jobs=3)
+    assert_array_equal(first.solution, again.solution)

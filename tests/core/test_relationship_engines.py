@@ -13,7 +13,7 @@ from homophily.relationship.cells import CellEngine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.functions import exp_negative
 from homophily.relationship.nufft import NufftEngine
-from homophily.relationship.nystrom import NystromEngine, choose_landmarks
+from homophily.relationship.nystrom import PLACED_ERROR, WANTED_ERROR, NystromEngine, choose_landmarks
 from homophily.relationship.tiles import WIDTH, TileEngine
 
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
@@ -216,3 +216,23 @@ def test_exponential_is_good_to_the_last_bits():
     for x in np.concatenate([[0.0, 1e-300, 700.0], np.linspace(0, 50, 1001)]):
         assert exp_negative(x) == pytest.approx(np.exp(-x), rel=4e-16)
     assert exp_negative(1e9) < 1e-300
+
+
+def ten_classes(u=1500, seed=0):
+    """Values near the corners of a simplex, near its middle, and on the ways between."""
+    rng = np.random.default_rng(seed)
+    share = rng.beta(0.5, 0.5, size=(u, 1))
+    corner, other = np.eye(10)[rng.integers(10, size=(2, u))]
+    middle = rng.random((u, 1)) < 0.2
+    return np.where(middle, 0.1, share * corner + (1 - share) * other) + 0.05 * rng.normal(size=(u, 10))
+
+
+def test_placed_landmarks_have_the_promised_errors_beside_exact_tiles():
+    G, F, sigma_f = laplacian(knn_weights(1500)), ten_classes(), 0.92
+    far = NystromEngine(G, sigma_f, landmarks=F[:40], power=2)
+    assert far.error(F) > WANTED_ERROR
+    placed = far.placed_at(F)
+    (energy, gradient), (exact, slope) = placed(F), far.exact()(F)
+    assert placed.error(F) <= PLACED_ERROR
+    assert relative_error(energy, exact) <= 1e-3
+    assert np.linalg.norm(gradient - slope) <= 1e-2 * np.linalg.norm(slope)

@@ -45,7 +45,11 @@ def test_a_grid_search_warns_once_for_each_fit_and_not_for_each_fold(clouds):
     assert [one.category for one in seen] == [ConvergenceWarning]
 
 
-def test_the_remedy_for_a_poor_approximation_exists_and_helps(clouds):
+def test_the_remedy_for_a_poor_approximation_exists_and_helps(clouds, monkeypatch):
+    # With more points than tiles are affordable for.
+    monkeypatch.setattr("homophily.solve.follow_values.AFFORDABLE_TILES", 0)
+    monkeypatch.setattr("homophily.relationship.nystrom.LANDMARKS", ((16,),))
+    monkeypatch.setattr("homophily.relationship.choose.FEW_LANDMARKS", 16)
     X, y, few = clouds
     with pytest.warns(ApproximationWarning, match="multiclass='one-vs-rest'"):
         ERRClassifier(engine="nystrom", sigma_f=1e-3).fit(X, few)

@@ -23,6 +23,8 @@ from homophily.graph.laplacian import row_sums
 from homophily.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.masked import SparseEngine
+from homophily.relationship.nystrom import NystromEngine
+from homophily.solve.follow_values import follow_values
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
 from homophily.solve.sharpen import Round
@@ -362,15 +364,24 @@ class ERRClassifier(GraphClassifier):
             # The masked form has an engine for the CPU only.
             operations = CpuOperations(problem.laplacian, self.n_jobs)
         on_graph, start = (self._power, problem.confidence), np.ascontiguousarray(F)
-        terms = problem.targets, self.lambda1, relationships, self.lambda2 / count
-        energy = operations.label_energy(*on_graph, *terms)
+
+        def minimise(relationships: Any, x: Floats, steps: int, scale: float | None, callback: Report | None) -> State:
+            terms = problem.targets, self.lambda1, relationships, self.lambda2 / count
+            energy = operations.label_energy(*on_graph, *terms)
+            if warm and scale is None:
+                # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it.
+                scale = energy.relationship_slope(x)
+            found: State = operations.label_optimizer(energy, steps, self.tol, preconditioner, scale).run(x, callback)
+            return found
+
         preconditioner = None
         if self.preconditioned:
             preconditioner = operations.preconditioner(*on_graph, self.lambda1 + self.lambda2 / (2.0 * sigma_f**2))
-        # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it too.
-        scale = energy.relationship_slope(start) if warm else None
-        optimizer = operations.label_optimizer(energy, self.max_iter, self.tol, preconditioner, scale)
-        state: State = optimizer.run(start, callback)
+        if isinstance(relationships, NystromEngine):
+            state, relationships = follow_values(relationships, minimise, start, self.max_iter, callback)
+            name = "nystrom" if isinstance(relationships, NystromEngine) else "tiles"
+        else:
+            state = minimise(relationships, start, self.max_iter, None, callback)
         if not np.isfinite(state.energy):
             raise ParameterError(
                 f"The 'engine' parameter of ERRClassifier must suit the problem: with {name!r}, values spread over "

@@ -16,7 +16,7 @@ from homophily.relationship.chebyshev import ChebyshevEngine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.relationship.nufft import NufftEngine
-from homophily.relationship.nystrom import NystromEngine, choose_landmarks
+from homophily.relationship.nystrom import WANTED_ERROR, NystromEngine, choose_landmarks, place_landmarks
 from homophily.relationship.tiles import TileEngine
 
 EngineName = Literal["auto", "dense", "tiles", "chebyshev", "cells", "nufft", "nystrom"]
@@ -25,8 +25,17 @@ ENGINE_NAMES: tuple[EngineName, ...] = ("auto", "dense", "tiles", "chebyshev", "
 # Points up to which exact tiles are faster, by dimensions for "cells" (benchmarks: engines).
 TILES_BEAT_CELLS = {2: 600, 3: 5_000}
 TILES_BEAT_NYSTROM = 4_000
+# Landmarks that cost little.
+FEW_LANDMARKS = 128
+# Points whose tiles take seconds.
+AFFORDABLE_TILES = 20_000
 # Relative error of the low-rank energy that is worth a warning.
 LOW_RANK_ERROR = 0.02
+
+
+def allowed_error(points: int) -> float:
+    """The error above which exact tiles take the place of a low rank; their time is affordable for fewer points."""
+    return WANTED_ERROR if points <= AFFORDABLE_TILES else LOW_RANK_ERROR
 
 
 class Engine(Protocol):
@@ -66,17 +75,23 @@ def make_engine(
 ) -> tuple[EngineName, Engine]:
     """The engine of that name for G = laplacian^power + diag(diagonal), and its name where "auto" chose it.
 
-    F is where the solve starts, ``targets`` (classes, n) where labels pull it. ``powered()`` gives the power itself
-    to the engines that need its entries; the others multiply p times by the sparser Laplacian. "auto" takes "nystrom"
-    only if its error at F is small.
+    F is where the solve starts, ``targets`` (classes, n) where labels pull it. ``powered()`` gives the power itself to
+    the engines that need its entries; the others multiply p times by the sparser Laplacian. "auto" takes "nystrom" only
+    if its error at F is small.
     """
     name = choose_engine(F, sigma_f, relationship) if engine == "auto" else engine
     if name not in ("dense", "tiles"):
         check_gauss_sums(name, relationship)
     how: dict[str, Any] = {"power": power, "diagonal": diagonal, "n_jobs": n_jobs}
     if name == "nystrom":
-        low_rank = NystromEngine(laplacian, sigma_f, landmarks=choose_landmarks(F, sigma_f, targets=targets), **how)
-        if engine == "nystrom" or low_rank.error(F) <= LOW_RANK_ERROR:
+
+        def make(landmarks: Floats) -> NystromEngine:
+            return NystromEngine(laplacian, sigma_f, landmarks=landmarks, **how)
+
+        landmarks = choose_landmarks(F, sigma_f, targets=targets, most=FEW_LANDMARKS)
+        # Where few landmarks cover the whole way of the values, these need not be followed.
+        low_rank = make(landmarks) if len(landmarks) < FEW_LANDMARKS else place_landmarks(F, sigma_f, make)
+        if engine == "nystrom" or low_rank.error(F) <= allowed_error(len(F)):
             return name, low_rank
         name = "tiles"
     if name == "tiles":

@@ -1,12 +1,17 @@
 """The full regulariser with K of low rank, for n > 3 and many points.
 
-With landmark positions Z (m×n) that stay fixed during a solve, ``C = K(F, Z)`` and ``A = K(Z, Z)^{-1}``,
-``K ≈ C A Cᵀ`` and, with G = L^p, ``tr(KᵀGK) ≈ tr(A (CᵀGC) A (CᵀC))`` in O(p nnz(L) m + u m²). The gradient is the
-exact one of this approximate energy; :meth:`NystromEngine.error` tells how far the approximation is from the truth at a
-given F.
+With landmark positions Z (m×n), ``C = K(F, Z)`` and ``A = K(Z, Z)^{-1}``, ``K ≈ C A Cᵀ`` and, with G = L^p,
+``tr(KᵀGK) ≈ tr(A (CᵀGC) A (CᵀC))`` in O(p nnz(L) m + u m²). The gradient is the exact one of this approximate energy;
+:meth:`NystromEngine.error` tells how far the approximation is from the truth at a given F.
+
+Landmarks are right for values near those they were placed at. A solve moves the values, and then
+:meth:`NystromEngine.placed_at` places them anew, as many as the wanted error needs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numba import njit
@@ -16,6 +21,7 @@ from scipy.spatial.distance import cdist
 
 from homophily.arrays import Floats, side_by_side
 from homophily.relationship.functions import exp_negative
+from homophily.relationship.tiles import TileEngine
 from homophily.threads import balanced_rows, run_chunks, run_ranges, single_threaded_blas, thread_count
 
 CANDIDATES = 4096  # points among which landmarks are chosen, in their number times m² multiply-adds
@@ -24,6 +30,21 @@ CANDIDATES = 4096  # points among which landmarks are chosen, in their number ti
 SHIFT = 1e-10
 # Rows of the gradient worked on at once: temporaries of BLOCK × m instead of u × m.
 BLOCK = 1024
+#: Relative error of the energy that is allowed while values move; the gradient's is then about ten times as large.
+WANTED_ERROR = 1e-3
+#: What landmarks are placed for, so that values can move before the error is too large.
+PLACED_ERROR = 5e-4
+#: Numbers of landmarks to place; they are chosen up to the last of a group at once.
+LANDMARKS = ((128, 192, 256), (384, 512, 768, 1024))
+
+Placed = TypeVar("Placed", bound="Approximate")
+
+
+class Approximate(Protocol):
+    """An engine that knows its error."""
+
+    def error(self, F: Floats) -> float:
+        """Relative error of the energy at F."""
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
@@ -72,6 +93,8 @@ class NystromEngine:
         self.diagonal = None if diagonal is None else diagonal[self.order, None]
         self.sigma_f = sigma_f
         self.landmarks = landmarks
+        self._how: dict[str, Any] = {"power": power, "diagonal": diagonal, "n_jobs": n_jobs}
+        self._laplacian = L
         self.chunks = thread_count(n_jobs)
         self.bounds = balanced_rows(self.L.indptr, self.chunks)
         self.whitening = landmark_whitening(landmarks, sigma_f)
@@ -119,6 +142,16 @@ class NystromEngine:
         value = float(np.sum(low_rank * self._times_graph(low_rank)))
         return relative_error(value, truth)
 
+    def placed_at(self, F: Floats) -> NystromEngine:
+        """The engine of the same graph with landmarks for values near F."""
+        return place_landmarks(
+            F, self.sigma_f, lambda Z: NystromEngine(self._laplacian, self.sigma_f, landmarks=Z, **self._how)
+        )
+
+    def exact(self) -> TileEngine:
+        """The exact engine of the same graph, whose time is quadratic."""
+        return TileEngine(self._laplacian, self.sigma_f, **self._how)
+
     def _kernel(self, F: Floats, Z: Floats) -> Floats:
         C = np.empty((len(F), len(Z)))
         run_ranges(_kernel_rows, self.bounds, F, np.ascontiguousarray(Z.T), self.sigma_f**-2, C)
@@ -133,6 +166,17 @@ class NystromEngine:
         if self.diagonal is not None:
             product += self.diagonal * C
         return product
+
+
+def place_landmarks(F: Floats, sigma_f: float, make: Callable[[Floats], Placed]) -> Placed:
+    """The engine that ``make`` builds of landmarks, as many as its error at F asks for."""
+    for group in LANDMARKS:
+        landmarks = choose_landmarks(F, sigma_f, most=group[-1], tolerance=1e-7)
+        for most in group:
+            engine = make(landmarks[:most])
+            if len(landmarks) < most or engine.error(F) <= PLACED_ERROR:
+                return engine
+    return engine
 
 
 def landmark_whitening(landmarks: Floats, sigma_f: float) -> Floats:
@@ -161,14 +205,14 @@ def choose_landmarks(
         nearest = targets[np.argmax(candidates @ targets.T - np.sum(targets**2, axis=1) / 2, axis=1)]
         ways = candidates + rng.uniform(size=(len(candidates), 1)) * (nearest - candidates)
         candidates = np.concatenate([targets, candidates, ways])
-    factor = np.zeros((len(candidates), most))
+    factor = np.zeros((most, len(candidates)))
     residual = np.ones(len(candidates))
     pivots: list[int] = []
     while len(pivots) < most and residual.max() > tolerance:
         pivot, m = int(residual.argmax()), len(pivots)
         column = np.exp(-cdist(candidates, candidates[pivot : pivot + 1], "sqeuclidean")[:, 0] / sigma_f**2)
-        column -= factor[:, :m] @ factor[pivot, :m]
-        factor[:, m] = column / np.sqrt(residual[pivot])
-        residual -= factor[:, m] ** 2
+        column -= factor[:m, pivot] @ factor[:m]
+        factor[m] = column / np.sqrt(residual[pivot])
+        residual -= factor[m] ** 2
         pivots.append(pivot)
     return candidates[pivots]

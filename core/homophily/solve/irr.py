@@ -34,6 +34,7 @@ from homophily.graph.laplacian import (
     power_diagonal,
     sparse_power,
 )
+from homophily.solve.block_cg import LEAST_COLUMNS, iterate_block
 
 Report = Callable[[int, float], object]
 """Called with the iteration and the residual; may raise to cancel."""
@@ -115,11 +116,14 @@ class _System:
     def iterate(
         self, x: Floats, r: Floats, tolerance: float, iteration: int, max_iter: int, callback: Report | None
     ) -> tuple[Floats, int]:
-        """Improve ``x`` in place from its residual ``r``, which is used up; every column has steps of its own.
+        """Improve ``x`` in place from its residual ``r``, which is used up.
 
         Preconditioned by the diagonal: it takes λ1 out of the condition number, as labelled rows are near the identity
-        and the others all carry the factor λ1.
+        and the others all carry the factor λ1. Many columns share their directions; of a few, each has its own.
         """
+        if self.shares_directions:
+            how = tolerance, iteration, max_iter, callback
+            return iterate_block(self.product, self.blocks, self.scale, x, r, *how)
         blocks, scale = self.blocks, self.scale
         p, q, sums = scale[:, None] * r, np.empty_like(r), np.empty((blocks.count, 3, r.shape[1]))
         rz = np.einsum("ij,ij->j", r, p)
@@ -138,6 +142,12 @@ class _System:
             blocks.run(_turn, np.divide(rz_new, rz, out=np.zeros_like(rz), where=rz > 0), scale, r, p)
             rz = rz_new
         return x, iteration
+
+    @property
+    def shares_directions(self) -> bool:
+        """Whether the columns are solved for together."""
+        columns = self._sums.shape[1]
+        return LEAST_COLUMNS <= columns <= self.laplacian.shape[0] // 8 and bool(self.scale.all())
 
     def matrix(self) -> csr_array:
         """A as a sparse matrix."""
