@@ -73,7 +73,7 @@ class SolverOptions:
     class_prior : 'estimate', 'balanced', sequence of float or of pairs, optional
         Class shares: estimate, balanced, or a share or bounds low:high per class.
     sharpen : bool, optional
-        Use sharp relationships; by default ERR does, up to ten labels per class.
+        Use sharp relationships; by default ERR does, up to 15 labels per class.
     """
 
     method: Literal["irr", "err"] | None = None

@@ -447,7 +447,7 @@ class SolverParameters(_message.Message):
     """The factor of the force that drives points apart; 0.65 if not given, 1 in the paper."""
     sharpen: _builtins.bool
     """Whether relationships are sharp: two points are related if they share a class, and not otherwise. They need fewer
-    labels. If not given, ERR uses them for at most ten labels per class, unless lambda2, sigma_f, repulsion, max_iter,
+    labels. If not given, ERR uses them for at most 15 labels per class, unless lambda2, sigma_f, repulsion, max_iter,
     tolerance, relationship_neighbors or multiclass is given, which they do not use; IRR does not use them.
     """
     @_builtins.property

@@ -142,7 +142,7 @@ class ERRClassifier(GraphClassifier):
         otherwise. Classes that spread over the graph from the IRR solution take turns with new decisions until they
         settle. The scores are then the log shares of each class around a point, and the parameters of smooth
         relationships (``lambda2``, ``sigma_f``, ``repulsion``, ``max_iter``, ``tol``, ``relationship_neighbors``,
-        ``multiclass``, ``engine``) are not used. "auto" does so with at most ten labels per class, unless one of these
+        ``multiclass``, ``engine``) are not used. "auto" does so with at most 15 labels per class, unless one of these
         parameters is set.
     relationship_neighbors : int, default=None
         In the sparse form (for ``power=1``), the number of nearest points, itself included, whose relationships with a

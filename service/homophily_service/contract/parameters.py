@@ -148,7 +148,7 @@ SOLVER = Group(
         ),
         Parameter("multiclass", "ERR with three or more classes: vector or one-vs-rest; default vector.", str),
         Parameter("class_prior", "Class shares: estimate, balanced, or a share or bounds low:high per class.", Shares),
-        Parameter("sharpen", "Use sharp relationships; by default ERR does, up to ten labels per class.", bool),
+        Parameter("sharpen", "Use sharp relationships; by default ERR does, up to 15 labels per class.", bool),
     ),
 )
 MAP = Group(
