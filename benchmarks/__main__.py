@@ -21,7 +21,6 @@ COMMANDS = (
     "mnist",
     "roofline",
     "defaults",
-    "few_labels",
     "engines",
     "optimizer",
     "predict",
@@ -39,7 +38,7 @@ COMMANDS = (
     "links",
     "docs",
 )
-TABLES = ("table1", "table2", "table3", "table4", "figures", "page", "download")
+TABLES = ("table1", "table2", "table3", "table4", "table5", "few_labels", "figures", "page", "download")
 """Commands with options of their own: ``python -m benchmarks table1 --help``."""
 
 

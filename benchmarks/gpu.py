@@ -298,7 +298,7 @@ def over(
 
 
 def make_err(kind: type[ERRClassifier] = ERRClassifier, **settings: Any) -> ERRClassifier:
-    return kind(**settings)
+    return kind(sharpen=False, **settings)
 
 
 def irr(graph: KNNGraph, few: Classes, **settings: Any) -> tuple[Classes, None, None]:

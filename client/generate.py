@@ -118,9 +118,9 @@ def _options_class(group: Group) -> str:
 def _type(group: Group, row: Parameter, *, quote: bool) -> str:
     if row.type is Shares:
         return (
-            'Literal["estimate", "balanced"] | Sequence[float]'
+            'Literal["estimate", "balanced"] | Sequence[float] | Sequence[tuple[float, float]]'
             if quote
-            else "'estimate', 'balanced' or sequence of float"
+            else "'estimate', 'balanced', sequence of float or of pairs"
         )
     if row.type is not str:
         return row.type.__name__

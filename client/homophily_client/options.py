@@ -70,10 +70,10 @@ class SolverOptions:
         Sparse ERR: relate each point to this many nearest points only.
     multiclass : {'vector', 'one-vs-rest'}, optional
         ERR with three or more classes: vector or one-vs-rest; default vector.
-    class_prior : 'estimate', 'balanced' or sequence of float, optional
-        Class shares: estimate, balanced, or one share per class.
+    class_prior : 'estimate', 'balanced', sequence of float or of pairs, optional
+        Class shares: estimate, balanced, or a share or bounds low:high per class.
     sharpen : bool, optional
-        Finish with sharp relationships, for one to five labels per class; default false.
+        Use sharp relationships; by default ERR does, up to ten labels per class.
     """
 
     method: Literal["irr", "err"] | None = None
@@ -87,7 +87,7 @@ class SolverOptions:
     normalized: bool | None = None
     relationship_neighbors: int | None = None
     multiclass: Literal["vector", "one-vs-rest"] | None = None
-    class_prior: Literal["estimate", "balanced"] | Sequence[float] | None = None
+    class_prior: Literal["estimate", "balanced"] | Sequence[float] | Sequence[tuple[float, float]] | None = None
     sharpen: bool | None = None
 
 

@@ -113,17 +113,28 @@ def _given(options: Options, argument: str) -> dict[str, Any]:
 
 def _set_class_prior(message: pb.ClassPrior, value: Any) -> None:
     if not isinstance(value, str):
-        message.shares.values.extend(np.asarray(value, dtype=np.float64).tolist())
+        shares = np.asarray(value, dtype=np.float64)
+        if shares.ndim == 2 and shares.shape[1] == 2:
+            message.bounds.lows.extend(shares[:, 0].tolist())
+            message.bounds.highs.extend(shares[:, 1].tolist())
+        else:
+            message.shares.values.extend(shares.ravel().tolist())
     elif value in ("estimate", "balanced"):
         setattr(message, value, True)
     else:
         raise ValueError(
-            f"class_prior must be 'estimate', 'balanced', one share per class or None. Got {value!r} instead."
+            "class_prior must be 'estimate', 'balanced', one share or one pair (low, high) per class, or None. "
+            f"Got {value!r} instead."
         )
 
 
-def prior_word(message: pb.ClassPrior) -> str | None:
-    """Return the word for a class prior that lists no shares; None if it says nothing."""
+def prior_value(message: pb.ClassPrior) -> str | list[float] | list[tuple[float, float]] | None:
+    """Return a class prior as a word, shares, or pairs of bounds; None if it says nothing."""
+    source = message.WhichOneof("source")
+    if source == "shares":
+        return list(message.shares.values)
+    if source == "bounds":
+        return list(zip(message.bounds.lows, message.bounds.highs, strict=False))
     return "estimate" if message.estimate else "balanced" if message.balanced else None
 
 
@@ -174,8 +185,7 @@ def to_dict(message: Message) -> dict[str, Any]:
         if descriptor.enum_type is not None:
             parameters[name] = word(descriptor.enum_type, value)
         elif isinstance(value, pb.ClassPrior):
-            shares = value.WhichOneof("source") == "shares"
-            parameters[name] = list(value.shares.values) if shares else prior_word(value)
+            parameters[name] = prior_value(value)
         else:
             parameters[name] = value
     return parameters

@@ -163,6 +163,17 @@ class Search(Record, of=model_pb2.SearchSummary):
 
 
 @dataclass(frozen=True)
+class ClassShare(Record, of=model_pb2.ClassShare):
+    """The share of a class among all points."""
+
+    #: Given or inferred.
+    share: float
+    #: The share of points whose probability of this class is at least 0.9, and at least 0.1.
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Model(Record, of=model_pb2.Model):
     """A fitted model; ``Client.read_solution`` and ``Client.predict`` give its answers."""
 
@@ -213,6 +224,8 @@ class Model(Record, of=model_pb2.Model):
     schema: TableSchema | None
     #: What was done to the columns, in sentences.
     preprocessing_steps: tuple[str, ...]
+    #: In the order of the classes; empty for models of older versions.
+    class_shares: tuple[ClassShare, ...]
 
 
 def _pairs(links: Any) -> tuple[tuple[int, int], ...]:

@@ -3,6 +3,7 @@
 import pkgutil
 from pathlib import Path
 
+import homophily.scikit_learn  # noqa: F401  # before anything else imports scikit-learn
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.estimators.clustering import ERRClustering
 from homophily.estimators.embedding import ERREmbedding, LinkPenalty

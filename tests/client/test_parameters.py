@@ -49,6 +49,8 @@ def test_parameters_come_back_by_the_cores_names() -> None:
     assert to_dict(solver_message(**solver, power=None)) == solver
     assert to_dict(solver_message(class_prior="estimate", power=np.int64(2))) == {"class_prior": "estimate", "power": 2}
     assert to_dict(solver_message(class_prior="balanced")) == {"class_prior": "balanced"}
+    bounds = [(0.1, 0.3), (0.7, 0.9)]
+    assert to_dict(solver_message(class_prior=np.array(bounds))) == {"class_prior": bounds}
     with pytest.raises(ValueError, match=r"metric must be one of 'euclidean', 'cosine'. Got 'manhattan'"):
         graph_message(metric="manhattan")
 

@@ -116,6 +116,17 @@ def test_a_sharpened_model_answers_with_its_own_classes(remote: Client) -> None:
     assert_array_equal(remote.predict(better, X, probabilities=False).labels, y)
 
 
+def test_a_model_shows_its_class_shares_and_how_sure_they_are(remote: Client) -> None:
+    X, y = two_blobs(200)
+    model = remote.fit(X, {0: 0, 1: 1}).result()
+    for position, one in enumerate(model.class_shares):
+        assert one.share == pytest.approx(np.mean(y == position), abs=0.05)
+        assert one.low <= np.mean(y == position) <= one.high
+    rare = remote.fit(X, {0: 0, 1: 1}, solver={"class_prior": [(0.0, 0.2), (0.0, 1.0)]}).result()
+    assert rare.solver_parameters["class_prior"] == [(0.0, 0.2), (0.0, 1.0)]
+    assert np.mean(remote.read_solution(rare).labels == 0) < 0.3
+
+
 @pytest.fixture(scope="module")
 def model(real: RealServer) -> str:
     X, y = two_blobs(400)

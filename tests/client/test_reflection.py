@@ -134,10 +134,12 @@ def ask_everything(client: Client) -> None:
     noise = np.random.default_rng(1).normal(size=(1000, 4))
     classes = {point: point % 5 for point in range(200)}
     jobs["long"] = client.fit(noise, classes, validation={500: 1, 501: 2, 502: 3}, solver={"tol": 0.0, "max_iter": 20})
+    bounds = [(0.0, 0.5)] * 5
+    jobs["bounded"] = client.fit(noise, classes, solver={"method": "irr", "class_prior": bounds})
     jobs["cancelled"] = client.fit(dataset, few)
     jobs["cancelled"].cancel()
     list(client.list_jobs())
-    for name in ("searched", "rich", "plain", "hurried", "long"):
+    for name in ("searched", "rich", "plain", "hurried", "long", "bounded"):
         list(jobs[name].watch())
         client.get_model(jobs[name].result(PATIENCE))
     list(client.list_jobs(kind="trial"))

@@ -22,7 +22,7 @@ from homophily import (
 from homophily.baselines import SL
 from homophily.storage import classifier_state
 
-from .small_sets import ESTIMATORS, blobs, moons, new_points
+from .small_sets import ESTIMATORS, SmoothERR, blobs, moons, new_points
 
 # Few steps, or tolerances that 50 do not reach, are what some of these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -66,7 +66,7 @@ def test_scores_of_stored_points_that_no_label_reaches_are_the_priors():
     X, y = blobs(classes=2)
     X = np.vstack([X, 1000.0 + np.random.default_rng(0).normal(size=(50, 3))])
     with pytest.warns(UnlabelledComponentsWarning):
-        model = ERRClassifier(class_prior=[0.3, 0.7]).fit(X, np.append(y, np.full(50, -1)))
+        model = ERRClassifier(sharpen=False, class_prior=[0.3, 0.7]).fit(X, np.append(y, np.full(50, -1)))
     assert (model.decision_scores_ == model.decision_function(X)).all()
     np.testing.assert_allclose(model.decision_scores_[200:], np.log(0.7 / 0.3))
 
@@ -151,7 +151,7 @@ def test_a_graph_stands_for_its_points(estimator):
     assert model.n_features_in_ == 3
 
 
-@pytest.mark.parametrize("estimator", [*ESTIMATORS, SpectralEmbedding, ERREmbedding, SL])
+@pytest.mark.parametrize("estimator", [IRRClassifier, ERRClassifier, SpectralEmbedding, ERREmbedding, SL])
 def test_a_graph_that_is_not_the_one_asked_for_is_refused(estimator):
     X, y = blobs()
     fitted = KNNGraph(n_neighbors=7).fit(X)
@@ -189,9 +189,12 @@ def test_columns_of_frames_are_matched_by_name_without_a_warning_of_the_graph():
     pandas = pytest.importorskip("pandas")
     X, y = blobs()
     frame, new = (pandas.DataFrame(points, columns=["a", "b", "c"]) for points in (X, new_points(X)))
-    for model in (ERRClassifier().fit(frame, y), ERRClassifier().fit(KNNGraph().fit(frame), y)):
+    for model in (
+        ERRClassifier(sharpen=False).fit(frame, y),
+        ERRClassifier(sharpen=False).fit(KNNGraph().fit(frame), y),
+    ):
         # Warnings are errors here.
-        assert (model.predict(new) == ERRClassifier().fit(X, y).predict(new.to_numpy())).all()
+        assert (model.predict(new) == SmoothERR().fit(X, y).predict(new.to_numpy())).all()
         assert (model.predict(new[["b", "a", "c"]]) == model.predict(new)).all()
         with pytest.raises(ValueError, match="feature names"):
             model.predict(new[["a", "b"]])
@@ -227,7 +230,7 @@ def test_one_call_gives_classes_scores_and_probabilities(estimator, data):
 @pytest.mark.parametrize("multiclass", ["vector", "one-vs-rest"])
 def test_neighbours_are_searched_once_for_all_classes(multiclass, monkeypatch):
     X, y = blobs()
-    model = ERRClassifier(multiclass=multiclass).fit(X, y)
+    model = ERRClassifier(sharpen=False, multiclass=multiclass).fit(X, y)
     searched = []
     attach = KNNGraph.attach_validated
     monkeypatch.setattr(KNNGraph, "attach_validated", lambda graph, X: searched.append(len(X)) or attach(graph, X))

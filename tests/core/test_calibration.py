@@ -86,7 +86,8 @@ def test_extreme_scores_stay_finite():
 def test_wrong_scores_keep_a_small_positive_slope():
     f, y = logistic_data(200, 3.0, 0.0)
     fitted = fit_calibration(f, 1 - y, np.zeros(1))
-    assert 0 < fitted.slope < 0.01
+    # Flat, as far as the prior lets it be.
+    assert 0 < fitted.slope < 0.1 * DEFAULT_SLOPE
 
 
 def test_few_separable_labels_do_not_claim_certainty():
@@ -99,9 +100,10 @@ def test_few_separable_labels_do_not_claim_certainty():
 
 
 def test_weights_count_as_repetitions():
-    f, y = logistic_data(60, 2.0, 0.0)
-    weights = np.repeat([1.0, 2.0], 30)
-    repeated = np.repeat(np.arange(60), weights.astype(int))
+    # So many that the prior, which counts repetitions but not weights, hardly matters.
+    f, y = logistic_data(600, 2.0, 0.0)
+    weights = np.repeat([1.0, 2.0], 300)
+    repeated = np.repeat(np.arange(600), weights.astype(int))
     weighted = fit_calibration(f, y, np.zeros(1), weights).slope
     assert_allclose(weighted, fit_calibration(f[repeated], y[repeated], np.zeros(1)).slope, rtol=0.1)
 

@@ -67,7 +67,7 @@ class PlainERR(ERRClassifier):
 def test_energy_never_rises(data, classifier):
     X, y = data()
     states = []
-    model = classifier(callback=states.append).fit(X, y)
+    model = classifier(sharpen=False, callback=states.append).fit(X, y)
     energies = [state.energy for state in states if not isinstance(state, Start)]
     assert len(energies) > 3
     assert (np.diff(energies) < 0).all()
@@ -85,7 +85,7 @@ def test_the_callback_sees_the_start_and_every_step(method, monkeypatch):
     monkeypatch.setattr("homophily.solve.irr.expected_iterations", EXPECTED[method])
     X, y = moons()
     seen = []
-    model = ERRClassifier(callback=seen.append).fit(X, y)
+    model = ERRClassifier(sharpen=False, callback=seen.append).fit(X, y)
     steps = [state for state in seen if not isinstance(state, Start)]
     starts = seen[: len(seen) - len(steps)]
     assert all(isinstance(start, Start) for start in starts)
@@ -102,7 +102,7 @@ def test_the_callback_sees_the_start_and_every_step(method, monkeypatch):
 def test_a_given_start_shows_the_callback_no_other():
     X, y = moons()
     seen = []
-    ERRClassifier(callback=seen.append).fit(X, y, init=np.zeros(len(X)))
+    ERRClassifier(sharpen=False, callback=seen.append).fit(X, y, init=np.zeros(len(X)))
     assert not any(isinstance(state, Start) for state in seen)
 
 
@@ -111,7 +111,13 @@ def test_every_evaluation_is_counted(monkeypatch):
     calls = []
     evaluate = chebyshev.ChebyshevEngine.__call__
     monkeypatch.setattr(chebyshev.ChebyshevEngine, "__call__", lambda engine, F: calls.append(1) or evaluate(engine, F))
-    models = (ERRClassifier(), PlainERR(), ERRClassifier(max_iter=3), ERRClassifier(max_iter=0), ERRClassifier(tol=0.0))
+    models = (
+        ERRClassifier(sharpen=False),
+        PlainERR(sharpen=False),
+        ERRClassifier(max_iter=3),
+        ERRClassifier(max_iter=0),
+        ERRClassifier(tol=0.0),
+    )
     for model in models:
         calls.clear()
         model.fit(X, y)
@@ -205,7 +211,7 @@ def test_the_start_can_be_cancelled(data, multiclass, monkeypatch):
 
 def test_a_cancelled_refit_does_not_answer_from_a_mixture():
     X, y = moons()
-    model = ERRClassifier().fit(X, y)
+    model = ERRClassifier(sharpen=False).fit(X, y)
     before = model.predict(X)
     with pytest.raises(Cancelled):
         model.set_params(callback=cancel).fit(X[:100] + 5.0, y[:100])
@@ -300,7 +306,7 @@ def test_a_full_mask_is_the_full_form(data, normalized):
 def test_a_small_mask_classifies_too(data):
     X, y = data()
     model = ERRClassifier(relationship_neighbors=30).fit(X, y)
-    full = ERRClassifier(power=1).fit(X, y)
+    full = ERRClassifier(sharpen=False, power=1).fit(X, y)
     assert (model.transduction_ == full.transduction_).mean() > 0.9
     assert np.isfinite(model.predict_proba(X[:10] + 0.01)).all()
 

@@ -14,7 +14,7 @@ CORE = Path(homophily.__file__).parent
 
 #: Those of the first line may be imported by all; ``homophily`` itself imports all and is imported by none.
 ORDER = (
-    ("arrays", "exceptions", "parameters", "state", "threads"),
+    ("arrays", "exceptions", "parameters", "scikit_learn", "state", "threads"),
     ("tables",),
     ("graph",),
     ("relationship",),

@@ -164,7 +164,9 @@ def test_all_of_the_push_is_the_papers_energy(power):
 @pytest.mark.parametrize("data", [moons, blobs])
 def test_unnormalised_rows_do_not_push(data):
     X, y = data()
-    given, default = (ERRClassifier(normalized=False, repulsion=repulsion).fit(X, y) for repulsion in (0.1, None))
+    given, default = (
+        ERRClassifier(sharpen=False, normalized=False, repulsion=repulsion).fit(X, y) for repulsion in (0.1, None)
+    )
     paper = ERRClassifier(normalized=False, repulsion=1.0).fit(X, y)
     for model in (given, default):
         assert (model.solution_ == paper.solution_).all()
@@ -176,7 +178,8 @@ def test_unnormalised_rows_do_not_push(data):
 def test_the_default_counts_a_part_of_the_push(data, multiclass):
     X, y = data()
     default, given, paper = (
-        ERRClassifier(multiclass=multiclass, repulsion=repulsion).fit(X, y) for repulsion in (None, 0.65, 1.0)
+        ERRClassifier(sharpen=False, multiclass=multiclass, repulsion=repulsion).fit(X, y)
+        for repulsion in (None, 0.65, 1.0)
     )
     assert (default.solution_ == given.solution_).all()
     assert (default.decision_function(X + 0.05) == given.decision_function(X + 0.05)).all()

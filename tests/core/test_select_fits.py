@@ -117,7 +117,7 @@ def test_a_search_answers_as_its_best_estimator_does(estimator):
     X, y = moons(200, labels=40)
     tuned = TunedClassifier(estimator(), trials=4, n_jobs=1).fit(X, y)
     best, new = tuned.best_estimator_, X[:30] + 0.05
-    assert type(best) is estimator
+    assert type(best) is type(estimator())
     assert best.get_params().items() >= tuned.best_params_.items()
     assert (tuned.predict(new) == best.predict(new)).all()
     assert (tuned.predict_proba(new) == best.predict_proba(new)).all()

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import softmax
 from sklearn.datasets import load_digits, make_blobs
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph, UnlabelledComponentsWarning
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError, UnlabelledComponentsWarning
 from homophily.arrays import Floats
 from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
 from homophily.storage import State, classifier_state, restore_classifier
-from homophily.supervision.class_shares import BALANCE, informative_offsets
+from homophily.supervision.class_shares import BALANCE, LABEL_WEIGHT, LabelEvidence, informative_offsets, nearest_shares
 
 RNG = np.random.default_rng(0)
 
@@ -80,6 +81,62 @@ def test_the_offsets_that_tell_most_are_those_of_a_search_over_a_grid() -> None:
     assert information(logits, found) >= best
 
 
+def label_evidence(counts: list[int]) -> LabelEvidence:
+    own = np.repeat(np.arange(len(counts)), counts)
+    return LabelEvidence(RNG.normal(size=(len(own), len(counts))), np.eye(len(counts))[own], np.ones(len(own)))
+
+
+@pytest.mark.parametrize("counts", [[6, 3, 1], [4, 4, 4]])
+def test_offsets_weigh_labels_against_the_information(counts: list[int]) -> None:
+    logits = np.log(RNG.dirichlet([0.5, 0.3, 0.1], size=200) + FLOOR)
+    labels = label_evidence(counts)
+
+    def value(b: Floats) -> float:
+        shift = -np.log(softmax(logits + b, axis=1).mean(axis=0)) if len(set(counts)) == 1 else 0.0
+        log_p = np.log(softmax(labels.logits + b + shift, axis=1))
+        return information(logits, b) + labels.weight * float(log_p[labels.targets == 1].mean())
+
+    found = informative_offsets(logits, np.zeros(3), labels)
+    grid = np.linspace(-4, 4, 33)
+    assert value(found) >= max(value(np.array([0.0, a, b])) for a, b in itertools.product(grid, grid))
+
+
+def test_fifty_labels_overrule_balance(digits: Any) -> None:
+    graph, y = digits
+    is_rare = np.isin(y, (2, 5)).astype(int)
+    labelled = np.random.default_rng(0).choice(len(y), 50, replace=False)
+    few = np.full(len(y), -1)
+    few[labelled] = is_rare[labelled]
+    model = IRRClassifier(sharpen=True).fit(graph, few)
+    assert model.class_prior_[1] == pytest.approx(is_rare.mean(), abs=0.05)
+    assert np.mean(model.transduction_ != is_rare) < 0.05
+
+
+def test_the_weight_of_labels_grows_with_their_number() -> None:
+    few, many = label_evidence([1, 1]), label_evidence([200, 200])
+    assert 0 < few.weight < 0.1 * LABEL_WEIGHT
+    assert 0.9 * LABEL_WEIGHT < many.weight < LABEL_WEIGHT
+    assert few.is_stratified
+    assert not label_evidence([2, 1]).is_stratified
+
+
+def test_few_labels_are_sharpened_by_default_and_many_are_not(three: Any) -> None:
+    graph, y, few = three
+    assert ERRClassifier().fit(graph, few).resolved_params_["sharpen"] is True
+    many = np.where(np.arange(len(y)) % 3 == 0, y, -1)
+    assert ERRClassifier().fit(graph, many).resolved_params_["sharpen"] is False
+    assert ERRClassifier(sharpen=True).fit(graph, many).resolved_params_["sharpen"] is True
+    assert IRRClassifier().fit(graph, few).resolved_params_["sharpen"] is False
+
+
+@pytest.mark.parametrize("smooth", [{"lambda2": 1e-3}, {"sigma_f": 1.0}, {"max_iter": 10}, {"engine": "tiles"}])
+def test_setting_a_parameter_of_smooth_relationships_keeps_them_smooth(three: Any, smooth: dict[str, Any]) -> None:
+    graph, _, few = three
+    model = ERRClassifier(**smooth, tol=0.2).fit(graph, few)
+    assert model.sharp_shares_ is None
+    assert model.n_evaluations_ > 0
+
+
 def test_classes_that_overlap_are_not_merged() -> None:
     shares = RNG.dirichlet(np.full(6, 3.0), size=2000)
     offsets = informative_offsets(np.log(shares), np.zeros(6))
@@ -119,6 +176,59 @@ def test_shares_that_are_given_are_kept(three: Any, prior: Any, shares: list[flo
     decided = np.bincount(model.transduction_, minlength=3) / graph.n_points
     np.testing.assert_allclose(decided, shares, atol=0.05)
     np.testing.assert_allclose(model.class_prior_, shares)
+
+
+@pytest.mark.parametrize("sharpen", [False, True])
+def test_shares_are_inferred_within_bounds(three: Any, sharpen: bool) -> None:
+    graph, y, few = three
+    free = IRRClassifier(sharpen=sharpen).fit(graph, few)
+    wide = IRRClassifier(class_prior=[(0.0, 1.0)] * 3, sharpen=sharpen).fit(graph, few)
+    np.testing.assert_array_equal(wide.transduction_, free.transduction_)
+    bounds = [(0.0, 0.4), (0.0, 1.0), (0.25, 0.3)]
+    narrow = IRRClassifier(class_prior=bounds, sharpen=sharpen).fit(graph, few)
+    decided = np.bincount(narrow.transduction_, minlength=3) / len(y)
+    for share, (low, high) in zip(decided, bounds, strict=True):
+        assert low - 0.05 < share < high + 0.05
+    assert np.bincount(free.transduction_)[0] / len(y) > 0.45
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ([(0.2, 0.1), (0, 1), (0, 1)], "low <= high"),
+        ([(0, 1), (0, 1)], "3 pairs"),
+        ([(0.5, 0.6)] * 3, "sum 1"),
+        ([(0, 0.2)] * 3, "sum 1"),
+        ([(np.nan, 1.0)] * 3, "low <= high"),
+    ],
+)
+def test_bounds_that_no_shares_can_keep_are_refused(three: Any, bounds: Any, problem: str) -> None:
+    graph, _, few = three
+    with pytest.raises(ParameterError, match=f"'class_prior' parameter of IRRClassifier.*{problem}"):
+        IRRClassifier(class_prior=bounds).fit(graph, few)
+
+
+def test_the_nearest_shares_within_bounds_are_those_of_a_quadratic_programme() -> None:
+    for _ in range(20):
+        low = RNG.uniform(0, 0.2, 4)
+        bounds = np.column_stack([low, low + RNG.uniform(0.15, 0.5, 4)])
+        shares = RNG.dirichlet(np.ones(4))
+        found = nearest_shares(shares, bounds)
+        sums = {"type": "eq", "fun": lambda x: x.sum() - 1}
+        best = minimize(lambda x, s=shares: np.sum((x - s) ** 2), found, bounds=bounds, constraints=sums)
+        assert found.sum() == pytest.approx(1.0)
+        np.testing.assert_allclose(found, best.x, atol=1e-4)
+
+
+@pytest.mark.parametrize("classifier", [IRRClassifier(), ERRClassifier()])
+def test_shares_come_with_a_range_that_holds_the_truth(three: Any, classifier: Any) -> None:
+    graph, y, few = three
+    model = classifier.fit(graph, few)
+    low, high = model.class_share_range_.T
+    assert np.all(low <= high)
+    assert np.all((low <= np.bincount(y) / len(y)) & (np.bincount(y) / len(y) <= high))
+    assert model.label_distributions_.shape == (len(y), 3)
+    assert model.class_share_range_.shape == (3, 2)
 
 
 def two_classes(three: Any) -> tuple[KNNGraph, Any, Any]:

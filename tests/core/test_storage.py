@@ -204,7 +204,7 @@ def test_large_arrays_are_neither_copied_nor_computed_when_restored(tmp_path, mo
 def test_memory_maps_need_no_kernels_of_their_own(kind, tmp_path, monkeypatch):
     graph, new = make_graph(kind, monkeypatch)
     y = np.where(np.arange(150) < 12, np.arange(150) % 3, -1)
-    classifier = ERRClassifier().fit(graph, y)
+    classifier = ERRClassifier(sharpen=False).fit(graph, y)
     classifier.predict(new)
     kernels = dense_index._dense_distances, sparse_index._sparse_distances, new_points._descend
     compiled = [len(kernel.signatures) for kernel in kernels]
@@ -227,8 +227,8 @@ def labelled(kind):
 CLASSIFIERS = {
     "irr": (IRRClassifier(), "three"),
     "irr-two": (IRRClassifier(class_prior="estimate", normalized=False), "two"),
-    "err": (ERRClassifier(), "three"),
-    "err-two": (ERRClassifier(class_prior=np.array([0.4, 0.6])), "two"),
+    "err": (ERRClassifier(sharpen=False), "three"),
+    "err-two": (ERRClassifier(sharpen=False, class_prior=np.array([0.4, 0.6])), "two"),
     "one-vs-rest": (ERRClassifier(multiclass="one-vs-rest", power=1), "three"),
     "sparse": (ERRClassifier(relationship_neighbors=np.int64(5)), "three"),
     "nystrom": (ERRClassifier(engine="nystrom", class_prior=[0.2, 0.3, 0.5]), "three"),
@@ -269,7 +269,7 @@ def test_a_restored_classifier_is_the_classifier(kind, calibrated, tmp_path):
 
 def test_no_pass_over_the_graph_is_left_for_the_first_new_point(tmp_path, monkeypatch):
     X, y = labelled("three")
-    again = restored(ERRClassifier().fit(X, y), tmp_path)
+    again = restored(ERRClassifier(sharpen=False).fit(X, y), tmp_path)
     monkeypatch.setattr(KNNGraph, "laplacian", None)
     monkeypatch.setattr(ERRClassifier, "_new_point_terms", None)
     again.predict(X[:1] + 0.1)
@@ -312,7 +312,7 @@ def test_classes_that_json_cannot_tell_are_refused():
 def test_changed_labels_are_fitted_from_the_restored_solution(tmp_path):
     X, y = labelled("three")
     weights = np.linspace(0.5, 2.0, len(X))
-    classifier = ERRClassifier().fit(X, y, sample_weight=weights)
+    classifier = ERRClassifier(sharpen=False).fit(X, y, sample_weight=weights)
     again = restored(classifier, tmp_path)
     labels = labels_of(again)
     assert_same(labels.weights, weights[:12])
@@ -325,10 +325,10 @@ def test_changed_labels_are_fitted_from_the_restored_solution(tmp_path):
     )
     y_new, weights_new = fit_arguments(changed, len(X))
     assert y_new[0] == -1
-    warm = ERRClassifier().fit(again.graph_, y_new, weights_new, init=again.solution_)
-    same = ERRClassifier().fit(classifier.graph_, y_new, weights_new, init=classifier.solution_)
+    warm = ERRClassifier(sharpen=False).fit(again.graph_, y_new, weights_new, init=again.solution_)
+    same = ERRClassifier(sharpen=False).fit(classifier.graph_, y_new, weights_new, init=classifier.solution_)
     assert_same(warm.solution_, same.solution_)
-    assert_same(again.fit(again.graph_, y).transduction_, ERRClassifier().fit(X, y).transduction_)
+    assert_same(again.fit(again.graph_, y).transduction_, ERRClassifier(sharpen=False).fit(X, y).transduction_)
 
 
 def test_the_sparse_form_is_fitted_on_a_restored_graph(tmp_path):
@@ -354,7 +354,7 @@ def test_class_shares_are_kept_but_are_no_labels_of_points(tmp_path):
 def test_parts_without_a_label_still_get_the_prior(tmp_path):
     X, y = labelled("two")
     with pytest.warns(UnlabelledComponentsWarning):
-        classifier = ERRClassifier().fit(np.vstack([X, X + 1000.0]), np.append(y, np.full(120, -1)))
+        classifier = ERRClassifier(sharpen=False).fit(np.vstack([X, X + 1000.0]), np.append(y, np.full(120, -1)))
     again = restored(classifier, tmp_path)
     assert_same(again.reached_, classifier.reached_)
     new = np.vstack([X[:5] + 0.1, X[:5] + 1000.1])
@@ -393,14 +393,14 @@ def test_a_state_with_parameters_of_before_is_read():
 
 def test_a_callback_is_not_kept(tmp_path):
     X, y = labelled("two")
-    again = restored(ERRClassifier(callback=print).fit(X, y), tmp_path)
+    again = restored(ERRClassifier(sharpen=False, callback=print).fit(X, y), tmp_path)
     assert again.callback is None
 
 
 def test_a_fresh_process_gives_the_same_answers(tmp_path, monkeypatch):
     graph, new = make_graph("hnsw", monkeypatch)
     y = np.where(np.arange(150) < 12, np.arange(150) % 3, -1)
-    classifier = ERRClassifier().fit(graph, y)
+    classifier = ERRClassifier(sharpen=False).fit(graph, y)
     store(graph_state(graph), tmp_path / "graph")
     store(classifier_state(classifier), tmp_path / "classifier")
     np.save(tmp_path / "new.npy", new)
@@ -454,7 +454,7 @@ def test_a_graph_with_an_array_missing_or_cut_is_refused(kind, monkeypatch):
 
 
 def test_a_classifier_with_an_array_missing_or_cut_is_refused():
-    classifier = ERRClassifier().fit(*labelled("three"))
+    classifier = ERRClassifier(sharpen=False).fit(*labelled("three"))
     arrays, document = classifier_state(classifier)
     for name, array in arrays.items():
         with pytest.raises(ValueError, match=f"no array '{name}'"):
@@ -551,7 +551,7 @@ def test_a_graph_whose_document_does_not_fit_is_refused(entry, message):
     ],
 )
 def test_a_classifier_whose_document_does_not_fit_is_refused(entry, message):
-    classifier = ERRClassifier().fit(*labelled("three"))
+    classifier = ERRClassifier(sharpen=False).fit(*labelled("three"))
     arrays, document = classifier_state(classifier)
     with pytest.raises(ValueError, match=message):
         restore_classifier(State(arrays, document | entry), classifier.graph_)

@@ -58,7 +58,7 @@ def no_driver(monkeypatch):
 def test_without_cupy_the_error_names_the_extras_before_any_work(monkeypatch):
     monkeypatch.setattr(KNNGraph, "fit", lambda *_: pytest.fail("worked before it looked for a GPU"))
     with pytest.raises(DeviceUnavailableError, match=r"homophily\[gpu\]' for CUDA 12, or 'homophily\[gpu-cuda13\]"):
-        ERRClassifier(backend="cupy").fit(X, Y)
+        ERRClassifier(sharpen=False, backend="cupy").fit(X, Y)
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -92,14 +92,14 @@ def test_devices_of_other_names_are_refused(device):
 @pytest.mark.usefixtures("no_cupy")
 def test_auto_falls_back_to_the_cpu_and_says_so_once():
     with pytest.warns(DeviceFallbackWarning, match="computes on the CPU. .*needs CuPy") as told:
-        first = ERRClassifier(backend="auto").fit(X, Y)
+        first = ERRClassifier(sharpen=False, backend="auto").fit(X, Y)
     assert len(told) == 1
     assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        second = ERRClassifier(backend="auto").fit(X, Y)
+        second = ERRClassifier(sharpen=False, backend="auto").fit(X, Y)
     assert (first.solution_ == second.solution_).all()
-    assert (first.solution_ == ERRClassifier().fit(X, Y).solution_).all()
+    assert (first.solution_ == ERRClassifier(sharpen=False).fit(X, Y).solution_).all()
 
 
 @pytest.mark.usefixtures("standin_cupy")

@@ -29,6 +29,7 @@ def labels(**classes):
     return model_pb2.Labels(points=points, classes=values)
 
 
+SMOOTH = model_pb2.SolverParameters(sharpen=False)
 FEW = labels(p0="a", p1="a", p2="a", p3="a", p59="b", p58="b", p57="b", p56="b")
 
 
@@ -63,7 +64,7 @@ def bench(tmp_path):
 
 
 def test_a_fit_and_changed_labels(bench):
-    fit = job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m", calibrate=True)
+    fit = job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m", calibrate=True, solver=SMOOTH)
     model = job_pb2.FitResult.FromString(bench.run("fit", fit)).model
     assert (model.device, model.engine) == ("cuda:0", "cells")
     assert list(model.trace.iterations) == list(range(len(model.trace.energies)))
@@ -98,5 +99,5 @@ def test_a_search(bench):
 def test_too_little_memory_of_the_gpu_is_told_in_its_own_words(bench):
     counters.capacity = 20_000
     with pytest.raises(LimitExceeded, match="The GPU has too little free memory") as refused:
-        bench.run("fit", job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m"))
+        bench.run("fit", job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m", solver=SMOOTH))
     assert refused.value.reason == "OUT_OF_MEMORY"

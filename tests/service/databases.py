@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -41,12 +42,18 @@ class Postgres:
         wheel = importlib.util.find_spec("pgserver")
         assert wheel is not None
         assert wheel.origin is not None
-        self.programs = Path(wheel.origin).parent / "pginstall" / "bin"
+        packages = Path(wheel.origin).parents[1]
         # Not below pytest's folder, which no other user may enter: Postgres refuses to run as root.
         self.folder = Path(tempfile.mkdtemp(prefix="homophily-postgres-"))
         self._names = (f"test{number}" for number in itertools.count())
         if os.geteuid() == 0:
             os.chown(self.folder, pwd.getpwnam("nobody").pw_uid, -1)
+            if not all(folder.stat().st_mode & stat.S_IXOTH for folder in packages.parents):
+                # A checkout that no other user may enter, as in root's home. Libraries are found by relative paths.
+                for part in ("pgserver/pginstall", "pgserver.libs"):
+                    shutil.copytree(packages / part, self.folder / "packages" / part)
+                packages = self.folder / "packages"
+        self.programs = packages / "pgserver" / "pginstall" / "bin"
         options = "-U postgres --auth=trust --no-sync --locale=C --encoding=UTF8"
         initdb = self._command("initdb", *options.split())
         subprocess.run(initdb, check=True, cwd=self.folder, stdout=subprocess.DEVNULL)

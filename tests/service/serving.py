@@ -166,7 +166,7 @@ def running(
         service = Service(
             process, f"127.0.0.1:{port}", metrics_port, load_settings(**given), log, credentials=credentials
         )
-        eventually(lambda: _is_ready(service))
+        eventually(lambda: _is_ready(service), pause=0.1)
         yield service
         service.stop()
     finally:
@@ -182,15 +182,15 @@ def _is_ready(service: Service) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Wait until a condition is true; returns its value."""
+def eventually(condition: Callable[[], Any], seconds: float = PATIENCE, pause: float = 0.01) -> Any:
+    """Wait until a condition is true; returns its value. ``pause`` is longer for conditions that take long to ask."""
     end = time.monotonic() + seconds
     while True:
         found = condition()
         if found or time.monotonic() > end:
             assert found, f"was not true within {seconds:g} s"
             return found
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def descendants(pid: int) -> dict[int, str]:

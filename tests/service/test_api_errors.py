@@ -171,6 +171,10 @@ def prior(*shares: float) -> pb.ClassPrior:
     return pb.ClassPrior(shares=pb.ClassShares(values=shares))
 
 
+def bounds(lows: tuple[float, ...], highs: tuple[float, ...]) -> pb.ClassPrior:
+    return pb.ClassPrior(bounds=pb.ClassShareBounds(lows=lows, highs=highs))
+
+
 WRONG_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     *[({"graph": pb.GraphParameters(n_neighbors=value)}, "graph.n_neighbors") for value in (0, -1, 10_001)],
     ({"graph": pb.GraphParameters(metric=9)}, "graph.metric"),
@@ -202,6 +206,19 @@ WRONG_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     *[
         ({"solver": pb.SolverParameters(class_prior=prior(*shares))}, "solver.class_prior.shares.values")
         for shares in ((), (0.5, 0.5), (0.5, 0.5, 0.0), (1, 1, -1), (0.2, 0.2, 0.2), (np.nan, 0.5, 0.5))
+    ],
+    *[
+        ({"solver": pb.SolverParameters(class_prior=bounds(lows, highs))}, f"solver.class_prior.bounds.{field}")
+        for lows, highs, field in (
+            ((0.0, 0.0), (1.0, 1.0), "lows"),
+            ((0.5, 0.5, 0.5), (1.0, 1.0, 1.0), "lows"),
+            ((-0.1, 0.0, 0.0), (1.0, 1.0, 1.0), "lows"),
+            ((np.nan, 0.0, 0.0), (1.0, 1.0, 1.0), "lows"),
+            ((0.0, 0.0, 0.0), (0.2, 0.2, 0.2), "highs"),
+            ((0.3, 0.0, 0.0), (0.2, 1.0, 1.0), "highs"),
+            ((0.0, 0.0, 0.0), (1.0, 1.0), "highs"),
+            ((0.0, 0.0, 0.0), (np.nan, 1.0, 1.0), "highs"),
+        )
     ],
     ({"model_id": "../m"}, "model_id"),
     ({"model_id": "M"}, "model_id"),

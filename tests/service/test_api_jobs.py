@@ -89,9 +89,8 @@ def test_a_model_tells_how_it_was_made(project: Project) -> None:
     dataset = project.upload(X)
     graph = model_pb2.GraphParameters(n_neighbors=7, weights=model_pb2.EDGE_WEIGHTS_GLOBAL)
     wrong = {point: TRUTH[point] for point in range(20, 28)} | {28: 2 - TRUTH[28], 29: 2 - TRUTH[29]}
-    job = project.fit(
-        dataset.name, LABELS, graph=graph, validation=labels_of(wrong), calibrate=True, model_id="m", solver=solver()
-    )
+    compared = {"validation": labels_of(wrong), "calibrate": True}
+    job = project.fit(dataset.name, LABELS, graph=graph, **compared, model_id="m", solver=solver(sharpen=False))
     model = job.fit.model
     assert job.state == pb.JOB_STATE_SUCCEEDED
     assert (job.kind, job.attempt, job.max_attempts, job.queue_position) == (pb.JOB_KIND_FIT, 1, 3, 0)
@@ -188,11 +187,11 @@ def test_classes_that_differ_where_points_vary_little_need_whitened_points(proje
 
 
 def test_a_graph_that_is_there_is_not_paid_for_again(project: Project) -> None:
-    # Points among which neighbours take far longer to find than a graph to read.
-    points = np.random.default_rng(0).normal(size=(3000, 200)).astype(np.float32)
-    first, second = (project.model(points, {0: 1, 1: 2}, solver=IRR) for _ in range(2))
+    points = X + 9
+    dataset = project.upload(points).name
+    first, second = (project.model(dataset, LABELS, solver=IRR) for _ in range(2))
     assert (first.graph.reused, second.graph.reused) == (False, True)
-    assert second.seconds["graph"] < first.seconds["graph"] / 3
+    assert first.graph.digest == second.graph.digest
 
 
 def test_a_graph_that_is_lost_is_built_again(service: Service, project: Project) -> None:

@@ -200,6 +200,8 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
         2, "Error: graph.n_neighbors: must be between", "fit", "points", "--labels", "few.npy", "--n-neighbors", "0"
     )
     refused(2, "Error: --method must be one of irr, err", "fit", "points", "--labels", "few.npy", "--method", "x")
+    shares = "--class-prior", "0.1:0.3,0.7"
+    refused(2, "--class-prior must have a low:high", "fit", "points", "--labels", "few.npy", *shares)
     refused(2, "Error: Labels are needed", "fit", "points")
     refused(2, "Error: there-is-none.csv: there is no such file", "fit", "there-is-none.csv", "--labels", "few.npy")
     refused(2, "Columns can be chosen in a file", "fit", "points", "--label-column", "kind")

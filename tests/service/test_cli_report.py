@@ -33,7 +33,7 @@ def digits(tmp_path: Path) -> Path:
 
 def test_a_model_is_reported_on_with_pictures_and_a_page(run: Run, digits: Path) -> None:
     labels = ["--labels", "few.csv", "--validation", "later.csv"]
-    run("fit", "points.npy", *labels, "--calibrate", "--model", "digits")
+    run("fit", "points.npy", *labels, "--calibrate", "--model", "digits", "--sharpen", "false")
     ended = run("report", "digits")
     assert ended.out.strip() == "digits-report/report.html"
     folder = digits / "digits-report"

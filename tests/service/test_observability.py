@@ -185,7 +185,7 @@ def fitted(watched: Service) -> Iterator[Fitted]:
         # The one of the whole process can be set only once, and is not ours.
         patch.setattr(trace, "get_tracer", provider.get_tracer)
         with Client(watched.target) as client:
-            handle = client.fit(X, Y)
+            handle = client.fit(X, Y, solver={"sharpen": False})
             model = handle.result(timeout=PATIENCE)
             for _ in range(2):
                 client.predict(model, X[:2])

@@ -75,7 +75,7 @@ def test_string_classes_in_an_order_against_quicksort_kill_no_process(project: P
     labels = dict(enumerate(CLASSES))
     model = project.model(points, labels)
     assert list(model.classes.strings.values) == sorted(CLASSES)
-    assert model.trace.iterations
+    assert model.iteration_count > 0
     changed = project.transduce(model.name, {150: "new"})
     assert changed.transduce.model.labelled_count == 101
     assert project.embed(points, labels=project.fit_request(points, labels).labels).labelled_count == 100

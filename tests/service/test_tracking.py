@@ -44,7 +44,7 @@ class Tracked(NamedTuple):
             assert len(runs) <= 1
             return runs and runs[0].info.status == status and runs[0]
 
-        run = eventually(found)
+        run = eventually(found, pause=0.2)
         known = eventually(lambda: (told := ask(project, job)).tracking_run and told)
         assert known.tracking_run == run.info.run_id
         assert known.tracking_url == page_of(self.mlflow, run)
@@ -93,6 +93,7 @@ def quick_fit(project: Project, **more: Any) -> job_pb2.Job:
 
 
 IRR = model_pb2.SolverParameters(method=model_pb2.METHOD_IRR)
+SMOOTH = model_pb2.SolverParameters(sharpen=False)
 
 
 def three_clouds(n_points: int = 300) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -202,7 +203,11 @@ def test_a_run_whose_making_was_not_answered_is_not_made_twice(tracked: Tracked,
     tracked.proxy.once("/runs/create", fate)
     job = quick_fit(project)
     eventually(lambda: tracked.proxy.fates)
-    run = eventually(lambda: [one for one in tracked.mlflow.runs_of(job.name) if one.info.status == "FINISHED"])[0]
+
+    def finished() -> list[Any]:
+        return [one for one in tracked.mlflow.runs_of(job.name) if one.info.status == "FINISHED"]
+
+    run = eventually(finished, pause=0.2)[0]
     # The other of two is deleted at the end, and not shown any more.
     assert tracked.run_of(project, job).info.run_id == run.info.run_id
     assert tracked.proxy.fates == [fate]
@@ -415,7 +420,7 @@ def test_people_find_the_metric_and_the_picture_in_mlflows_pages(
     need_chromium()
     X, y = three_clouds()
     validation = labels_of(known(y, range(30, 130)))
-    job = project.fit(X, known(y, range(30)), validation=validation, model_id="looked-at")
+    job = project.fit(X, known(y, range(30)), validation=validation, model_id="looked-at", solver=SMOOTH)
     run = tracked.run_of(project, job)
     page_url = ask(project, job).tracking_url
 

@@ -30,7 +30,8 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     child = cluster.child_of(first)
     signal_to(child, signal.SIGSTOP)
     idle = cluster.submit()
-    eventually("the first worker has the job", lambda: cluster.is_running_job(idle))
+    # Logged once the child has been sent the job: it could not answer otherwise.
+    eventually("the first worker has the job", lambda: cluster.logged(first, str(idle)))
     freeze(cluster, first)
     second = cluster.worker()
     done = cluster.ended(idle)
@@ -47,7 +48,7 @@ def test_a_frozen_worker_cannot_write_over_the_one_that_took_its_job(
     freeze(cluster, first)
     signal_to(child := cluster.child_of(second), signal.SIGSTOP)
     fit = cluster.submit_fit(fit_request(0))
-    eventually("the second worker has the job", lambda: cluster.is_running_job(fit))
+    eventually("the second worker has the job", lambda: cluster.logged(second, str(fit)))
     freeze(cluster, second)
     signal_to(first.pid, signal.SIGCONT)
     done = cluster.ended(fit)

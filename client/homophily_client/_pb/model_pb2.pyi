@@ -289,6 +289,7 @@ class ClassPrior(_message.Message):
     ESTIMATE_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
     BALANCED_FIELD_NUMBER: _builtins.int
+    BOUNDS_FIELD_NUMBER: _builtins.int
     estimate: _builtins.bool
     """If true, the shares among the labels are those among all points."""
     balanced: _builtins.bool
@@ -297,22 +298,87 @@ class ClassPrior(_message.Message):
     def shares(self) -> Global___ClassShares:
         """Known shares."""
 
+    @_builtins.property
+    def bounds(self) -> Global___ClassShareBounds:
+        """Bounds of the shares, which are inferred within them."""
+
     def __init__(
         self,
         *,
         estimate: _builtins.bool = ...,
         shares: Global___ClassShares | None = ...,
         balanced: _builtins.bool = ...,
+        bounds: Global___ClassShareBounds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "bounds", b"bounds", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "bounds", b"bounds", "estimate", b"estimate", "shares", b"shares", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["estimate", "shares", "balanced"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["estimate", "shares", "balanced", "bounds"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___ClassPrior: _TypeAlias = ClassPrior  # noqa: Y015
+
+@_typing.final
+class ClassShareBounds(_message.Message):
+    """Bounds of the classes' shares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOWS_FIELD_NUMBER: _builtins.int
+    HIGHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Required. The lowest share of each class, in the order of the sorted classes; the sum must not exceed 1."""
+
+    @_builtins.property
+    def highs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Required. The highest share of each class, at most 1; the sum must be at least 1."""
+
+    def __init__(
+        self,
+        *,
+        lows: _abc.Iterable[_builtins.float] | None = ...,
+        highs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highs", b"highs", "lows", b"lows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassShareBounds: _TypeAlias = ClassShareBounds  # noqa: Y015
+
+@_typing.final
+class ClassShare(_message.Message):
+    """The share of a class among all points. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARE_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    share: _builtins.float
+    """The share that was given or inferred."""
+    low: _builtins.float
+    """The share of points whose probability of this class is at least 0.9."""
+    high: _builtins.float
+    """The share of points whose probability of this class is at least 0.1."""
+    def __init__(
+        self,
+        *,
+        share: _builtins.float = ...,
+        low: _builtins.float = ...,
+        high: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassShare: _TypeAlias = ClassShare  # noqa: Y015
 
 @_typing.final
 class ClassShares(_message.Message):
@@ -380,8 +446,9 @@ class SolverParameters(_message.Message):
     repulsion: _builtins.float
     """The factor of the force that drives points apart; 0.65 if not given, 1 in the paper."""
     sharpen: _builtins.bool
-    """Whether to finish with sharp relationships, for one to five labels per class; false if not given. Class shares that
-    are not given are then inferred from the graph.
+    """Whether relationships are sharp: two points are related if they share a class, and not otherwise. They need fewer
+    labels. If not given, ERR uses them for at most ten labels per class, unless lambda2, sigma_f, repulsion, max_iter,
+    tolerance, relationship_neighbors or multiclass is given, which they do not use; IRR does not use them.
     """
     @_builtins.property
     def class_prior(self) -> Global___ClassPrior:
@@ -974,6 +1041,7 @@ class Model(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
     PREPROCESSING_STEPS_FIELD_NUMBER: _builtins.int
+    CLASS_SHARES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/models/{model}."""
     dataset: _builtins.str
@@ -1064,6 +1132,10 @@ class Model(_message.Message):
     def preprocessing_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Output only. For a model of a table: what was done to the columns, in sentences."""
 
+    @_builtins.property
+    def class_shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassShare]:
+        """Output only. The share of each class, in the order of the classes, and how sure it is."""
+
     def __init__(
         self,
         *,
@@ -1098,10 +1170,11 @@ class Model(_message.Message):
         source: _builtins.str = ...,
         schema: _points_pb2.TableSchema | None = ...,
         preprocessing_steps: _abc.Iterable[_builtins.str] | None = ...,
+        class_shares: _abc.Iterable[Global___ClassShare] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "schema", b"schema", "search", b"search", "solver_parameters", b"solver_parameters", "test", b"test", "trace", b"trace", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "class_shares", b"class_shares", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015

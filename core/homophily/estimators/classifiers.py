@@ -25,11 +25,13 @@ from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_erro
 from homophily.relationship.masked import SparseEngine
 from homophily.relationship.nystrom import NystromEngine
 from homophily.solve.follow_values import follow_values
-from homophily.solve.irr import irr_energy
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
 from homophily.solve.sharpen import Round
 from homophily.threads import single_threaded_blas
+
+#: Relative accuracy of the linear solution that ERR starts from.
+IRR_TOLERANCE = 1e-10
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +74,7 @@ class IRRClassifier(GraphClassifier):
     power: int | None = None
     lambda1: float = 1e-2
     class_prior: Any = None
-    sharpen: bool = False
+    sharpen: bool | Literal["auto"] = False
     tol: float = 1e-10
     normalized: bool = True
     backend: BackendName = "numpy"
@@ -82,10 +84,7 @@ class IRRClassifier(GraphClassifier):
     _parameter_constraints = GraphClassifier._parameter_constraints | {"tol": [POSITIVE]}
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
-        arguments = problem.laplacian, problem.confidence, problem.targets, self.lambda1
-        found = self._irr(problem, self.tol, init, callback)
-        energy = irr_energy(found.solution, *arguments, power=self._power, n_jobs=self.n_jobs)
-        return Answer(found.solution, energy, found.iterations, 0)
+        return self._linear(problem, self.tol, init, callback)
 
     def _report_round(self, callback: Report, state: Round) -> None:
         callback(state.iteration, state.changed)
@@ -135,13 +134,17 @@ class ERRClassifier(GraphClassifier):
         The optimiser stops when the gradient's norm has fallen to this share. It stops early on purpose: the first
         steps sharpen the classes, later ones lower the energy but do not improve the labels.
     class_prior : array-like, "balanced" or "estimate", default=None
-        Known class shares. With an array the decision gives the classes these shares; "balanced" gives all the same,
+        Known class shares. With C numbers the decision gives the classes these shares; "balanced" gives all the same,
         "estimate" the labels' own. None weighs the labels' shares, as the small sample they are, against cutting where
-        many scores lie; with ``sharpen`` it infers the shares from the graph instead.
-    sharpen : bool, default=False
-        Finish with sharp relationships, for one to five labels per class: points then have a class instead of values,
-        and classes that spread over the graph take turns with new decisions until they settle. The scores are the log
-        shares of each class around a point.
+        many scores lie; sharp relationships infer the shares from the graph as well. C pairs (low, high) are bounds of
+        the shares that None would find.
+    sharpen : bool or "auto", default="auto"
+        Use sharp relationships, which need fewer labels: two points are related if they share a class, and not
+        otherwise. Classes that spread over the graph from the IRR solution take turns with new decisions until they
+        settle. The scores are then the log shares of each class around a point, and the parameters of smooth
+        relationships (``lambda2``, ``sigma_f``, ``repulsion``, ``max_iter``, ``tol``, ``relationship_neighbors``,
+        ``multiclass``, ``engine``) are not used. "auto" does so with at most ten labels per class, unless one of these
+        parameters is set.
     relationship_neighbors : int, default=None
         In the sparse form (for ``power=1``), the number of nearest points, itself included, whose relationships with a
         point are regularised. None means all points.
@@ -156,9 +159,9 @@ class ERRClassifier(GraphClassifier):
         Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
-        first step and after each; before that with a ``Start`` for each iteration of IRR, after that with a ``Round``
-        for each round of ``sharpen``. Raise in it to cancel. A GPU reports several steps at a time, with the numbers of
-        each and the arrays of the last.
+        first step and after each; before that with a ``Start`` for each iteration of IRR. Sharp relationships call it
+        with a ``Round`` for each round instead of a step. Raise in it to cancel. A GPU reports several steps at a time,
+        with the numbers of each and the arrays of the last.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
 
@@ -169,15 +172,17 @@ class ERRClassifier(GraphClassifier):
     label_distributions_ : ndarray of shape (u, C)
         Calibrated class probabilities of all points.
     solution_ : ndarray of shape (u, n)
-        The values F.
+        The values F; with sharp relationships, those of IRR.
     offsets_ : ndarray of shape (n,)
         Added to scores before the decision.
     classes_ : ndarray of shape (C,)
         The classes.
     class_prior_ : ndarray of shape (C,)
-        The class shares assumed, or inferred with ``sharpen``.
+        The class shares assumed, or inferred with sharp relationships.
+    class_share_range_ : ndarray of shape (C, 2)
+        How sure the shares are: the share of points that are of a class with probability 0.9 or more, and 0.1 or more.
     sharp_shares_ : ndarray of shape (u, C), or None
-        With ``sharpen``, the share of each class around each point, which the decision is made on.
+        With sharp relationships, the share of each class around each point, which the decision is made on.
     given_labels_ : Labels
         The labels of ``fit``.
     graph_ : KNNGraph
@@ -185,7 +190,7 @@ class ERRClassifier(GraphClassifier):
     reached_ : ndarray of shape (u,)
         False for points in components without a label, which get the prior.
     energy_, n_iter_, n_evaluations_ : float, int, int
-        Energy of the solution, steps and evaluations of the optimiser.
+        Energy of the solution, steps and evaluations of the optimiser; rounds count as steps.
     engine_, engine_error_ : str, float or None
         The engine used and, for "nystrom", its relative error at the solution.
     resolved_params_ : dict
@@ -221,7 +226,7 @@ class ERRClassifier(GraphClassifier):
     max_iter: int = 50
     tol: float = 0.1
     class_prior: Any = None
-    sharpen: bool = False
+    sharpen: bool | Literal["auto"] = "auto"
     relationship_neighbors: int | None = None
     multiclass: Literal["vector", "one-vs-rest"] = "vector"
     engine: EngineName = "auto"
@@ -242,6 +247,9 @@ class ERRClassifier(GraphClassifier):
         "engine": [StrOptions(set(ENGINE_NAMES))],
     }
 
+    _SMOOTH: ClassVar[tuple[str, ...]] = (
+        *("lambda2", "sigma_f", "repulsion", "max_iter", "tol", "relationship_neighbors", "multiclass", "engine"),
+    )
     # Both were chosen on the six sets of `python -m benchmarks defaults`, with 50 labels each.
     SIGMA_F = 0.65
     REPULSION = 0.65
@@ -286,7 +294,7 @@ class ERRClassifier(GraphClassifier):
 
     @property
     def _one_vs_rest(self) -> bool:
-        return self.multiclass == "one-vs-rest" and len(self.classes_) > 2
+        return self.multiclass == "one-vs-rest" and len(self.classes_) > 2 and not self._is_sharp
 
     def _sigma_f(self, columns: int) -> float:
         """The width in use: targets are 2 apart in one column, √2 in more."""
@@ -295,13 +303,15 @@ class ERRClassifier(GraphClassifier):
         return float(self.SIGMA_F * (2.0 if columns == 1 else np.sqrt(2.0)))
 
     def _minimise(self, problem: Problem, init: Floats | None, callback: Report | None) -> Answer:
+        show = None if callback is None else lambda _, residual: callback(Start(residual))
+        if self._is_sharp:
+            return self._linear(problem, IRR_TOLERANCE, init, show)
         if self._one_vs_rest:
             targets = np.where(problem.confidence[:, None] > 0, 2.0 * problem.targets - 1.0, 0.0)
             problem = replace(problem, targets=targets)
         F = init
         if F is None:
-            show = None if callback is None else lambda _, residual: callback(Start(residual))
-            F = self._irr(problem, 1e-10, None, show).solution
+            F = self._irr(problem, IRR_TOLERANCE, None, show).solution
         parts = F.shape[1] if self._one_vs_rest else 1
         engine = self._engine(problem, F.reshape(-1, F.shape[1] // parts))
         answers = [
@@ -387,8 +397,8 @@ class ERRClassifier(GraphClassifier):
         return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error, state.finished)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
-        if self.relationship_neighbors is not None or self.lambda2 == 0.0:
-            # The sparse form has no Gauss sums to keep: the closed form of IRR answers.
+        if self.relationship_neighbors is not None or self.lambda2 == 0.0 or self._is_sharp:
+            # The sparse form has no Gauss sums to keep, and sharp relationships need none.
             return (None,)
         problem = self._problem(self.given_labels_)
         left_out = self._left_out(problem.laplacian, 1)

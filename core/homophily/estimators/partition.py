@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
-from sklearn.cluster import KMeans
 from sklearn.utils import check_consistent_length, check_random_state
 
 from homophily.arrays import Floats
@@ -35,6 +34,8 @@ def kmeans_by_cut(
     Clusters are numbered by the first point of each, so that numbers do not depend on the start. Equal results, to the
     last bit, for every number of threads.
     """
+    from sklearn.cluster import KMeans  # takes half as long to import as all of homophily
+
     seeds = check_random_state(random_state).randint(np.iinfo(np.int32).max, size=n_init)
     with single_threaded_blas():
         found = [KMeans(n_clusters, n_init=1, random_state=int(seed)).fit(coordinates) for seed in seeds]

@@ -300,6 +300,8 @@ class _Fits:
         own = {name: value for name, value in parameters.items() if name not in OF_THE_GRAPH}
         if self.method == "irr":
             return self._fit(IRRClassifier(**own, n_jobs=self.n_jobs), number, None)
+        # What is searched for are the parameters of smooth relationships.
+        own = {"sharpen": False} | own
         irr = ERRClassifier(**{**own, "max_iter": 0}, n_jobs=self.n_jobs)
         key = number, parameters.get("lambda1"), parameters.get("power")
         start = self.starts(key, lambda: self._fit(irr, number, None).solution_)

@@ -129,6 +129,9 @@ class TunedClassifier(MetaEstimatorMixin, ClassifierMixin, CheckedEstimator):
         self.best_params_ = {f"graph__{name}" if name in OF_THE_GRAPH else name: chosen[name] for name in chosen}
         self.results_: list[Trial] = found.search.trials
         best: Classifier = clone(estimator).set_params(**self.best_params_)
+        if best.sharpen == "auto":
+            # The trials judged smooth relationships.
+            best.sharpen = False
         if best.n_jobs is None:
             best.n_jobs = self.n_jobs
         best.fit(found.graph, y, sample_weight=found.confidence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,8 +26,6 @@ STEPS = 16
 SETTLED, MAX_ROUNDS = 2e-4, 60
 #: Added to shares before their logarithm is taken: classes that do not reach a point are 7 below one that is certain.
 FLOOR = 1e-3
-#: Weight of the labels' likelihood against the normalised cut, when the results of several starts are compared.
-LABEL_WEIGHT = 0.3
 
 
 class Walk(Protocol):
@@ -108,14 +107,16 @@ def sharpen(
     held: Held,
     starts: list[NDArray[np.intp]],
     classes: int,
-    choose_offsets: Callable[[Floats, Floats], Floats],
+    choose_offsets: Callable[[Floats, Floats, Callable[[], Floats]], Floats],
+    judge: Callable[[Floats, Floats], float],
     callback: Callable[[Round], Any] | None = None,
 ) -> Sharpened:
     """Run the dynamics from each of the ``starts``, classes (u,) of all points, and keep the best result.
 
-    The best one has the lowest normalised cut, less :data:`LABEL_WEIGHT` times the mean log likelihood of the labels
-    when they are not held: a region that the labels contradict is not a class, however well it is separated.
-    ``choose_offsets(scores, previous offsets)`` returns one number per class. ``callback`` may raise to cancel.
+    The best one has the lowest normalised cut, less ``judge(label scores, offsets)``: a region that the labels
+    contradict is not a class, however well it is separated. ``choose_offsets(scores, previous offsets, label scores)``
+    returns one number per class. Label scores (one row for each held label) are those of the labels' surroundings; as
+    they cost a walk, ``choose_offsets`` gets a function that computes them. ``callback`` may raise to cancel.
     """
     firm = held.strengths >= 1.0
     fixed, own = held.points[firm], held.targets[firm].argmax(axis=1)
@@ -126,7 +127,7 @@ def sharpen(
             decided[fixed] = own
             shares = walk(_members(decided, classes), STEPS, held).astype(np.float32)
             scores = class_logits(shares)
-            offsets = choose_offsets(scores, offsets)
+            offsets = choose_offsets(scores, offsets, partial(_label_logits, walk, held, decided, classes))
             before, decided = decided, (scores + offsets).argmax(axis=1)
             decided[fixed] = own
             changed, rounds = float(np.mean(decided != before)), rounds + 1
@@ -135,7 +136,7 @@ def sharpen(
             if changed < SETTLED:
                 break
         value = _normalised_cut(walk, degrees, decided, classes)
-        value -= LABEL_WEIGHT * _label_likelihood(walk, held, decided, offsets)
+        value -= judge(_label_logits(walk, held, decided, classes), offsets)
         if best is None or value < least:
             best, least = Sharpened(shares, offsets, 0), value
     assert best is not None
@@ -170,10 +171,8 @@ def _normalised_cut(walk: Walk, degrees: Floats, decided: NDArray[np.intp], clas
     return float(np.sum(1.0 - inside / np.where(volumes > 0, volumes, 1.0)))
 
 
-def _label_likelihood(walk: Walk, held: Held, decided: NDArray[np.intp], offsets: Floats) -> float:
-    """Mean log probability of the labels, each judged by its neighbours instead of itself."""
-    members = _members(decided, len(offsets))
+def _label_logits(walk: Walk, held: Held, decided: NDArray[np.intp], classes: int) -> Floats:
+    """Scores (len(held.points), C) of the labels, none of them held, each starting as its neighbours, not as itself."""
+    members = _members(decided, classes)
     members[held.points] = (2.0 * walk(members, 1) - members)[held.points]
-    logits = class_logits(walk(members, STEPS)[held.points]) + offsets
-    logits -= np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    return float(np.average((held.targets * logits).sum(axis=1), weights=held.strengths))
+    return class_logits(walk(members, STEPS)[held.points])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import TransformerMixin, _fit_context
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,6 +18,9 @@ from homophily.exceptions import DominantColumnWarning, ParameterError, UnknownC
 from homophily.parameters import CheckedEstimator
 from homophily.state import State, StateReader, plain
 from homophily.tables.columns import Table
+
+if TYPE_CHECKING:
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
 ScaleName = Literal["auto", "none", "standard"]
 MissingName = Literal["median", "mean", "refuse"]
@@ -390,7 +392,7 @@ class Preprocessing(TransformerMixin, CheckedEstimator):
         recipe._is_scaled = stored.value("scaled", bool)
         recipe._vectorizers = {}
         for place, (name, terms) in enumerate(stored.value("terms", dict).items()):
-            vectorizer = TfidfVectorizer(vocabulary={str(term): position for position, term in enumerate(terms)})
+            vectorizer = _new_vectorizer(vocabulary={str(term): position for position, term in enumerate(terms)})
             vectorizer.idf_ = stored.copy(f"idf_{place}", (len(terms),))
             recipe._vectorizers[name] = vectorizer
         strings = {name for name, width in zip(recipe.feature_names_in_, recipe._widths, strict=True) if not width}
@@ -424,9 +426,15 @@ def _with_empty_columns(table: Table, widths: tuple[int, ...]) -> Table:
     return Table.from_columns(columns)
 
 
+def _new_vectorizer(**parameters: Any) -> TfidfVectorizer:
+    from sklearn.feature_extraction.text import TfidfVectorizer  # tables without texts need not wait for its import
+
+    return TfidfVectorizer(**parameters)
+
+
 def _vectorizer(name: str, values: NDArray[Any]) -> TfidfVectorizer:
     try:
-        return TfidfVectorizer(max_features=MOST_TERMS).fit(values)
+        return _new_vectorizer(max_features=MOST_TERMS).fit(values)
     except ValueError:
         raise ParameterError(f"Column {name!r} holds no words to compare texts by: drop it.", "X") from None
 

@@ -347,11 +347,21 @@ def _parsed(group: Group, row: Parameter, value: Any) -> Any:
     if value is None or row.type in _METAVARS:
         return value
     if row.type is Shares:
-        return value if value in Shares.WORDS else numbers(value, float, option)
+        return value if value in Shares.WORDS else _shares(value, option)
     known = {"true": True, "false": False} if row.type is bool else _words(group, row)
     if value.lower() not in known:
         raise WrongInput(f"{option} must be one of {', '.join(known)}. Got {value!r} instead.")
     return known[value.lower()]
+
+
+def _shares(text: str, option: str) -> list[Any]:
+    """Parse shares, as in 0.2,0.8, or bounds of them, as in 0.1:0.3,0.7:0.9."""
+    if ":" not in text:
+        return numbers(text, float, option)
+    bounds = [part.split(":") for part in text.split(",")]
+    if any(len(pair) != 2 for pair in bounds):
+        raise WrongInput(f"{option} must have a low:high for every class. Got {text!r} instead.")
+    return [tuple(numbers(",".join(pair), float, option)) for pair in bounds]
 
 
 def _words(group: Group, row: Parameter) -> dict[str, Any]:

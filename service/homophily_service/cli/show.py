@@ -129,6 +129,10 @@ def model_facts(model: Model, changed_points: int | None = None) -> dict[str, An
         "points": f"{model.points:,} of {model.dimensions:,} features, {model.labelled:,} labelled",
         "classes": f"{len(model.classes)}: {classes}{more}",
     }
+    if model.class_shares:
+        shown = zip(model.classes[:_SHOWN_CLASSES], model.class_shares, strict=False)
+        shares = [f"{name} {percent(one.share)} ({percent(one.low)} to {percent(one.high)})" for name, one in shown]
+        facts["class shares"] = ", ".join(shares) + more
     if changed_points is not None:
         facts["changed"] = f"the class of {changed_points:,} points"
     if model.error_rate is not None:

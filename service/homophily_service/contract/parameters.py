@@ -19,7 +19,7 @@ MOST_STEPS = 100_000
 
 
 class Shares:
-    """The type of ``class_prior``: a word, or a share for each class."""
+    """The type of ``class_prior``: a word, or a share or a pair of bounds for each class."""
 
     WORDS = ("estimate", "balanced")
 
@@ -147,8 +147,8 @@ SOLVER = Group(
             err_only=True,
         ),
         Parameter("multiclass", "ERR with three or more classes: vector or one-vs-rest; default vector.", str),
-        Parameter("class_prior", "Class shares: estimate, balanced, or one share per class.", Shares),
-        Parameter("sharpen", "Finish with sharp relationships, for one to five labels per class; default false.", bool),
+        Parameter("class_prior", "Class shares: estimate, balanced, or a share or bounds low:high per class.", Shares),
+        Parameter("sharpen", "Use sharp relationships; by default ERR does, up to ten labels per class.", bool),
     ),
 )
 MAP = Group(

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from homophily_client._pb import embedding_pb2
 from homophily_client._pb import model_pb2 as pb
-from homophily_client.parameters import prior_word
+from homophily_client.parameters import prior_value
 from homophily_client.words import words
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.parameters import (
@@ -118,7 +118,7 @@ def solver_parameters(
         raise InvalidRequest(f"{field}.power", "must be 1 with relationship_neighbors")
     shares = parameters["class_prior"]
     if isinstance(shares, np.ndarray) and n_classes is not None and len(shares) != n_classes:
-        where = f"{field}.class_prior.shares.values"
+        where = f"{field}.class_prior.{'shares.values' if shares.ndim == 1 else 'bounds.lows'}"
         raise InvalidRequest(where, f"must be {n_classes} numbers, one per class; got {len(shares)}")
     return method, parameters
 
@@ -156,9 +156,23 @@ def field_of(parameter: str) -> str:
 
 def _shares(message: pb.ClassPrior, where: str) -> Any:
     source = message.WhichOneof("source")
+    if source == "bounds":
+        return _bounds(message.bounds, f"{where}.bounds")
     if source != "shares":
-        return prior_word(message)
+        return prior_value(message)
     shares = np.array(message.shares.values)
     if not (np.isfinite(shares).all() and np.all(shares > 0) and abs(shares.sum() - 1.0) <= 1e-6):
         raise InvalidRequest(f"{where}.shares.values", "must be positive numbers with sum 1")
     return shares
+
+
+def _bounds(message: pb.ClassShareBounds, where: str) -> Any:
+    lows, highs = np.array(message.lows), np.array(message.highs)
+    if len(lows) != len(highs):
+        raise InvalidRequest(f"{where}.highs", f"must be as many as lows; got {len(highs)} for {len(lows)}")
+    # Not a number is not within them either.
+    if not (np.all(lows >= 0) and lows.sum() <= 1):
+        raise InvalidRequest(f"{where}.lows", "must be numbers from 0 with a sum of at most 1")
+    if not (np.all(highs >= lows) and np.all(highs <= 1) and highs.sum() >= 1):
+        raise InvalidRequest(f"{where}.highs", "must be numbers from the lowest share to 1 with a sum of at least 1")
+    return np.column_stack([lows, highs])

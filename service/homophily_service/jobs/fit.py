@@ -206,9 +206,17 @@ def _solve(
     model.energy, model.iteration_count = float(classifier.energy_), classifier.n_iter_
     model.evaluation_count, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = calibrate
+    describe_shares(model, classifier)
     model.seconds.update(stage.seconds)
     describe_computing(model, backend)
     model.create_time.GetCurrentTime()
+
+
+def describe_shares(model: model_pb2.Model, classifier: IRRClassifier | ERRClassifier) -> None:
+    """Describe the shares of the classes, and how sure they are."""
+    del model.class_shares[:]
+    for share, (low, high) in zip(classifier.class_prior_, classifier.class_share_range_, strict=True):
+        model.class_shares.add(share=share, low=low, high=high)
 
 
 def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any, earlier: Any) -> Any:

@@ -150,6 +150,9 @@ def find(work: Work, request: job_pb2.FitRequest) -> model_pb2.SearchSummary | W
         work.stage.report()
     best = search.best
     set_parameters(best.parameters, request.graph, request.solver)
+    if best.method == "err" and not request.solver.HasField("sharpen"):
+        # The trials judged smooth relationships.
+        request.solver.sharpen = False
     return model_pb2.SearchSummary(trials=map(_message, search.trials), best=best.trial)
 
 

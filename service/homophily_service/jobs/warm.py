@@ -26,8 +26,12 @@ def warm_up(threads: int = 1) -> None:
                 classifier.fit(graph, y).predict(X[:1] * 1.1)
 
 
-def warm_up_maps(threads: int = 1) -> None:
-    """Map a handful of points with links of both kinds, in two and three dimensions, and cluster them."""
+def warm_up_maps(threads: int = 1, *, clusters: bool = False) -> None:
+    """Map a handful of points with links of both kinds, in two and three dimensions.
+
+    Clusters are on request: scikit-learn's k-means takes a quarter of a process's start to import, for which only the
+    first job with clusters need wait.
+    """
     points = np.random.default_rng(0).normal(size=(60, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -35,9 +39,10 @@ def warm_up_maps(threads: int = 1) -> None:
         links = {"must_link": [(0, 1), (1, 2)], "cannot_link": [(0, 3)]}
         for n in (2, 3):
             ERREmbedding(n, max_iter=2, n_jobs=threads).fit(graph, **links)
-            ERRClustering(n, embedding=ERREmbedding(max_iter=2, n_jobs=threads)).fit(graph, **links)
+            if clusters:
+                ERRClustering(n, embedding=ERREmbedding(max_iter=2, n_jobs=threads)).fit(graph, **links)
 
 
 if __name__ == "__main__":
     warm_up(2)
-    warm_up_maps(2)
+    warm_up_maps(2, clusters=True)

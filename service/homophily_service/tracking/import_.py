@@ -13,7 +13,7 @@ import hashlib
 import os
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from homophily_service.contract import parameters
 from homophily_service.contract.errors import DataLoss, FailedPrecondition, LimitExceeded, NotFound, Unavailable
 from homophily_service.contract.labels import class_values
 from homophily_service.contract.values import choices, set_value
+from homophily_service.jobs.fit import describe_shares
 from homophily_service.jobs.work import Work
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.blobs.backends import MANIFEST
@@ -221,6 +222,7 @@ def _described(
     model.energy, model.iteration_count = float(classifier.energy_), classifier.n_iter_
     model.evaluation_count, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = parts.is_calibrated
+    describe_shares(model, classifier)
     recipe = parts.recipe()
     if recipe is not None and not model.HasField("schema"):
         model.schema.CopyFrom(schema_of(recipe))
@@ -243,7 +245,7 @@ def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None
 def _describe(group: parameters.Group, message: Message, given: Mapping[str, Any]) -> None:
     for row in group:
         value = given.get(row.name)
-        if value is None:
+        if value is None or (row.type is bool and value == "auto"):
             continue
         if row.type is str and value not in choices(row, message):
             raise FailedPrecondition(f"the service has no {row.name}={value!r}, with which the model was fitted")
@@ -258,5 +260,8 @@ def _describe_shares(message: model_pb2.ClassPrior, prior: Any) -> None:
         if prior not in parameters.Shares.WORDS:
             raise FailedPrecondition(f"the service has no class_prior={prior!r}, with which the model was fitted")
         setattr(message, prior, True)
+    elif isinstance(prior[0], Sequence):
+        message.bounds.lows.extend(low for low, _ in prior)
+        message.bounds.highs.extend(high for _, high in prior)
     else:
         message.shares.values.extend(prior)

@@ -23,6 +23,8 @@ from homophily_service.storage.records import Event, JobRecord
 from homophily_service.storage.stores import Stores
 
 # Parameters about how it was computed, not what.
+#: Shares of more classes than this would crowd out other measures of a run.
+_MOST_SHARES = 30
 _NOT_ASKED = {"n_jobs", "callback", "graph"}
 LONGEST_VALUE = 4000
 
@@ -378,6 +380,10 @@ def _facts_of_model(model: model_pb2.Model, time: float) -> Iterator[Measure]:
         yield Measure("validation_error", _trial(model.search, model.search.best).error_rate, time)
     if model.HasField("test"):
         yield Measure("test_error", model.test.error_rate, time)
+    if len(model.class_shares) <= _MOST_SHARES:
+        for position, one in enumerate(model.class_shares):
+            for key in ("share", "low", "high"):
+                yield Measure(f"class_{key}.{position}", getattr(one, key), time)
     yield from _facts_of(model, time)
 
 

@@ -149,7 +149,6 @@ class Worker:
 
     def _work(self, lease: Lease, child: _Child) -> None:
         began = time.monotonic()
-        _log.info("job started, attempt %d", lease.attempt)
         try:
             end = self._follow(lease, child)
             self._through_outages(end)
@@ -166,6 +165,7 @@ class Worker:
         beat = time.monotonic() + HEARTBEAT_SECONDS
         try:
             child.begin(_task(lease))
+            _log.info("job started, attempt %d", lease.attempt)
             while True:
                 answer = child.receive(max(0.0, min(beat, deadline, self.stop_at) - time.monotonic()))
                 if answer is not None:
