@@ -17,6 +17,7 @@ COMMANDS = (
     "speed",
     "scaling",
     "graph",
+    "classes",
     "mnist",
     "roofline",
     "defaults",

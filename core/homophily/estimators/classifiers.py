@@ -28,6 +28,7 @@ from homophily.solve.follow_values import follow_values
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
 from homophily.solve.nonlinear_cg import State
 from homophily.solve.sharpen import Round
+from homophily.threads import single_threaded_blas
 
 #: Relative accuracy of the linear solution that ERR starts from.
 IRR_TOLERANCE = 1e-10
@@ -371,7 +372,10 @@ class ERRClassifier(GraphClassifier):
             if warm and scale is None:
                 # At the IRR minimiser the gradient is that of the relationships alone: a warm start is measured by it.
                 scale = energy.relationship_slope(x)
-            found: State = operations.label_optimizer(energy, steps, self.tol, preconditioner, scale).run(x, callback)
+            optimizer = operations.label_optimizer(energy, steps, self.tol, preconditioner, scale)
+            # BLAS's own threads take longer to meet than a scalar product of one column takes.
+            with single_threaded_blas():
+                found: State = optimizer.run(x, callback)
             return found
 
         preconditioner = None

@@ -1,0 +1,103 @@
+"""Many classes: time, error and growth of IRR and ERR with 2 to 100 classes, beside Poisson learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.data import Classes, error_percent, manifolds, read
+from benchmarks.measure import cpu_timed, isolated, peak_memory, warm_up
+from benchmarks.peers import graph_methods
+from benchmarks.report import Options, Report, Row
+from homophily import ERRClassifier, IRRClassifier, KNNGraph
+
+LABELS = 5
+OURS: dict[str, Any] = {
+    "IRR": IRRClassifier(),
+    "ERR, vector": ERRClassifier(),
+    "ERR, one-vs-rest": ERRClassifier(multiclass="one-vs-rest"),
+}
+PEERS = ("graphlearning Poisson", "graphlearning Poisson-MBO")
+
+
+def run(options: Options, report: Report) -> None:
+    warm_up()
+    small = 1_000 if options.quick else 5_600
+    rows: list[Row] = []
+    graph, y = drawn(small, 10)
+    for name, classes in (("2 classes", y % 2), ("10 classes", y)):
+        rows += compare(f"{small:,} drawn digits, {name}", graph, classes, ("IRR", "ERR, vector", "ERR, one-vs-rest"))
+    report.progress("digits")
+    large, digits = (drawn(3_000, 10)) if options.data is None or options.quick else mnist(options.data)
+    for name, classes in (("2 classes", digits % 2), ("10 classes", digits)):
+        methods = ("IRR", "ERR, one-vs-rest") if name == "2 classes" else (*OURS, *PEERS)
+        rows += compare(f"{len(digits):,} digits, {name}", large, classes, methods)
+        report.progress(f"{len(digits):,} digits, {name}")
+    report.table(f"CPU seconds after the graph, {LABELS} labels per class", rows)
+    sizes = ((2_000, 5), (3_000, 10)) if options.quick else ((20_000, 26), (100_000, 100), (10_000, 10), (100_000, 10))
+    grown: list[Row] = []
+    for points, count in sizes:
+        report.progress(f"{points:,} points, {count} classes")
+        grown.append(isolated(growth, points, count))
+    report.table("ERR one-vs-rest on drawn points, the graph included in the memory", grown)
+
+
+def drawn(points: int, classes: int) -> tuple[KNNGraph, Classes]:
+    X, y = manifolds(points, seed=6, classes=classes)
+    return KNNGraph().fit(X), y
+
+
+def mnist(folder: Path) -> tuple[KNNGraph, Classes]:
+    data = read(folder, "mnist")
+    return KNNGraph().fit(data.X), data.y
+
+
+def few_of(y: Classes, seed: int = 0) -> Classes:
+    """The same number of labels of each class."""
+    rng, few = np.random.default_rng(seed), np.full(len(y), -1)
+    for c in np.unique(y):
+        few[rng.permutation(np.flatnonzero(y == c))[:LABELS]] = c
+    return few
+
+
+def compare(name: str, graph: KNNGraph, y: Classes, methods: tuple[str, ...]) -> list[Row]:
+    few, peers = few_of(y), graph_methods()
+    rows: list[Row] = []
+    for method in methods:
+        if method in OURS:
+            classifier = OURS[method]
+            seconds, _ = cpu_timed(lambda: classifier.fit(graph, few))  # noqa: B023
+            answer, error = classifier.transduction_, getattr(classifier, "engine_error_", None)
+        elif method in peers:
+            seconds, answer = cpu_timed(lambda: peers[method](graph.W, few, y))  # noqa: B023
+            error = None
+        else:
+            continue
+        rows.append(
+            {
+                "points": name,
+                "method": method,
+                "CPU seconds": seconds,
+                "error %": error_percent(answer, y, few),
+                "energy's error": error,
+            }
+        )
+    return rows
+
+
+def growth(points: int, classes: int) -> dict[str, Any]:
+    graph, y = drawn(points, classes)
+    classifier = ERRClassifier(multiclass="one-vs-rest")
+    few = few_of(y)
+    irr, _ = cpu_timed(lambda: IRRClassifier().fit(graph, few))
+    seconds, _ = cpu_timed(lambda: classifier.fit(graph, few))
+    return {
+        "points": points,
+        "classes": classes,
+        "IRR CPU seconds": irr,
+        "ERR CPU seconds": seconds,
+        "error %": error_percent(classifier.transduction_, y, few),
+        "peak MiB": peak_memory(),
+    }
