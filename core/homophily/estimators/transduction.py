@@ -46,8 +46,8 @@ from homophily.supervision.labels import Labels, decide_index, encode_labels, kn
 
 #: The usual number; a calibration costs one fit for each.
 CALIBRATION_FOLDS = 5
-#: ``sharpen="auto"`` sharpens up to this number of labels per class. On ten sets it lowered the error much at 1 to 5 and
-#: a little at 10; from 15 on it was as often higher.
+#: ``sharpen="auto"`` sharpens up to this number of labels per class. On ten sets it lowered the error much at 1 to 5,
+#: and a little at 10; from 15 on it was as often higher.
 SHARP_LABELS = 15
 #: Sharp scores are log shares around a point. These are diffuse: the decision is surer than they are.
 SHARP_SLOPE = 1.4
