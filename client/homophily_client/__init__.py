@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from homophily_client.options import GraphOptions, MapOptions, SolverOptions
     from homophily_client.parameters import JobOptions, SearchOptions
     from homophily_client.results import (
+        ClassShare,
         Column,
         Dataset,
         Embedding,
@@ -73,6 +74,7 @@ __all__ = [
     "AlreadyExists",
     "AsyncClient",
     "AsyncJobHandle",
+    "ClassShare",
     "Client",
     "ClientError",
     "Column",
@@ -131,6 +133,7 @@ _MODULES = {
     "Embedding": "results",
     "Evaluation": "results",
     "FailedPrecondition": "errors",
+    "ClassShare": "results",
     "Graph": "results",
     "GraphOptions": "options",
     "InvalidArgument": "errors",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from homophily.storage import State, classifier_state, restore_classifier
 from homophily.supervision.class_shares import BALANCE, LABEL_WEIGHT, LabelEvidence, informative_offsets, nearest_shares
 
 RNG = np.random.default_rng(0)
+SAMPLES = Path(__file__).parent / "samples"
 
 
 @pytest.fixture(scope="module")
@@ -338,3 +341,11 @@ def test_irr_reports_rounds_as_iterations(three: Any) -> None:
 def test_log_odds_of_two_classes_are_one_column() -> None:
     shares = np.array([[0.9, 0.1], [0.2, 0.8]])
     np.testing.assert_allclose(sharp_scores(shares)[:, 0], np.log((shares[:, 1] + FLOOR) / (shares[:, 0] + FLOOR)))
+
+
+def test_a_sharp_classifier_that_was_stored_earlier_answers_as_it_did(three: Any) -> None:
+    with np.load(SAMPLES / "sharp-classifier-1.npz", allow_pickle=False) as stored:
+        arrays = dict(stored)
+    document, answers = json.loads(str(arrays.pop("document"))), arrays.pop("answers")
+    model = restore_classifier(State(arrays, document), three[0])
+    np.testing.assert_allclose(model.predict_proba(blobs()[0] + 0.05), answers, atol=1e-9)
