@@ -17,7 +17,14 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError, Un
 from homophily.arrays import Floats
 from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
 from homophily.storage import State, classifier_state, restore_classifier
-from homophily.supervision.class_shares import BALANCE, LABEL_WEIGHT, LabelEvidence, informative_offsets, nearest_shares
+from homophily.supervision.class_shares import (
+    BALANCE,
+    LABEL_WEIGHT,
+    LabelEvidence,
+    are_stratified,
+    informative_offsets,
+    nearest_shares,
+)
 
 RNG = np.random.default_rng(0)
 SAMPLES = Path(__file__).parent / "samples"
@@ -119,8 +126,18 @@ def test_the_weight_of_labels_grows_with_their_number() -> None:
     few, many = label_evidence([1, 1]), label_evidence([200, 200])
     assert 0 < few.weight < 0.1 * LABEL_WEIGHT
     assert 0.9 * LABEL_WEIGHT < many.weight < LABEL_WEIGHT
-    assert few.is_stratified
-    assert not label_evidence([2, 1]).is_stratified
+    assert are_stratified(few.counts)
+    assert not are_stratified(label_evidence([2, 1]).counts)
+
+
+def test_many_labels_chosen_class_by_class_do_not_force_equal_shares(digits: Any) -> None:
+    graph, y = digits
+    is_rare = np.isin(y, (2, 5)).astype(int)
+    rng, few = np.random.default_rng(0), np.full(len(y), -1)
+    for c in range(2):
+        few[rng.choice(np.flatnonzero(is_rare == c), 60, replace=False)] = c
+    model = IRRClassifier().fit(graph, few)
+    assert np.mean(model.transduction_ != is_rare) < 0.04
 
 
 def test_few_labels_are_sharpened_by_default_and_many_are_not(three: Any) -> None:
