@@ -100,7 +100,7 @@ def test_few_separable_labels_do_not_claim_certainty():
 
 
 def test_weights_count_as_repetitions():
-    # So many that the prior, which counts repetitions but not weights, hardly matters.
+    # Enough labels that the prior, which sees repetitions but not weights, hardly matters.
     f, y = logistic_data(600, 2.0, 0.0)
     weights = np.repeat([1.0, 2.0], 300)
     repeated = np.repeat(np.arange(600), weights.astype(int))

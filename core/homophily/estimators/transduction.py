@@ -9,7 +9,6 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -23,22 +22,21 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from homophily.arrays import Floats, read_only, submatrix
 from homophily.device.operations import CpuOperations, Operations
 from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, in_blocks
+from homophily.estimators.sharpening import sharpened
 from homophily.exceptions import ParameterError, UnlabelledComponentsWarning, warned_already
 from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution, irr_energy
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
-from homophily.solve.sharpen import Held, Sharpened, sharp_scores, sharpen
+from homophily.solve.sharpen import Sharpened, sharp_scores
 from homophily.state import State, StateReader, feature_entries, plain
 from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
 from homophily.supervision.class_shares import (
-    LabelEvidence,
     bounded_offsets,
     check_bounds,
     check_prior,
     class_offsets,
     estimate_prior,
-    informative_offsets,
     likely_offsets,
     nearest_shares,
 )
@@ -305,44 +303,16 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return Answer(found.solution, energy, found.iterations, 0)
 
     def _sharpen(self, problem: Problem, F: Floats, callback: Report | None) -> Sharpened:
-        """Threshold dynamics from the classes that F gives with no offsets, with balancing ones, and with half of them.
-
-        The first follow the data and may starve a class, the second may cut through one.
-        """
-        degrees, classes = self.graph_.degrees[problem.rows], len(self.classes_)
-        scores, targets = self._scores(F, degrees), problem.targets
-        if classes == 2:
-            targets = np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
-        held = Held.of(problem.confidence, targets)
-        evidence = partial(
-            LabelEvidence, targets=held.targets, weights=np.minimum(problem.confidence[held.points], 1.0)
-        )
-        if self._infers_shares:
-
-            def choose(logits: Floats, before: Floats, labels: Callable[[], Floats]) -> Floats:
-                return self._bounded(logits, informative_offsets(logits, before, evidence(labels())))
-
-            balancing = class_offsets(scores, np.full(classes, 1.0 / classes))
-            starts = [factor * balancing for factor in (0.0, 0.5, 1.0)]
-        else:
-            prior = self.class_prior_
-            starts = [class_offsets(scores, prior)]
-
-            def choose(logits: Floats, before: Floats, labels: Callable[[], Floats]) -> Floats:  # noqa: ARG001
-                return class_offsets(logits, prior)
-
-        def judge(label_logits: Floats, offsets: Floats) -> float:
-            labels = evidence(label_logits)
-            return labels.weight * labels.log_likelihood(offsets)[0]
-
-        return sharpen(
-            problem.operations.walk(degrees, self.normalized),
+        degrees = self.graph_.degrees[problem.rows]
+        return sharpened(
+            problem.operations,
             degrees,
-            held,
-            [decide_index(scores + offsets) for offsets in starts],
-            classes,
-            choose,
-            judge,
+            self.normalized,
+            self._scores(F, degrees),
+            problem.confidence,
+            problem.targets,
+            None if self._infers_shares else self.class_prior_,
+            self._bounded,
             None if callback is None else lambda state: self._report_round(callback, state),
         )
 

@@ -1,0 +1,53 @@
+"""What a classifier gives to the threshold dynamics of sharp relationships: starts, offsets, and a judge of results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from homophily.arrays import Floats
+from homophily.device.operations import Operations
+from homophily.solve.sharpen import Held, Sharpened, sharpen
+from homophily.supervision.class_shares import LabelEvidence, class_offsets, informative_offsets
+from homophily.supervision.labels import decide_index
+
+
+def sharpened(
+    operations: Operations,
+    degrees: Floats,
+    normalized: bool,
+    scores: Floats,
+    confidence: Floats,
+    targets: Floats,
+    shares: Floats | None,
+    bounded: Callable[[Floats, Floats], Floats],
+    report: Callable[[Any], object] | None,
+) -> Sharpened:
+    """Threshold dynamics from the classes that ``scores`` give.
+
+    Given ``shares`` are kept. Otherwise they are inferred, from three starts: no offsets, which follow the data and may
+    starve a class; balancing ones, which may cut through one; and half of these. ``bounded(scores, offsets)`` corrects
+    inferred offsets.
+    """
+    classes = max(2, scores.shape[1])
+    if classes == 2:
+        targets = np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
+    held = Held.of(confidence, targets)
+    evidence = partial(LabelEvidence, targets=held.targets, weights=np.minimum(confidence[held.points], 1.0))
+
+    def choose(logits: Floats, before: Floats, labels: Callable[[], Floats]) -> Floats:
+        if shares is not None:
+            return class_offsets(logits, shares)
+        return bounded(logits, informative_offsets(logits, before, evidence(labels())))
+
+    def judge(label_logits: Floats, offsets: Floats) -> float:
+        labels = evidence(label_logits)
+        return labels.weight * labels.log_likelihood(offsets)[0]
+
+    wanted = class_offsets(scores, np.full(classes, 1.0 / classes) if shares is None else shares)
+    starts = [factor * wanted for factor in ((0.0, 0.5, 1.0) if shares is None else (1.0,))]
+    decided = [decide_index(scores + offsets) for offsets in starts]
+    return sharpen(operations.walk(degrees, normalized), degrees, held, decided, classes, choose, judge, report)
