@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import RECORDS, Options, Report, cell_text
+from benchmarks.tables.few_sections import WORDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -115,6 +116,14 @@ def clusters() -> str:
     return excerpt(results_table("Table 2: clustering", "s_R = 500 of each kind"), rows | peers, SETS)
 
 
+def few_labels(protocol: str) -> str:
+    """Table 5, one protocol: methods that are told nothing of the shares."""
+    found = results_table("Table 5: one to fifty labels per class", f"({protocol}) {WORDS[protocol]}")
+    peers = ("scikit-learn LabelSpreading", "graphlearning Laplace", "graphlearning WNLL", "graphlearning Poisson")
+    rows = {"ERR": "**ERR**", "IRR": "IRR"} | {name: name for name in (*peers, "graphlearning Poisson-MBO", "draws")}
+    return excerpt(found, rows, {name: name for name in next(iter(found.values()))})
+
+
 #: Commands whose tables and notes the page of benchmarks shows.
 SHOWN = ("speed", "scaling", "graph", "mnist", "defaults", "roofline", "predict", "service")
 TABLES: dict[str, Callable[[], str]] = {
@@ -123,4 +132,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "defaults of table 1": defaults,
     "maps": maps,
     "clusters": clusters,
+    **{f"few labels, {protocol}": partial(few_labels, protocol) for protocol in WORDS},
 }
