@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 from benchmarks.data import DataSet, draw_labels
 from benchmarks.measure import isolated
-from benchmarks.tables import figures, links, page, paper, peers, table1, table2, table3, table4
+from benchmarks.tables import few_sections, figures, links, page, paper, peers, table1, table2, table3, table4, table5
 from benchmarks.tables.cells import Cell, Record, Records, Store, missing
 from benchmarks.tables.command import main
 from benchmarks.tables.link_sections import table3_section
@@ -293,7 +293,7 @@ def test_automatic_choice_is_held_against_irr_the_best_case_and_the_clock(errors
 def test_a_page_without_records_says_so() -> None:
     text = page.text({})
     assert "There are no records yet." in text
-    assert text.count("Not run yet.") == 4
+    assert text.count("Not run yet.") == 5
     assert table3_section([], []).endswith("Not run yet.")
 
 
@@ -419,6 +419,42 @@ def test_sparse_relationships_cost_what_one_fit_in_its_own_process_costs(tmp_pat
     assert result["error"] < 50.0
     assert result["seconds"] >= result["mask_seconds"] > 0.0
     assert result["memory"] >= 0.0
+
+
+@pytest.mark.parametrize(
+    "method", ["ERR", "ERR, smooth", "IRR, true class shares given", "scikit-learn LabelSpreading"]
+)
+def test_few_labels_are_judged_on_the_points_without_one(tmp_path: Path, method: str) -> None:
+    options = Options(quick=True, seeds=1, results=tmp_path)
+    (cell,) = some(table5, options, 1, method=method, data="digits")
+    result = table5.compute(cell, None)
+    assert 0.0 < result["error"] < 40.0
+    assert result["seconds"] > 0.0
+
+
+def test_protocols_draw_labels_as_they_say() -> None:
+    y = np.repeat(np.arange(3), [100, 50, 10])
+    assert np.bincount(table5.per_class(y, 4, 0) + 1).tolist() == [148, 4, 4, 4]
+    drawn = table5.at_random(y, 4, 0)
+    assert (drawn >= 0).sum() == 12
+    assert set(drawn[drawn >= 0]) == {0, 1, 2}
+    thin = table5.thinned(table5._data(None, "digits"))
+    counts = np.bincount(thin.y)
+    assert counts.max() / counts.min() == pytest.approx(table5.UNBALANCED, rel=0.1)
+
+
+def test_the_section_on_few_labels_names_the_sets_where_a_peer_is_better() -> None:
+    records = {}
+    errors = {"ERR": (5.0, 9.0), "graphlearning Poisson": (6.0, 7.0), "ERR, true class shares given": (1.0, 1.0)}
+    for method, found in errors.items():
+        for name, error in zip(("digits", "ssl_text"), found, strict=True):
+            for draw in (100, 101):
+                cell = Cell("table5", name, method, draw, {"protocol": "b", "labels": 1})
+                records[cell.key] = Record(cell, {"error": error}, 0.0, "")
+    section = few_sections.table5_section(groups(records))
+    assert "ERR has 7.00 %, the best peer (graphlearning Poisson) 6.50 %" in section
+    assert "above the best peer of a set: ssl_text (9.0 against 7.0)" in section
+    assert "(1.00)" in section
 
 
 def test_maps_and_surface_are_drawn_from_records(tmp_path: Path) -> None:
