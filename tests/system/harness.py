@@ -394,6 +394,8 @@ def labels(y: NDArray[np.int64], some: Sequence[int]) -> model_pb2.Labels:
 def fit_request(seed: int, n_points: int = 200, n_classes: int = 2, **fields: Any) -> job_pb2.FitRequest:
     """A fit that takes a fraction of a second; the same seed gives the same dataset and graph."""
     X, y = clouds(seed, n_points, n_classes)
+    # Smooth relationships have steps and energies to look at.
+    fields.setdefault("solver", model_pb2.SolverParameters(sharpen=False))
     return job_pb2.FitRequest(parent=PROJECT, inline=points(X), labels=labels(y, range(10 * n_classes)), **fields)
 
 
