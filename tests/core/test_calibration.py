@@ -90,6 +90,15 @@ def test_wrong_scores_keep_a_small_positive_slope():
     assert 0 < fitted.slope < 0.1 * DEFAULT_SLOPE
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e9, 1e12])
+def test_scores_on_any_scale_are_calibrated(scale):
+    f, y = logistic_data(200, 3.0, 0.0)
+    for classes in (y, 1 - y):
+        fitted = fit_calibration(scale * f, classes, np.zeros(1))
+        assert 0 < fitted.slope < np.inf
+        assert np.isfinite(fitted.probabilities(scale * f)).all()
+
+
 def test_few_separable_labels_do_not_claim_certainty():
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(10), 5)

@@ -132,6 +132,9 @@ class Fuzzer:
             model_pb2.SearchParameters(trials=2, seconds=1.0, seed=3, spread=True, warm_start=True)
         )
         searched.graph.MergeFrom(model_pb2.GraphParameters(space=model_pb2.SPACE_PRINCIPAL, n_directions=2))
+        classes = len(set(LABELS.values()))
+        searched.solver.class_prior.bounds.lows.extend([0.0] * classes)
+        searched.solver.class_prior.bounds.highs.extend([1.0] * classes)
         searched.registration.MergeFrom(model_pb2.Registration(name="digits", aliases=["best"]))
         rich.options.MergeFrom(job_pb2.JobOptions(priority=1, max_attempts=1))
         rich.options.time_limit.seconds = 30

@@ -96,7 +96,9 @@ def _fit_slope(x: Floats, class_index: NDArray[np.integer], weights: Floats, def
         return float(slope * missing + pull)
 
     limit = float(np.log(WIDEST))
-    return float(default * np.exp(brentq(descent, -limit, limit, rtol=1e-12)))
+    if descent(-limit) >= 0:
+        return default / WIDEST
+    return WIDEST * default if descent(limit) <= 0 else float(default * np.exp(brentq(descent, -limit, limit)))
 
 
 def label_folds(class_index: NDArray[np.integer], n_folds: int, seed: int | None = 0) -> NDArray[np.int64]:
