@@ -129,6 +129,7 @@ SHOWN = ("speed", "scaling", "graph", "mnist", "defaults", "roofline", "predict"
 TABLES: dict[str, Callable[[], str]] = {
     **{command: partial(printed, command) for command in SHOWN},
     "classes": classes,
+    "many classes": partial(printed, "classes"),
     "defaults of table 1": defaults,
     "maps": maps,
     "clusters": clusters,
