@@ -49,6 +49,8 @@ CALIBRATION_FOLDS = 5
 SHARP_LABELS = 15
 #: Sharp scores are log shares around a point. These are diffuse: the decision is surer than they are.
 SHARP_SLOPE = 1.4
+#: Points whose probabilities are held at a time when class shares are judged.
+SHARE_ROWS = 10_000
 #: The values of this number of points fill a core's own cache (1 MB).
 CACHED_POINTS = 100_000
 #: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
@@ -224,9 +226,14 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         """
         check_is_fitted(self)
         calibration = self._lazy.get("calibration") or Calibration(self._default_slope, self.offsets_)
-        probabilities = calibration.probabilities(self._fit_scores())
-        probabilities[~self.reached_] = self.class_prior_
-        return np.column_stack([np.mean(probabilities >= least, axis=0) for least in (0.9, 0.1)])
+        scores, counts = self._fit_scores(), np.zeros((len(self.classes_), 2))
+        # In blocks: probabilities of all points and classes at once may take more memory than the fit.
+        for start in range(0, len(scores), SHARE_ROWS):
+            rows = slice(start, start + SHARE_ROWS)
+            probabilities = calibration.probabilities(scores[rows])
+            probabilities[~self.reached_[rows]] = self.class_prior_
+            counts += np.column_stack([np.sum(probabilities >= least, axis=0) for least in (0.9, 0.1)])
+        return np.asarray(counts / len(scores))
 
     @property
     def calibration_(self) -> Calibration:
