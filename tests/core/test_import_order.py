@@ -25,6 +25,7 @@ ORDER = (
     ("baselines",),
     ("storage",),
     ("selection", "model_selection"),
+    ("active",),
     ("",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}

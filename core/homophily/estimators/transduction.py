@@ -218,6 +218,18 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return self._probabilities(self._fit_scores(), self.reached_)
 
     @property
+    def probabilities_at_hand_(self) -> Floats:
+        """Class probabilities (u, C) of the points of ``fit``, calibrated only if they were asked for before."""
+        check_is_fitted(self)
+        probabilities = self._calibration_at_hand.probabilities(self._fit_scores())
+        probabilities[~self.reached_] = self.class_prior_
+        return probabilities
+
+    @property
+    def _calibration_at_hand(self) -> Calibration:
+        return self._lazy.get("calibration") or Calibration(self._default_slope, self.offsets_)
+
+    @property
     def class_share_range_(self) -> Floats:
         """How sure the class shares are, (C, 2): of the points of ``fit``, the share that is probably of a class.
 
@@ -225,7 +237,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         probabilities are calibrated if these were asked for before.
         """
         check_is_fitted(self)
-        calibration = self._lazy.get("calibration") or Calibration(self._default_slope, self.offsets_)
+        calibration = self._calibration_at_hand
         scores, counts = self._fit_scores(), np.zeros((len(self.classes_), 2))
         # In blocks: probabilities of all points and classes at once may take more memory than the fit.
         for start in range(0, len(scores), SHARE_ROWS):

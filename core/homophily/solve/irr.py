@@ -184,9 +184,23 @@ def _solve_directly(system: _System, b: Floats) -> Floats:
 
 
 def solve_irr(
+    laplacian: csr_array, confidence: Floats, targets: Floats, lambda1: float, *, power: int = 1, **how: Any
+) -> IRRSolution:
+    """The minimiser F of ``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``, that is of ``(H + λ1 L^p) F = H T``.
+
+    ``laplacian`` is any sparse symmetric positive semi-definite matrix; give L and ``power`` rather than L^p, as
+    products with L are cheaper. ``confidence`` is h ≥ 0 with shape (u,), ``targets`` T with shape (u, n).
+    In a component without any confidence the energy does not tell values apart, and F is 0 there. ``how`` is that of
+    :func:`solve_linear`.
+    """
+    h, T = _checked(laplacian, confidence, targets, lambda1, power)
+    return solve_linear(laplacian, h, h[:, None] * T, lambda1, power=power, **how)
+
+
+def solve_linear(
     laplacian: csr_array,
     confidence: Floats,
-    targets: Floats,
+    right: Floats,
     lambda1: float,
     *,
     power: int = 1,
@@ -197,11 +211,7 @@ def solve_irr(
     n_jobs: int | None = None,
     callback: Report | None = None,
 ) -> IRRSolution:
-    """The minimiser F of ``Σ_i h_i‖f_i − t_i‖² + λ1 tr(Fᵀ L^p F)``, that is of ``(H + λ1 L^p) F = H T``.
-
-    ``laplacian`` is any sparse symmetric positive semi-definite matrix; give L and ``power`` rather than L^p, as
-    products with L are cheaper. ``confidence`` is h ≥ 0 with shape (u,), ``targets`` T with shape (u, n).
-    In a component without any confidence the energy does not tell values apart, and F is 0 there.
+    """F with ``(H + λ1 L^p) F = right`` where a label reaches, 0 elsewhere.
 
     ``method=None`` takes what ``choose_method`` expects to be faster, and factorises when conjugate gradients have
     taken as long as that would: narrow weights need far more of them than a graph's shape tells. They start from
@@ -209,28 +219,27 @@ def solve_irr(
     They stop when a Jacobi step would change F by less than ``tolerance``, relative to F; the error itself is larger by
     the graph's condition (10 to 1,000 times). A ``ConvergenceWarning`` tells that ``max_iter`` came first.
     """
-    h, T = _checked(laplacian, confidence, targets, lambda1, power)
-    F = np.zeros_like(T)
+    F = np.zeros_like(right)
     _, component = connected_components(laplacian, directed=False)
-    labelled = np.bincount(component, weights=h) > 0
+    labelled = np.bincount(component, weights=confidence) > 0
     rows = np.flatnonzero(labelled[component])
-    if rows.size == 0 or T.shape[1] == 0:
+    if rows.size == 0 or right.shape[1] == 0:
         return IRRSolution(F, 0, 0.0, "cg")
-    L = laplacian if rows.size == len(h) else csr_array(laplacian[rows][:, rows])
-    system = _System(L, power, h[rows], float(lambda1), T.shape[1], n_jobs)
-    b = system.confidence[:, None] * T[rows]
+    L = laplacian if rows.size == len(right) else csr_array(laplacian[rows][:, rows])
+    system = _System(L, power, confidence[rows], float(lambda1), right.shape[1], n_jobs)
+    b = right[rows]
     patience: float = max_iter
     if method is None:
-        needed, patience = expected_iterations(L, power, T.shape[1])
+        needed, patience = expected_iterations(L, power, right.shape[1])
         method = "direct" if patience < needed else "cg"
     iterations = 0
     if method == "cg":
-        x = np.zeros_like(b) if initial is None else np.array(np.reshape(initial, T.shape)[rows], dtype=np.float64)
+        x = np.zeros_like(b) if initial is None else np.array(np.reshape(initial, F.shape)[rows], dtype=np.float64)
         x, iterations, residual = iterate(system, x, b, tolerance, int(min(patience, max_iter)), callback)
         if residual > tolerance and patience < max_iter:
             method = "direct"
         elif residual > tolerance:
-            warn_not_converged(residual, iterations, tolerance, stacklevel=2)
+            warn_not_converged(residual, iterations, tolerance, stacklevel=3)
     if method == "direct":
         x = _solve_directly(system, b)
         _, residual = system.residual(x, b)

@@ -50,7 +50,8 @@ def check_links(
     ``two_classes`` it also warns of links that need a third class. Nothing is concluded from contradicting links, see
     :func:`close_links`. ``stacklevel`` is that of the caller of ``fit``, past scikit-learn's wrapper.
     """
-    links = Links(_read("must_link", must_link, points, owner), _read("cannot_link", cannot_link, points, owner))
+    given = {"must_link": must_link, "cannot_link": cannot_link}
+    links = Links(*(read_pairs(name, pairs, points, owner) for name, pairs in given.items()))
     if more is not None:
         both = (links.must, more.must), (links.cannot, more.cannot)
         links = Links(*(_tidy(np.vstack(pairs), points) for pairs in both))
@@ -67,7 +68,8 @@ def check_links(
     return links
 
 
-def _read(name: str, pairs: Any, points: int, owner: str) -> Pairs:
+def read_pairs(name: str, pairs: Any, points: int, owner: str) -> Pairs:
+    """Pairs of positions among ``points`` as a user gave them, each once, the smaller end first."""
     wrong = partial(wrong_parameter, name, owner)
     try:
         given = np.asarray([] if pairs is None else pairs)

@@ -1,0 +1,141 @@
+"""Which labels carry an answer, and on which path through the graph; how they are found is in
+:mod:`homophily.estimators.contributions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+from sklearn.utils.validation import check_is_fitted
+
+from homophily.active.points import check_positions
+from homophily.estimators.contributions import Place, lead, places, stored_place
+from homophily.estimators.transduction import GraphClassifier
+from homophily.parameters import wrong_parameter
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one label adds to an answer."""
+
+    point: int
+    """The labelled point's position."""
+    label: Any
+    """Its class."""
+    value: float
+    """What it adds to the score; below 0, it speaks for the runner-up."""
+    share: float
+    """Its part of all contributions' sizes, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a point has its answer rather than the runner-up."""
+
+    point: int | None
+    """Its position in the data; None for a new point."""
+    answer: Any
+    runner_up: Any
+    """The class with the second score."""
+    score: float
+    """The lead of the answer's score over the runner-up's. With sharp relationships, of its share around the point."""
+    offset: float
+    """The part of the score that class shares, not labels, brought in."""
+    remainder: float
+    """What is left of the score: 0 for IRR; for ERR, what is not linear in the labels."""
+    contributions: tuple[Contribution, ...]
+    """Of all labels that add anything, the largest first."""
+    without_largest: float | None
+    """The score to expect without the label that adds most; None where there is no formula for it: with sharp
+    relationships, and with more than two classes in the vector form."""
+    nearest: int
+    """The point itself, or the stored point next to a new one: where paths begin."""
+    graph: csr_array
+    """The weights of the graph, for paths."""
+
+    def path(self, label: int) -> list[int]:
+        """Points from this one to a label, by the fewest edges; empty if they are not connected."""
+        return self.paths([label])[0]
+
+    def paths(self, labels: ArrayLike) -> list[list[int]]:
+        """The :meth:`path` to each of several labels, at the cost of one."""
+        _, before = breadth_first_order(self.graph, self.nearest, directed=False)
+        found: list[list[int]] = []
+        for label in check_positions(labels, self.graph.shape[0], "labels", "paths"):
+            path = [int(label)]
+            while path[-1] != self.nearest and before[path[-1]] >= 0:
+                path.append(int(before[path[-1]]))
+            found.append(path[::-1] if path[-1] == self.nearest else [])
+        return found
+
+
+def explain(model: GraphClassifier, points: ArrayLike | None = None, *, X: Any = None) -> list[Explanation]:
+    """Which labels carry the answers for some points.
+
+    Parameters
+    ----------
+    model : ERRClassifier or IRRClassifier
+        A fitted classifier.
+    points : array-like of int, default=None
+        Positions of points of ``fit``.
+    X : array-like or sparse matrix of shape (m, d), default=None
+        New points, instead of ``points``.
+
+    Returns
+    -------
+    list of Explanation
+        One for each point.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from homophily import IRRClassifier
+    >>> from homophily.active import explain
+    >>> X, y = load_digits(return_X_y=True)
+    >>> few = y.copy()
+    >>> few[50:] = -1
+    >>> why = explain(IRRClassifier().fit(X, few), [1000])[0]
+    >>> bool(abs(sum(part.value for part in why.contributions) + why.offset - why.score) < 1e-6)
+    True
+    """
+    check_is_fitted(model)
+    if (points is None) == (X is None):
+        raise wrong_parameter("points", "explain", "given, or X, but not both", "both" if X is not None else "neither")
+    if X is not None:
+        X = model._new_points(X)
+        decision = model.answer(X, validated=True).scores
+        return [
+            _explained(model, None, place, scores) for place, scores in zip(places(model, X), decision, strict=True)
+        ]
+    positions = check_positions(points, model.graph_.n_points, "points", "explain")  # type: ignore[arg-type]
+    decision = model.decision_scores_
+    return [_explained(model, int(point), stored_place(model, int(point)), decision[point]) for point in positions]
+
+
+def _explained(model: GraphClassifier, point: int | None, place: Place, decision: Any) -> Explanation:
+    scores = np.array([0.0, decision]) if np.ndim(decision) == 0 else decision
+    answer, other = (int(c) for c in np.argsort(-scores, kind="stable")[:2])
+    nearest = int(place.points[place.weights.argmax()]) if place.points.size else -1
+    classes = model.classes_[answer], model.classes_[other]
+    if nearest < 0 or not model.reached_[place.points].any():
+        # No label reaches it: the class prior decides.
+        gap = float(scores[answer] - scores[other])
+        return Explanation(point, *classes, gap, gap, 0.0, (), None, nearest, model.graph_.W)
+    found = lead(model, place, answer, other, float(scores[answer] - scores[other]))
+    total = float(np.abs(found.parts).sum()) or 1.0
+    order = np.argsort(-np.abs(found.parts), kind="stable")
+    given = model.given_labels_.class_index[found.labels[order]]
+    parts = zip(found.labels[order], model.classes_[given], found.parts[order], strict=True)
+    contributions = tuple(
+        Contribution(int(j), label, float(part), float(abs(part) / total)) for j, label, part in parts if part
+    )
+    remainder = found.score - found.offset - float(found.parts.sum())
+    return Explanation(
+        *(point, *classes, found.score, found.offset, remainder),
+        *(contributions, found.without_largest, nearest, model.graph_.W),
+    )
