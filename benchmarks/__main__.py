@@ -14,6 +14,7 @@ from benchmarks.report import Options, Report
 from homophily import HomophilyWarning
 
 COMMANDS = (
+    "active",
     "speed",
     "scaling",
     "graph",

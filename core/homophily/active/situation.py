@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from scipy.sparse import csr_array
 
 from homophily.arrays import Floats
 from homophily.estimators.transduction import GraphClassifier
+from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import sparse_product
 from homophily.graph.spectral import spectral_vectors
 
@@ -18,6 +20,7 @@ from homophily.graph.spectral import spectral_vectors
 GIVES_UP, LONGEST_WALK = 0.02, 60
 #: Eigenvectors that stand for the graph in the variance strategies.
 SPECTRUM = 100
+_spectra: WeakKeyDictionary[KNNGraph, tuple[Floats, Floats]] = WeakKeyDictionary()
 
 
 class Situation:
@@ -53,10 +56,13 @@ class Situation:
             walk[self.labelled] = self._root[self.labelled]
         return np.asarray(np.minimum(walk / self._root, 1.0))
 
-    @cached_property
+    @property
     def spectrum(self) -> tuple[Floats, Floats]:
-        """The smoothest functions on the graph: eigenvalues (m,) and vectors (u, m)."""
-        return spectral_vectors(self.graph, min(SPECTRUM, self.graph.n_points), n_jobs=self.n_jobs)
+        """The smoothest functions on the graph: eigenvalues (m,) and vectors (u, m), kept for as long as the graph."""
+        if self.graph not in _spectra:
+            count = min(SPECTRUM, self.graph.n_points)
+            _spectra[self.graph] = spectral_vectors(self.graph, count, n_jobs=self.n_jobs)
+        return _spectra[self.graph]
 
     def diffuse(self, values: Floats, steps: int) -> Floats:
         """``steps`` of a lazy walk, in its symmetric form."""
