@@ -45,7 +45,7 @@ def run(options: Options, report: Report) -> None:
             name: np.array([learn(graph, data.y, seed) for seed in seeds]) for name, learn in peers(graph).items()
         }
         random = curves["random"].mean()
-        found = [
+        found: list[Row] = [
             {
                 "set": data.name,
                 "strategy": name,
@@ -190,12 +190,13 @@ def suspects(options: Options, seeds: range) -> Iterator[Row]:
                 model = ERRClassifier(n_jobs=1).fit(graph, few)
                 order = [one.point for one in suspicious_labels(model, all_labels=True)]
                 precision.setdefault("ours", []).append(precision_at_half(order, flipped))
-                order = cleanlab_order(data.X, few)
-                if order is not None:
-                    precision.setdefault("cleanlab", []).append(precision_at_half(order, flipped))
-            yield {"set": data.name, "flipped, %": 100.0 * share} | {
+                theirs = cleanlab_order(data.X, few)
+                if theirs is not None:
+                    precision.setdefault("cleanlab", []).append(precision_at_half(theirs, flipped))
+            row: Row = {"set": data.name, "flipped, %": 100.0 * share} | {
                 f"precision at recall 0.5, {name}": float(np.mean(values)) for name, values in precision.items()
             }
+            yield row
 
 
 def with_flips(y: Classes, share: float, seed: int) -> tuple[Classes, set[int]]:

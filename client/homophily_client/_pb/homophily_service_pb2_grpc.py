@@ -8,6 +8,7 @@ from homophily_client._pb import embedding_pb2 as homophily_dot_v1_dot_embedding
 from homophily_client._pb import job_pb2 as homophily_dot_v1_dot_job__pb2
 from homophily_client._pb import model_pb2 as homophily_dot_v1_dot_model__pb2
 from homophily_client._pb import server_pb2 as homophily_dot_v1_dot_server__pb2
+from homophily_client._pb import suggestion_pb2 as homophily_dot_v1_dot_suggestion__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -150,6 +151,16 @@ class HomophilyServiceStub:
                 '/homophily.v1.HomophilyService/ReadSolution',
                 request_serializer=homophily_dot_v1_dot_model__pb2.ReadSolutionRequest.SerializeToString,
                 response_deserializer=homophily_dot_v1_dot_model__pb2.ReadSolutionResponse.FromString,
+                _registered_method=True)
+        self.Suggest = channel.unary_unary(
+                '/homophily.v1.HomophilyService/Suggest',
+                request_serializer=homophily_dot_v1_dot_suggestion__pb2.SuggestRequest.SerializeToString,
+                response_deserializer=homophily_dot_v1_dot_suggestion__pb2.SuggestResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/homophily.v1.HomophilyService/Explain',
+                request_serializer=homophily_dot_v1_dot_suggestion__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=homophily_dot_v1_dot_suggestion__pb2.ExplainResponse.FromString,
                 _registered_method=True)
         self.GetEmbedding = channel.unary_unary(
                 '/homophily.v1.HomophilyService/GetEmbedding',
@@ -331,6 +342,20 @@ class HomophilyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Suggest(self, request, context):
+        """Suggests which points to label next, or which pairs to compare.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Tells which labels carry a model's answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetEmbedding(self, request, context):
         """Gets an embedding's description.
         """
@@ -466,6 +491,16 @@ def add_HomophilyServiceServicer_to_server(servicer, server):
                     servicer.ReadSolution,
                     request_deserializer=homophily_dot_v1_dot_model__pb2.ReadSolutionRequest.FromString,
                     response_serializer=homophily_dot_v1_dot_model__pb2.ReadSolutionResponse.SerializeToString,
+            ),
+            'Suggest': grpc.unary_unary_rpc_method_handler(
+                    servicer.Suggest,
+                    request_deserializer=homophily_dot_v1_dot_suggestion__pb2.SuggestRequest.FromString,
+                    response_serializer=homophily_dot_v1_dot_suggestion__pb2.SuggestResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=homophily_dot_v1_dot_suggestion__pb2.ExplainRequest.FromString,
+                    response_serializer=homophily_dot_v1_dot_suggestion__pb2.ExplainResponse.SerializeToString,
             ),
             'GetEmbedding': grpc.unary_unary_rpc_method_handler(
                     servicer.GetEmbedding,
@@ -1063,6 +1098,60 @@ class HomophilyService:
             '/homophily.v1.HomophilyService/ReadSolution',
             homophily_dot_v1_dot_model__pb2.ReadSolutionRequest.SerializeToString,
             homophily_dot_v1_dot_model__pb2.ReadSolutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Suggest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/homophily.v1.HomophilyService/Suggest',
+            homophily_dot_v1_dot_suggestion__pb2.SuggestRequest.SerializeToString,
+            homophily_dot_v1_dot_suggestion__pb2.SuggestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/homophily.v1.HomophilyService/Explain',
+            homophily_dot_v1_dot_suggestion__pb2.ExplainRequest.SerializeToString,
+            homophily_dot_v1_dot_suggestion__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,6 +10,7 @@ from homophily_client._pb import embedding_pb2 as _embedding_pb2
 from homophily_client._pb import job_pb2 as _job_pb2
 from homophily_client._pb import model_pb2 as _model_pb2
 from homophily_client._pb import server_pb2 as _server_pb2
+from homophily_client._pb import suggestion_pb2 as _suggestion_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -87,6 +88,10 @@ class HomophilyServiceStub:
     """Labels new points, within milliseconds."""
     ReadSolution: _grpc.UnaryStreamMultiCallable[_model_pb2.ReadSolutionRequest, _model_pb2.ReadSolutionResponse]
     """Streams the labels of a model's own points."""
+    Suggest: _grpc.UnaryUnaryMultiCallable[_suggestion_pb2.SuggestRequest, _suggestion_pb2.SuggestResponse]
+    """Suggests which points to label next, or which pairs to compare."""
+    Explain: _grpc.UnaryUnaryMultiCallable[_suggestion_pb2.ExplainRequest, _suggestion_pb2.ExplainResponse]
+    """Tells which labels carry a model's answers."""
     GetEmbedding: _grpc.UnaryUnaryMultiCallable[_embedding_pb2.GetEmbeddingRequest, _embedding_pb2.GetEmbeddingResponse]
     """Gets an embedding's description."""
     ListEmbeddings: _grpc.UnaryUnaryMultiCallable[_embedding_pb2.ListEmbeddingsRequest, _embedding_pb2.ListEmbeddingsResponse]
@@ -151,6 +156,10 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     """Labels new points, within milliseconds."""
     ReadSolution: _aio.UnaryStreamMultiCallable[_model_pb2.ReadSolutionRequest, _model_pb2.ReadSolutionResponse]  # type: ignore[assignment]
     """Streams the labels of a model's own points."""
+    Suggest: _aio.UnaryUnaryMultiCallable[_suggestion_pb2.SuggestRequest, _suggestion_pb2.SuggestResponse]  # type: ignore[assignment]
+    """Suggests which points to label next, or which pairs to compare."""
+    Explain: _aio.UnaryUnaryMultiCallable[_suggestion_pb2.ExplainRequest, _suggestion_pb2.ExplainResponse]  # type: ignore[assignment]
+    """Tells which labels carry a model's answers."""
     GetEmbedding: _aio.UnaryUnaryMultiCallable[_embedding_pb2.GetEmbeddingRequest, _embedding_pb2.GetEmbeddingResponse]  # type: ignore[assignment]
     """Gets an embedding's description."""
     ListEmbeddings: _aio.UnaryUnaryMultiCallable[_embedding_pb2.ListEmbeddingsRequest, _embedding_pb2.ListEmbeddingsResponse]  # type: ignore[assignment]
@@ -338,6 +347,22 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.ReadSolutionResponse], _abc.AsyncIterator[_model_pb2.ReadSolutionResponse]]:
         """Streams the labels of a model's own points."""
+
+    @_abc_1.abstractmethod
+    def Suggest(
+        self,
+        request: _suggestion_pb2.SuggestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_suggestion_pb2.SuggestResponse, _abc.Awaitable[_suggestion_pb2.SuggestResponse]]:
+        """Suggests which points to label next, or which pairs to compare."""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _suggestion_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_suggestion_pb2.ExplainResponse, _abc.Awaitable[_suggestion_pb2.ExplainResponse]]:
+        """Tells which labels carry a model's answers."""
 
     @_abc_1.abstractmethod
     def GetEmbedding(

@@ -1042,6 +1042,7 @@ class Model(_message.Message):
     SCHEMA_FIELD_NUMBER: _builtins.int
     PREPROCESSING_STEPS_FIELD_NUMBER: _builtins.int
     CLASS_SHARES_FIELD_NUMBER: _builtins.int
+    SUSPICIOUS_LABELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/models/{model}."""
     dataset: _builtins.str
@@ -1136,6 +1137,10 @@ class Model(_message.Message):
     def class_shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassShare]:
         """Output only. The share of each class, in the order of the classes, and how sure it is."""
 
+    @_builtins.property
+    def suspicious_labels(self) -> _containers.RepeatedCompositeFieldContainer[Global___SuspiciousLabel]:
+        """Output only. Labels that the points would not get if they had none, the most suspicious first; at most 100."""
+
     def __init__(
         self,
         *,
@@ -1171,16 +1176,51 @@ class Model(_message.Message):
         schema: _points_pb2.TableSchema | None = ...,
         preprocessing_steps: _abc.Iterable[_builtins.str] | None = ...,
         class_shares: _abc.Iterable[Global___ClassShare] | None = ...,
+        suspicious_labels: _abc.Iterable[Global___SuspiciousLabel] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "schema", b"schema", "search", b"search", "solver_parameters", b"solver_parameters", "test", b"test", "trace", b"trace", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "class_shares", b"class_shares", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "class_shares", b"class_shares", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "suspicious_labels", b"suspicious_labels", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error_rate) -> _WhichOneofReturnType__error_rate | None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class SuspiciousLabel(_message.Message):
+    """A label that its surroundings contradict. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINT_FIELD_NUMBER: _builtins.int
+    CLASS_POSITION_FIELD_NUMBER: _builtins.int
+    ANSWER_POSITION_FIELD_NUMBER: _builtins.int
+    SUSPICION_FIELD_NUMBER: _builtins.int
+    point: _builtins.int
+    """The row number of the point."""
+    class_position: _builtins.int
+    """The class that was given, a position in the model's classes."""
+    answer_position: _builtins.int
+    """The class that the other labels give the point."""
+    suspicion: _builtins.float
+    """From 0 to 1: the probability of the answer less that of the given class, without this label."""
+    def __init__(
+        self,
+        *,
+        point: _builtins.int = ...,
+        class_position: _builtins.int = ...,
+        answer_position: _builtins.int = ...,
+        suspicion: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_position", b"answer_position", "class_position", b"class_position", "point", b"point", "suspicion", b"suspicion"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspiciousLabel: _TypeAlias = SuspiciousLabel  # noqa: Y015
 
 @_typing.final
 class GetModelRequest(_message.Message):

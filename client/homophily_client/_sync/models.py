@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily_client._pb import model_pb2
+from homophily_client._pb import embedding_pb2, model_pb2, suggestion_pb2
 from homophily_client._sync.base import INLINE_BYTES, Base
 from homophily_client.arrays import Prediction, Solution
 from homophily_client.labels import class_array
-from homophily_client.names import ModelName
+from homophily_client.names import EmbeddingName, ModelName
 from homophily_client.points import Points
-from homophily_client.results import Model
+from homophily_client.results import Embedding, Explanations, Model, Suggestions
 from homophily_client.tables import new_rows
 from homophily_client.tensors import from_tensor
 
@@ -83,6 +83,53 @@ class Models(Base):
                     found[field] = np.empty((points.shape[0], *part.shape[1:]), dtype=part.dtype)
                 found[field][start:stop] = part
         return Prediction(classes, found["class_indices"], found["scores"], found.get("probabilities"), tuple(warned))
+
+    def suggest(
+        self,
+        source: Model | Embedding | str,
+        count: int = 20,
+        *,
+        strategy: str | None = None,
+        exclude: Iterable[Any] = (),
+        timeout: float | None = None,
+    ) -> Suggestions:
+        """Return what to ask a person next: points to label, for a model; pairs to compare, for an embedding.
+
+        ``source`` is a Model, an Embedding, the short name of a model or a full name. ``strategy`` says what makes a
+        point worth a label: "surroundings", "margin", "norm", "variance" or "sigma". ``exclude`` lists points, or pairs
+        (i, j), not to suggest.
+        """
+        is_embedding = isinstance(source, Embedding) or f"/{EmbeddingName.collection}/" in str(source)
+        name = self._name(EmbeddingName if is_embedding else ModelName, source, "source")
+        request = suggestion_pb2.SuggestRequest(name=str(name), count=count, ids=True)
+        if is_embedding:
+            request.excluded_pairs.extend(embedding_pb2.Link(first=int(i), second=int(j)) for i, j in exclude)
+        else:
+            request.excluded_points.extend(int(point) for point in exclude)
+        if strategy is not None:
+            request.strategy = number(suggestion_pb2.SuggestionStrategy.DESCRIPTOR, strategy, "strategy")
+        return Suggestions.from_message(self._connection.call("Suggest", request, timeout=timeout))
+
+    def explain(
+        self,
+        model: Model | str,
+        points: Iterable[int] = (),
+        *,
+        X: Any = None,
+        labels: int = 10,
+        timeout: float | None = None,
+    ) -> Explanations:
+        """Return the labels that carry the answers for some of a model's points, by position, or for new ones.
+
+        ``X`` are new points, as for ``predict``; ``labels`` is the number of labels to return for each point.
+        """
+        request = suggestion_pb2.ExplainRequest(
+            name=str(self._name(ModelName, model, "model")), points=map(int, points), label_count=labels, ids=True
+        )
+        if X is not None:
+            given = Points(new_rows(X))
+            request.new_points.CopyFrom(given.message(0, given.shape[0]))
+        return Explanations.from_message(self._connection.call("Explain", request, timeout=timeout))
 
     def read_solution(self, model: Model | str, fields: Iterable[str] = ("labels",)) -> Solution:
         """Return the answers for the points that a model was fitted on.

@@ -22,7 +22,7 @@ from homophily.estimators.embedding import ERREmbedding
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import sparse_product
 from homophily.parameters import AT_LEAST_ONE, check_parameters, wrong_parameter
-from homophily.relationship.functions import RELATIONSHIPS
+from homophily.relationship.functions import RELATIONSHIPS, Relationship
 from homophily.solve.link_pairs import Links
 from homophily.supervision.links import check_links, read_pairs
 
@@ -91,13 +91,31 @@ def suggest_pairs(
     check_parameters({"n": n}, {"n": [AT_LEAST_ONE]}, "suggest_pairs")
     if not isinstance(fitted, ERREmbedding | KNNGraph):
         raise wrong_parameter("fitted", "suggest_pairs", "an ERREmbedding or a KNNGraph", repr(fitted))
-    graph = fitted if isinstance(fitted, KNNGraph) else fitted.graph_
-    more = None if isinstance(fitted, KNNGraph) else fitted.links_
-    known = check_links(must_link, cannot_link, graph.n_points, more=more, owner="suggest_pairs", stacklevel=3)
-    skipped = read_pairs("exclude", exclude, graph.n_points, "suggest_pairs")
+    graph, placed, more = (fitted, None, None) if isinstance(fitted, KNNGraph) else _placed(fitted)
+    links = check_links(must_link, cannot_link, graph.n_points, more=more, owner="suggest_pairs", stacklevel=3)
+    return choose_pairs(graph, n, placed, links, read_pairs("exclude", exclude, graph.n_points, "suggest_pairs"))
+
+
+class Placed(NamedTuple):
+    """A map, as far as it says which points are related."""
+
+    coordinates: Floats
+    sigma_f: float
+    relationship: Relationship
+
+
+def _placed(embedding: ERREmbedding) -> tuple[KNNGraph, Placed, Links]:
+    placed = Placed(embedding.embedding_, embedding.sigma_f_, RELATIONSHIPS[embedding.relationship])
+    return embedding.graph_, placed, embedding.links_
+
+
+def choose_pairs(
+    graph: KNNGraph, n: int, placed: Placed | None, links: Links, exclude: NDArray[np.int64]
+) -> list[PairSuggestion]:
+    """What :func:`suggest_pairs` does, with arguments that were checked."""
     regions = _regions(graph)
-    sides, together = _neighbouring(fitted, graph, regions)
-    return _best(regions, sides, together, _Known(regions, known, skipped), n)
+    sides, together = _neighbouring(placed, graph, regions)
+    return _best(regions, sides, together, _Known(regions, links, exclude), n)
 
 
 class Regions(NamedTuple):
@@ -125,7 +143,7 @@ def _regions(graph: KNNGraph) -> Regions:
         members = csr_array((np.ones(u)[of >= 0], (np.flatnonzero(of >= 0), of[of >= 0])), shape=(u, len(seeds)))
         votes = csr_array(W @ members)
         joined = _largest_in_row(votes)
-        changed = np.where((joined >= 0), joined, of)
+        changed = np.where(joined >= 0, joined, of)
         changed[seeds] = np.arange(len(seeds))
         if np.array_equal(changed, of):
             break
@@ -135,8 +153,7 @@ def _regions(graph: KNNGraph) -> Regions:
     if rest.any():
         of[rest] = len(seeds) + np.unique(graph.component_labels[rest], return_inverse=True)[1]
     sizes = np.bincount(of)
-    inside = np.bincount(of, minlength=len(sizes))
-    return Regions(of, inside, _middles(W, of, len(sizes)))
+    return Regions(of, sizes, _middles(W, of, len(sizes)))
 
 
 def _largest_in_row(votes: csr_array) -> NDArray[np.intp]:
@@ -160,9 +177,7 @@ def _middles(W: csr_array, of: NDArray[np.intp], count: int) -> NDArray[np.intp]
     return np.asarray(order[starts], dtype=np.intp)
 
 
-def _neighbouring(
-    fitted: ERREmbedding | KNNGraph, graph: KNNGraph, regions: Regions
-) -> tuple[NDArray[np.intp], Floats]:
+def _neighbouring(placed: Placed | None, graph: KNNGraph, regions: Regions) -> tuple[NDArray[np.intp], Floats]:
     """Pairs (m, 2) of regions with an edge between them, and how probably each belongs together."""
     count = len(regions.sizes)
     rows = regions.of[np.repeat(np.arange(graph.n_points), np.diff(graph.W.indptr))]
@@ -172,10 +187,10 @@ def _neighbouring(
     upper = between.tocoo()
     is_pair = upper.coords[0] < upper.coords[1]
     sides = np.column_stack([axis[is_pair] for axis in upper.coords]).astype(np.intp)
-    if isinstance(fitted, ERREmbedding):
-        place = fitted.embedding_[regions.middles]
-        squares = np.sum((place[sides[:, 0]] - place[sides[:, 1]]) ** 2, axis=1) / fitted.sigma_f_**2
-        return sides, np.asarray(RELATIONSHIPS[fitted.relationship].value(np, squares))
+    if placed is not None:
+        place = placed.coordinates[regions.middles]
+        squares = np.sum((place[sides[:, 0]] - place[sides[:, 1]]) ** 2, axis=1) / placed.sigma_f**2
+        return sides, np.asarray(placed.relationship.value(np, squares))
     # An edge in three that leads out of the smaller region, into the other, makes them one half likely to be one.
     leaving = upper.data[is_pair] / np.maximum(np.minimum(volumes[sides[:, 0]], volumes[sides[:, 1]]), 1e-300)
     return sides, np.minimum(1.0, leaving / (leaving + 1.0 / 3.0))

@@ -27,7 +27,7 @@ _failures_log = logging.getLogger(__name__)
 FAILURES = Counter("homophily_audit_failures_total", "Lines of the audit log that could not be written to its file")
 
 # Prefixes of the methods that only read.
-_LOOKS = ("Get", "List", "Wait", "Watch", "Read", "Predict")
+_LOOKS = ("Get", "List", "Wait", "Watch", "Read", "Predict", "Suggest", "Explain")
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _OWN = "/homophily."
 _UNRECORDED = nullcontext()

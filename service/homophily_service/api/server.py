@@ -28,6 +28,7 @@ from homophily_service.api.interceptors import Errors, Interceptors, Logging, Me
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.metrics import ServiceMetrics
 from homophily_service.api.models import Models
+from homophily_service.api.questions import Questions
 from homophily_service.api.threads import FairThreads
 from homophily_service.api.tls import server_credentials
 from homophily_service.api.tracing import Tracing
@@ -58,7 +59,7 @@ CONNECTION_SECONDS = 3600.0
 SECONDS_LATE = 5.0
 
 
-class Servicer(Datasets, Jobs, Models, Embeddings, homophily_service_pb2_grpc.HomophilyServiceServicer):
+class Servicer(Datasets, Jobs, Models, Embeddings, Questions, homophily_service_pb2_grpc.HomophilyServiceServicer):
     """All calls of the service."""
 
     def __init__(self, settings: Settings, stores: Stores, watcher: Watcher, predictors: Predictors) -> None:

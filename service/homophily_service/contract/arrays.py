@@ -114,6 +114,13 @@ def parts_of(shape: pb.PointsShape, limits: Limits, field: str) -> list[Part]:
     return parts
 
 
+def row_count(points: pb.Points) -> int:
+    """The number of points, by the message's claim."""
+    if points.WhichOneof("layout") == "csr":
+        return next(iter(points.csr.row_starts.shape), 1) - 1
+    return next(iter(points.dense.shape), 0)
+
+
 def from_points(points: pb.Points, limits: Limits, field: str) -> Points:
     """Points that came inside a message, checked in full."""
     layout = points.WhichOneof("layout")

@@ -22,33 +22,35 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from homophily_client._pb import embedding_pb2 as homophily_dot_v1_dot_embedding__pb2
 from homophily_client._pb import job_pb2 as homophily_dot_v1_dot_job__pb2
 from homophily_client._pb import model_pb2 as homophily_dot_v1_dot_model__pb2
+from homophily_client._pb import suggestion_pb2 as homophily_dot_v1_dot_suggestion__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0einternal.proto\x12\x12homophily.internal\x1a\x16homophily/v1/job.proto\x1a\x18homophily/v1/model.proto\"\x87\x01\n\x04Task\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07request\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\t\x12\x0e\n\x06origin\x18\x06 \x01(\t\x12\r\n\x05trace\x18\x07 \x01(\t\x12\x15\n\rsource_digest\x18\x08 \x01(\t\"\xd3\x01\n\x06\x41nswer\x12*\n\x05ready\x18\x01 \x01(\x0b\x32\x19.homophily.internal.ReadyH\x00\x12*\n\x08progress\x18\x02 \x01(\x0b\x32\x16.homophily.v1.ProgressH\x00\x12\x10\n\x06result\x18\x03 \x01(\x0cH\x00\x12\'\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x16.homophily.v1.JobErrorH\x00\x12.\n\x07waiting\x18\x05 \x01(\x0b\x32\x1b.homophily.internal.WaitingH\x00\x42\x06\n\x04kind\"\x16\n\x05Ready\x12\r\n\x05kinds\x18\x01 \x03(\t\"H\n\x07Waiting\x12\x0f\n\x07message\x18\x01 \x01(\t\x12,\n\x06trials\x18\x02 \x03(\x0b\x32\x1c.homophily.internal.TrialJob\"I\n\x08TrialJob\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x07request\x18\x02 \x01(\x0b\x32 .homophily.internal.TrialRequest\"S\n\x0cTrialRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05until\x18\x02 \x01(\x01\x12%\n\x03\x66it\x18\x03 \x01(\x0b\x32\x18.homophily.v1.FitRequest\"i\n\x0bPredictCall\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05graph\x18\x03 \x01(\t\x12-\n\x07request\x18\x04 \x01(\x0b\x32\x1c.homophily.v1.PredictRequest\"\xb3\x01\n\rPredictAnswer\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x31\n\x08response\x18\x02 \x01(\x0b\x32\x1d.homophily.v1.PredictResponseH\x00\x12\'\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.homophily.v1.JobErrorH\x00\x12.\n\x07lookups\x18\x04 \x01(\x0b\x32\x1b.homophily.internal.LookupsH\x00\x42\x06\n\x04kind\"4\n\x07Lookups\x12\x13\n\x0b\x66ound_count\x18\x01 \x01(\r\x12\x14\n\x0cloaded_count\x18\x02 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0einternal.proto\x12\x12homophily.internal\x1a\x1chomophily/v1/embedding.proto\x1a\x16homophily/v1/job.proto\x1a\x18homophily/v1/model.proto\x1a\x1dhomophily/v1/suggestion.proto\"\x87\x01\n\x04Task\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07request\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\t\x12\x0e\n\x06origin\x18\x06 \x01(\t\x12\r\n\x05trace\x18\x07 \x01(\t\x12\x15\n\rsource_digest\x18\x08 \x01(\t\"\xd3\x01\n\x06\x41nswer\x12*\n\x05ready\x18\x01 \x01(\x0b\x32\x19.homophily.internal.ReadyH\x00\x12*\n\x08progress\x18\x02 \x01(\x0b\x32\x16.homophily.v1.ProgressH\x00\x12\x10\n\x06result\x18\x03 \x01(\x0cH\x00\x12\'\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x16.homophily.v1.JobErrorH\x00\x12.\n\x07waiting\x18\x05 \x01(\x0b\x32\x1b.homophily.internal.WaitingH\x00\x42\x06\n\x04kind\"\x16\n\x05Ready\x12\r\n\x05kinds\x18\x01 \x03(\t\"H\n\x07Waiting\x12\x0f\n\x07message\x18\x01 \x01(\t\x12,\n\x06trials\x18\x02 \x03(\x0b\x32\x1c.homophily.internal.TrialJob\"I\n\x08TrialJob\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x07request\x18\x02 \x01(\x0b\x32 .homophily.internal.TrialRequest\"S\n\x0cTrialRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05until\x18\x02 \x01(\x01\x12%\n\x03\x66it\x18\x03 \x01(\x0b\x32\x18.homophily.v1.FitRequest\"\xb5\x02\n\x0bPredictCall\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05graph\x18\x03 \x01(\t\x12/\n\x07request\x18\x04 \x01(\x0b\x32\x1c.homophily.v1.PredictRequestH\x00\x12/\n\x07suggest\x18\x05 \x01(\x0b\x32\x1c.homophily.v1.SuggestRequestH\x00\x12/\n\x07\x65xplain\x18\x06 \x01(\x0b\x32\x1c.homophily.v1.ExplainRequestH\x00\x12.\n\x03map\x18\x07 \x01(\x0b\x32!.homophily.v1.EmbeddingParameters\x12*\n\x07\x63lasses\x18\x08 \x01(\x0b\x32\x19.homophily.v1.ClassValuesB\n\n\x08question\"\xa0\x02\n\rPredictAnswer\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x31\n\x08response\x18\x02 \x01(\x0b\x32\x1d.homophily.v1.PredictResponseH\x00\x12\'\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.homophily.v1.JobErrorH\x00\x12.\n\x07lookups\x18\x04 \x01(\x0b\x32\x1b.homophily.internal.LookupsH\x00\x12\x34\n\x0bsuggestions\x18\x05 \x01(\x0b\x32\x1d.homophily.v1.SuggestResponseH\x00\x12\x35\n\x0c\x65xplanations\x18\x06 \x01(\x0b\x32\x1d.homophily.v1.ExplainResponseH\x00\x42\x06\n\x04kind\"4\n\x07Lookups\x12\x13\n\x0b\x66ound_count\x18\x01 \x01(\r\x12\x14\n\x0cloaded_count\x18\x02 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'internal_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TASK']._serialized_start=89
-  _globals['_TASK']._serialized_end=224
-  _globals['_ANSWER']._serialized_start=227
-  _globals['_ANSWER']._serialized_end=438
-  _globals['_READY']._serialized_start=440
-  _globals['_READY']._serialized_end=462
-  _globals['_WAITING']._serialized_start=464
-  _globals['_WAITING']._serialized_end=536
-  _globals['_TRIALJOB']._serialized_start=538
-  _globals['_TRIALJOB']._serialized_end=611
-  _globals['_TRIALREQUEST']._serialized_start=613
-  _globals['_TRIALREQUEST']._serialized_end=696
-  _globals['_PREDICTCALL']._serialized_start=698
-  _globals['_PREDICTCALL']._serialized_end=803
-  _globals['_PREDICTANSWER']._serialized_start=806
-  _globals['_PREDICTANSWER']._serialized_end=985
-  _globals['_LOOKUPS']._serialized_start=987
-  _globals['_LOOKUPS']._serialized_end=1039
+  _globals['_TASK']._serialized_start=150
+  _globals['_TASK']._serialized_end=285
+  _globals['_ANSWER']._serialized_start=288
+  _globals['_ANSWER']._serialized_end=499
+  _globals['_READY']._serialized_start=501
+  _globals['_READY']._serialized_end=523
+  _globals['_WAITING']._serialized_start=525
+  _globals['_WAITING']._serialized_end=597
+  _globals['_TRIALJOB']._serialized_start=599
+  _globals['_TRIALJOB']._serialized_end=672
+  _globals['_TRIALREQUEST']._serialized_start=674
+  _globals['_TRIALREQUEST']._serialized_end=757
+  _globals['_PREDICTCALL']._serialized_start=760
+  _globals['_PREDICTCALL']._serialized_end=1069
+  _globals['_PREDICTANSWER']._serialized_start=1072
+  _globals['_PREDICTANSWER']._serialized_end=1360
+  _globals['_LOOKUPS']._serialized_start=1362
+  _globals['_LOOKUPS']._serialized_end=1414
 # @@protoc_insertion_point(module_scope)

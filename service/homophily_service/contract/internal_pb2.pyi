@@ -9,8 +9,10 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from homophily_client._pb import embedding_pb2 as _embedding_pb2
 from homophily_client._pb import job_pb2 as _job_pb2
 from homophily_client._pb import model_pb2 as _model_pb2
+from homophily_client._pb import suggestion_pb2 as _suggestion_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -224,14 +226,28 @@ class PredictCall(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    SUGGEST_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
+    MAP_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Chosen by the API; answers carry it."""
     path: _builtins.str
     """Where the model's arrays are, and its graph's digest."""
     graph: _builtins.str
     @_builtins.property
-    def request(self) -> _model_pb2.PredictRequest:
-        """Not set if nobody waits for the call of this number any more."""
+    def request(self) -> _model_pb2.PredictRequest: ...
+    @_builtins.property
+    def suggest(self) -> _suggestion_pb2.SuggestRequest: ...
+    @_builtins.property
+    def explain(self) -> _suggestion_pb2.ExplainRequest: ...
+    @_builtins.property
+    def map(self) -> _embedding_pb2.EmbeddingParameters:
+        """For suggestions of pairs: how the map was made. The path is then that of an embedding."""
+
+    @_builtins.property
+    def classes(self) -> _model_pb2.ClassValues:
+        """For reasons in words: the names of the model's classes."""
 
     def __init__(
         self,
@@ -240,12 +256,18 @@ class PredictCall(_message.Message):
         path: _builtins.str = ...,
         graph: _builtins.str = ...,
         request: _model_pb2.PredictRequest | None = ...,
+        suggest: _suggestion_pb2.SuggestRequest | None = ...,
+        explain: _suggestion_pb2.ExplainRequest | None = ...,
+        map: _embedding_pb2.EmbeddingParameters | None = ...,
+        classes: _model_pb2.ClassValues | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "explain", b"explain", "map", b"map", "question", b"question", "request", b"request", "suggest", b"suggest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "number", b"number", "path", b"path", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "explain", b"explain", "graph", b"graph", "map", b"map", "number", b"number", "path", b"path", "question", b"question", "request", b"request", "suggest", b"suggest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_question: _TypeAlias = _typing.Literal["request", "suggest", "explain"]  # noqa: Y015
+    _WhichOneofArgType_question: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_question) -> _WhichOneofReturnType_question | None: ...
 
 Global___PredictCall: _TypeAlias = PredictCall  # noqa: Y015
 
@@ -259,6 +281,8 @@ class PredictAnswer(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     LOOKUPS_FIELD_NUMBER: _builtins.int
+    SUGGESTIONS_FIELD_NUMBER: _builtins.int
+    EXPLANATIONS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     @_builtins.property
     def response(self) -> _model_pb2.PredictResponse: ...
@@ -268,6 +292,10 @@ class PredictAnswer(_message.Message):
     def lookups(self) -> Global___Lookups:
         """Sent when the process is ready, and after it has looked up models."""
 
+    @_builtins.property
+    def suggestions(self) -> _suggestion_pb2.SuggestResponse: ...
+    @_builtins.property
+    def explanations(self) -> _suggestion_pb2.ExplainResponse: ...
     def __init__(
         self,
         *,
@@ -275,12 +303,14 @@ class PredictAnswer(_message.Message):
         response: _model_pb2.PredictResponse | None = ...,
         error: _job_pb2.JobError | None = ...,
         lookups: Global___Lookups | None = ...,
+        suggestions: _suggestion_pb2.SuggestResponse | None = ...,
+        explanations: _suggestion_pb2.ExplainResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "kind", b"kind", "lookups", b"lookups", "response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "explanations", b"explanations", "kind", b"kind", "lookups", b"lookups", "response", b"response", "suggestions", b"suggestions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "kind", b"kind", "lookups", b"lookups", "number", b"number", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "explanations", b"explanations", "kind", b"kind", "lookups", b"lookups", "number", b"number", "response", b"response", "suggestions", b"suggestions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["response", "error", "lookups"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["response", "error", "lookups", "suggestions", "explanations"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

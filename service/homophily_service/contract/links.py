@@ -40,12 +40,13 @@ def read_links(message: pb.Links, n_points: int, field: str, *, max_links: int) 
     if found > max_links:
         raise InvalidRequest(field, f"must be at most {max_links} links; got {found}")
     return Links(
-        _read(message.must, n_points, f"{field}.must"),
-        _read(message.cannot, n_points, f"{field}.cannot"),
+        read_pairs(message.must, n_points, f"{field}.must"),
+        read_pairs(message.cannot, n_points, f"{field}.cannot"),
     )
 
 
-def _read(links: Sequence[pb.Link], n_points: int, field: str) -> Pairs:
+def read_pairs(links: Sequence[pb.Link], n_points: int, field: str) -> Pairs:
+    """Read pairs of points, in their order."""
     ends = (end for link in links for end in (link.first, link.second))
     pairs = np.fromiter(ends, dtype=np.int64, count=2 * len(links)).reshape(-1, 2)
     for end, name in enumerate(("first", "second")):

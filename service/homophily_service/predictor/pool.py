@@ -48,14 +48,18 @@ class Predictors:
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def predict(self, path: str, graph: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
+        """Let one of the processes label new points."""
+        return (await self.ask(PredictCall(path=path, graph=graph, request=request))).response
+
+    async def ask(self, call: PredictCall) -> PredictAnswer:
         """Let one of the processes answer."""
         if not self._pool:
             raise FailedPrecondition("this server has no predictors", reason="NO_PREDICTORS")
         predictor = min(self._pool, key=lambda one: (not one.is_ready, len(one.asked)))
-        answer = await predictor.ask(PredictCall(path=path, graph=graph, request=request))
+        answer = await predictor.ask(call)
         if answer.HasField("error"):
             raise _service_error(answer.error)
-        return answer.response
+        return answer
 
 
 def _service_error(error: job_pb2.JobError) -> ServiceError:

@@ -9,7 +9,6 @@ import logging
 import os
 import select
 import time
-import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,22 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from homophily import Preprocessing
 from homophily.estimators.transduction import Answers
 from homophily_client._pb import model_pb2
 from homophily_client.tensors import to_tensor
-from homophily_service.contract.arrays import Limits, Points, from_points
-from homophily_service.contract.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.contract.arrays import Limits, from_points, row_count
+from homophily_service.contract.errors import ServiceError
 from homophily_service.contract.frames import frame, take_frames
 from homophily_service.contract.internal_pb2 import Lookups, PredictAnswer, PredictCall
-from homophily_service.contract.job_errors import job_error, refusal
+from homophily_service.contract.job_errors import job_error
 from homophily_service.jobs.warm import warm_up
-from homophily_service.jobs.work import sentences
+from homophily_service.predictor.loaded import Answered, Loaded, failed, points_for
+from homophily_service.predictor.questions import Questions
 from homophily_service.runtime.logs import start_logging
 from homophily_service.runtime.processes import begin, keep_freed_memory, limit_memory
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage.models import Classifier, load_model
-from homophily_service.storage.recipes import points_of
+from homophily_service.storage.models import load_model
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import limits_of
 
@@ -61,6 +59,8 @@ class Call(NamedTuple):
     path: str
     graph: str
     request: model_pb2.PredictRequest
+    #: Set instead of the request if the call is a question, which takes longer than a turn.
+    question: PredictCall | None = None
 
     @property
     def project(self) -> str:
@@ -70,18 +70,8 @@ class Call(NamedTuple):
     @property
     def rows(self) -> int:
         """Approximately the number of points, by the request's claim; long strings count as more."""
-        points = self.request.points
-        if points.WhichOneof("layout") == "csr":
-            return max(1, next(iter(points.csr.row_starts.shape), 1) - 1)
-        strings = sum(len(column.data) for column in points.strings)
-        return max(1, next(iter(points.dense.shape), 1)) + strings // BYTES_PER_ROW
-
-
-class Loaded(NamedTuple):
-    """A model in memory, and the recipe that turns rows of its table into points, if it is of one."""
-
-    classifier: Classifier
-    recipe: Preprocessing | None = None
+        strings = sum(len(column.data) for column in self.request.points.strings)
+        return max(1, row_count(self.request.points)) + strings // BYTES_PER_ROW
 
 
 class Asked(NamedTuple):
@@ -90,10 +80,6 @@ class Asked(NamedTuple):
     call: Call
     points: Any
     warnings: list[str]
-
-
-#: Answers by the numbers of their calls.
-Answered = dict[int, PredictAnswer]
 
 
 class ModelCache:
@@ -151,21 +137,28 @@ class Dispatcher:
         # How many points a model answers in a turn.
         self._pace: dict[str, int] = {}
         self._loader = ThreadPoolExecutor(1, "loader")
+        self._questions = Questions(models.stores, limits, models.threads, wake)
         self._loading: dict[str, tuple[Future[tuple[Loaded, int]], list[Call]]] = {}
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do now."""
-        return not self._waiting and not any(future.done() for future, _ in self._loading.values())
+        is_loaded = any(future.done() for future, _ in self._loading.values())
+        return not (self._waiting or is_loaded or self._questions.is_answered)
 
     def put(self, call: Call) -> None:
         """Add a call."""
+        if call.question is not None and call.question.HasField("map"):
+            # It reads an embedding, which is not kept.
+            self._questions.put(call.number, call.question, None)
+            return
         self._waiting.setdefault(call.project, deque()).append(call)
 
     def drop(self, number: int) -> None:
         """Drop a call whose caller has left."""
         self._large.pop(number, None)
         self._waited.discard(number)
+        self._questions.drop(number)
         for project, calls in self._waiting.items():
             left = deque(call for call in calls if call.number != number)
             if not left:
@@ -179,7 +172,7 @@ class Dispatcher:
 
     def step(self) -> Answered:
         """Answer some calls: those of one project about one model that fit into one batch."""
-        answers = self._loaded()
+        answers = self._loaded() | self._questions.step()
         if not self._waiting:
             return answers
         project, calls = self._waiting.popitem(last=False)
@@ -193,7 +186,9 @@ class Dispatcher:
             self._rotate(project, calls)
             return answers
         self._count_lookup(first)
-        if first.rows > pace:
+        if first.question is not None:
+            self._questions.put(first.number, first.question, model)
+        elif first.rows > pace:
             answers |= self._answer_some(first, model, pace, calls)
         else:
             batch = self._batch(first, calls, pace)
@@ -221,7 +216,7 @@ class Dispatcher:
             with self._timed(call.path, pace):
                 body = large.step(pace)
         except Exception as error:
-            return _failed([call], error)
+            return failed([call.number], error)
         if body is not None:
             return {call.number: body}
         self._large[call.number] = large
@@ -244,7 +239,8 @@ class Dispatcher:
         kind = first.path, first.request.points.WhichOneof("layout")
         while calls:
             call = calls.popleft()
-            if (call.path, call.request.points.WhichOneof("layout")) == kind and rows + call.rows <= pace:
+            is_alike = call.question is None and (call.path, call.request.points.WhichOneof("layout")) == kind
+            if is_alike and rows + call.rows <= pace:
                 taken.append(call)
                 rows += call.rows
             else:
@@ -268,7 +264,7 @@ class Dispatcher:
             future, calls = self._loading.pop(path)
             failure = future.exception()
             if failure is not None:
-                answers |= _failed(calls, failure)
+                answers |= failed((call.number for call in calls), failure)
                 continue
             self.models.keep(path, *future.result())
             for call in calls:
@@ -286,19 +282,7 @@ def answer(model: Loaded, calls: list[Call], limits: Limits) -> Answered:
         if isinstance(error, ValueError) and len(calls) > 1:
             # One of them is wrong; answer the others.
             return {number: body for call in calls for number, body in answer(model, [call], limits).items()}
-        return _failed(calls, error)
-
-
-def _failed(calls: list[Call], error: BaseException) -> Answered:
-    """The answers to calls that failed."""
-    if isinstance(error, ValueError):
-        error = refusal(error)
-    elif isinstance(error, MemoryError):
-        error = LimitExceeded("the model needs more memory than a predictor has", reason="OUT_OF_MEMORY")
-    elif not isinstance(error, ServiceError):
-        _log.error("a prediction ended with an internal error", exc_info=error)
-        error = InternalError("an internal error of the service; see its log")
-    return {call.number: PredictAnswer(number=call.number, error=job_error(error)) for call in calls}
+        return failed((call.number for call in calls), error)
 
 
 def _read(calls: list[Call], model: Loaded, limits: Limits) -> tuple[list[Asked], Answered]:
@@ -307,25 +291,10 @@ def _read(calls: list[Call], model: Loaded, limits: Limits) -> tuple[list[Asked]
     refused: Answered = {}
     for call in calls:
         try:
-            asked.append(Asked(call, *_points(model, from_points(call.request.points, limits, "points"))))
+            asked.append(Asked(call, *points_for(model, from_points(call.request.points, limits, "points"))))
         except ServiceError as error:
             refused[call.number] = PredictAnswer(number=call.number, error=job_error(error))
     return asked, refused
-
-
-def _points(model: Loaded, given: Points) -> tuple[Any, list[str]]:
-    """New points as the model takes them, and what there is to warn of."""
-    warned: list[warnings.WarningMessage] = []
-    if model.recipe is None:
-        points = points_of(None, given, "points")
-    else:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            points = points_of(model.recipe, given, "points")
-    features = model.classifier.n_features_in_
-    if points.shape[1] != features:
-        raise InvalidRequest("points", f"must have {features} features, as the model's; got {points.shape[1]}")
-    return points, sentences(warned)
 
 
 class Large:
@@ -343,7 +312,7 @@ class Large:
         # Rows of a table become points in the turn that answers them.
         count = self._given.shape[0]
         stop = min(self._done + max(1, rows * count // self.call.rows), count)
-        some, warned = _points(self.model, self._given[self._done : stop])
+        some, warned = points_for(self.model, self._given[self._done : stop])
         self._done = stop
         self._warned |= dict.fromkeys(warned)
         probabilities = self.call.request.probabilities
@@ -413,10 +382,13 @@ def serve(descriptor: int, settings: Settings) -> None:
             return
         for body in take_frames(buffer):
             call = PredictCall.FromString(body)
-            if call.HasField("request"):
-                dispatcher.put(Call(call.number, call.path, call.graph, call.request))
-            else:
-                dispatcher.drop(call.number)
+            match call.WhichOneof("question"):
+                case None:
+                    dispatcher.drop(call.number)
+                case "request":
+                    dispatcher.put(Call(call.number, call.path, call.graph, call.request))
+                case _:
+                    dispatcher.put(Call(call.number, call.path, call.graph, call.request, call))
         answers = [*dispatcher.step().values(), *models.lookups()]
         send(descriptor, b"".join(map(frame, answers)))
 

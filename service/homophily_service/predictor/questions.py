@@ -1,0 +1,170 @@
+"""Questions about models and embeddings, which take up to seconds: suggestions and explanations.
+
+One thread answers them beside the predictions, one at a time. Projects take turns.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from homophily.active import PointSuggestion, StrategyName, explain, suggest_points
+from homophily.active.explanation import Explanation
+from homophily.active.pairs import Placed, choose_pairs
+from homophily.relationship.functions import RELATIONSHIPS
+from homophily.supervision.links import check_links
+from homophily_client._pb import suggestion_pb2
+from homophily_client.labels import class_array
+from homophily_service.contract.arrays import Limits, from_points
+from homophily_service.contract.errors import DataLoss
+from homophily_service.contract.internal_pb2 import PredictAnswer, PredictCall
+from homophily_service.contract.links import read_pairs
+from homophily_service.contract.questions import STRATEGIES, explanation_labels, suggestion_count
+from homophily_service.contract.values import embedding_parameters
+from homophily_service.jobs.maps import make_embedding
+from homophily_service.predictor.loaded import Answered, Loaded, failed, points_for
+from homophily_service.storage.embeddings import CANNOT_LINKS, COORDINATES, MUST_LINKS
+from homophily_service.storage.models import load_graph
+from homophily_service.storage.stores import Stores
+
+REASONS = {
+    "unlabelled component": suggestion_pb2.SUGGESTION_REASON_UNLABELLED_COMPONENT,
+    "far": suggestion_pb2.SUGGESTION_REASON_FAR,
+    "between": suggestion_pb2.SUGGESTION_REASON_BETWEEN,
+}
+
+
+class Questions:
+    """The questions that wait, and the one that is being answered."""
+
+    def __init__(self, stores: Stores, limits: Limits, threads: int, wake: Callable[[], None]) -> None:
+        self.stores, self.limits, self.threads, self._wake = stores, limits, threads, wake
+        # By project, in the order of their turns.
+        self._waiting: OrderedDict[str, deque[tuple[int, PredictCall, Loaded | None]]] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, "questions")
+        self._running: tuple[int, Future[PredictAnswer]] | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is something to do now."""
+        return bool(self._waiting) if self._running is None else self._running[1].done()
+
+    def put(self, number: int, call: PredictCall, model: Loaded | None) -> None:
+        """Add a question about a model, or about an embedding."""
+        self._waiting.setdefault(call.path.split("/")[1], deque()).append((number, call, model))
+
+    def drop(self, number: int) -> None:
+        """Drop a question whose caller has left; one that is being answered is answered."""
+        for project, waiting in list(self._waiting.items()):
+            left = deque(one for one in waiting if one[0] != number)
+            if left:
+                self._waiting[project] = left
+            else:
+                del self._waiting[project]
+
+    def step(self) -> Answered:
+        """The answer that is complete, if one is; begins with the next question."""
+        answers: Answered = {}
+        if self._running is not None and self._running[1].done():
+            number, future = self._running
+            self._running, failure = None, future.exception()
+            answers = {number: future.result()} if failure is None else failed([number], failure)
+        if self._running is None and self._waiting:
+            project, waiting = self._waiting.popitem(last=False)
+            number, call, model = waiting.popleft()
+            if waiting:
+                self._waiting[project] = waiting
+            future = self._thread.submit(self._answer, number, call, model)
+            self._running = number, future
+            future.add_done_callback(lambda _: self._wake())
+        return answers
+
+    def _answer(self, number: int, call: PredictCall, model: Loaded | None) -> PredictAnswer:
+        if model is None:
+            return PredictAnswer(number=number, suggestions=self._pairs(call))
+        if call.WhichOneof("question") == "suggest":
+            return PredictAnswer(number=number, suggestions=_points(call, model))
+        return PredictAnswer(number=number, explanations=self._explanations(call.explain, model))
+
+    def _pairs(self, call: PredictCall) -> suggestion_pb2.SuggestResponse:
+        graph = load_graph(self.stores, call.graph, self.threads).graph
+        stored = self.stores.read(call.path, COORDINATES, MUST_LINKS, CANNOT_LINKS).arrays
+        if len(stored[COORDINATES]) != graph.n_points:
+            raise DataLoss(f"{call.path} is not of the points of its graph")
+        links = check_links(stored[MUST_LINKS], stored[CANNOT_LINKS], graph.n_points)
+        made = make_embedding(stored[COORDINATES].shape[1], embedding_parameters(call.map, "map"), len(links))
+        placed = Placed(stored[COORDINATES], made.widths[-1], RELATIONSHIPS[made.relationship])
+        skipped = read_pairs(call.suggest.excluded_pairs, graph.n_points, "excluded_pairs")
+        found = choose_pairs(graph, suggestion_count(call.suggest), placed, links, skipped)
+        response = suggestion_pb2.SuggestResponse()
+        for one in found:
+            response.pairs.add(
+                first=one.first,
+                second=one.second,
+                score=one.score,
+                together=one.together,
+                first_point_count=one.first_size,
+                second_point_count=one.second_size,
+                text=str(one),
+            )
+        return response
+
+    def _explanations(self, request: suggestion_pb2.ExplainRequest, model: Loaded) -> suggestion_pb2.ExplainResponse:
+        found = explain(model.classifier, list(request.points)) if request.points else []
+        if request.HasField("new_points"):
+            X, _ = points_for(model, from_points(request.new_points, self.limits, "new_points"), "new_points")
+            found += explain(model.classifier, X=X)
+        response = suggestion_pb2.ExplainResponse()
+        for one in found:
+            response.explanations.append(_explanation(one, explanation_labels(request)))
+        return response
+
+
+def _points(call: PredictCall, model: Loaded) -> suggestion_pb2.SuggestResponse:
+    request, names = call.suggest, class_array(call.classes)
+    found = suggest_points(
+        model.classifier,
+        suggestion_count(request),
+        strategy=cast(StrategyName, STRATEGIES[request.strategy]),
+        exclude=np.array(request.excluded_points, dtype=np.int64),
+    )
+    response = suggestion_pb2.SuggestResponse()
+    for one in found:
+        response.points.add(
+            point=one.point,
+            score=one.score,
+            reason=REASONS[one.reason],
+            class_positions=one.classes,
+            component_point_count=one.component_size,
+            text=str(_with_names(one, names)),
+        )
+    return response
+
+
+def _with_names(one: PointSuggestion, names: Any) -> PointSuggestion:
+    """A suggestion whose classes are the user's, not positions."""
+    return replace(one, classes=tuple(names[list(one.classes)].tolist()))
+
+
+def _explanation(one: Explanation, most: int) -> suggestion_pb2.Explanation:
+    shown = one.contributions[:most]
+    explanation = suggestion_pb2.Explanation(
+        point=-1 if one.point is None else one.point,
+        class_position=int(one.answer),
+        runner_up_position=int(one.runner_up),
+        score=one.score,
+        offset=one.offset,
+        remainder=one.remainder,
+        score_without_largest=one.without_largest,
+        contributing_count=len(one.contributions),
+    )
+    for part, path in zip(shown, one.paths([part.point for part in shown]), strict=True):
+        explanation.contributions.add(
+            point=part.point, class_position=int(part.label), value=part.value, share=part.share, path=path
+        )
+    return explanation
