@@ -193,9 +193,9 @@ def suspects(options: Options, seeds: range) -> Iterator[Row]:
                 theirs = cleanlab_order(data.X, few)
                 if theirs is not None:
                     precision.setdefault("cleanlab", []).append(precision_at_half(theirs, flipped))
-            row: Row = {"set": data.name, "flipped, %": 100.0 * share} | {
-                f"precision at recall 0.5, {name}": float(np.mean(values)) for name, values in precision.items()
-            }
+            row: dict[str, Any] = {"set": data.name, "flipped, %": 100.0 * share}
+            for name, values in precision.items():
+                row[f"precision at recall 0.5, {name}"] = float(np.mean(values))
             yield row
 
 

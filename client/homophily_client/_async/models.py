@@ -17,6 +17,7 @@ from homophily_client.points import Points
 from homophily_client.results import Embedding, Explanations, Model, Suggestions
 from homophily_client.tables import new_rows
 from homophily_client.tensors import from_tensor
+from homophily_client.words import number
 
 # The most new points in one call, so that answers stay small when points have few features.
 PREDICT_ROWS = 10_000
@@ -98,15 +99,19 @@ class AsyncModels(AsyncBase):
         point worth a label: "surroundings", "margin", "norm", "variance" or "sigma". ``exclude`` lists points, or pairs
         (i, j), not to suggest.
         """
+        if count < 1:
+            raise ValueError(f"count must be at least 1. Got {count} instead.")
         is_embedding = isinstance(source, Embedding) or f"/{EmbeddingName.collection}/" in str(source)
         name = self._name(EmbeddingName if is_embedding else ModelName, source, "source")
+        kinds = suggestion_pb2.SuggestionStrategy
+        chosen = None if strategy is None else number(kinds.DESCRIPTOR, strategy, "strategy")
         request = suggestion_pb2.SuggestRequest(name=str(name), count=count, ids=True)
+        if chosen is not None:
+            request.strategy = kinds.ValueType(chosen)
         if is_embedding:
             request.excluded_pairs.extend(embedding_pb2.Link(first=int(i), second=int(j)) for i, j in exclude)
         else:
             request.excluded_points.extend(int(point) for point in exclude)
-        if strategy is not None:
-            request.strategy = number(suggestion_pb2.SuggestionStrategy.DESCRIPTOR, strategy, "strategy")
         return Suggestions.from_message(await self._connection.call("Suggest", request, timeout=timeout))
 
     async def explain(

@@ -7,7 +7,19 @@ import sys
 
 import typer
 
-from homophily_service.cli import answers, demo, embedding, label, listing, report, serve, store, submit, version
+from homophily_service.cli import (
+    answers,
+    demo,
+    embedding,
+    label,
+    listing,
+    questions,
+    report,
+    serve,
+    store,
+    submit,
+    version,
+)
 from homophily_service.cli.failures import explained
 from homophily_service.cli.flags import Command, Group
 from homophily_service.cli.screen import print_status
@@ -42,6 +54,9 @@ for name, function, panel in (
     ("embed", embedding.embed, _WORK),
     ("predict", answers.predict, _WORK),
     ("solution", answers.solution, _WORK),
+    ("suggest", questions.suggest, _WORK),
+    ("explain", questions.explain, _WORK),
+    ("suspects", questions.suspects, _WORK),
     ("jobs", listing.jobs, _LOOK),
     ("job", listing.job, _LOOK),
     ("watch", listing.watch, _LOOK),

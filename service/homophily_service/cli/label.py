@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from homophily_service.cli.submit import FORMATS, Unlabelled
 from homophily_service.cli.uploads import print_notes
 
 if TYPE_CHECKING:
+    from homophily.active import PointSuggestion
     from homophily_client import Model, Solution
     from homophily_client._pb import job_pb2
     from homophily_service.cli.files import Data
@@ -60,21 +62,23 @@ def label(
         raise WrongInput(f"{source}: every row has a label. If an entry means unlabelled, name it: --unlabelled ENTRY")
     print_notes(data)
     arguments = {"graph": graph, "solver": solver, "search": search.argument()}
-    model, solution = _fit(data, given.by_point, arguments)
+    model, solution, suggestions = _fit(data, given.by_point, arguments)
     for sentence in model.preprocessing_steps:
         print_status(sentence)
     for warning in model.warnings:
         print_status(f"Warning: {warning}", "yellow")
     ids = output.give(solution, model, data)
-    summary = _summary(solution, Counter(given.by_point.values()), ids)
+    summary = _summary(solution, Counter(given.by_point.values()), ids, suggestions)
     if as_json:
         print_json(summary)
     else:
         _show(summary)
 
 
-def _fit(data: Data, labels: dict[int, Any], arguments: dict[str, Any]) -> tuple[Model, Solution]:
-    """The model, and the answers for its own points."""
+def _fit(
+    data: Data, labels: dict[int, Any], arguments: dict[str, Any]
+) -> tuple[Model, Solution, list[PointSuggestion]]:
+    """The model, the answers for its own points, and which points to label next."""
     from homophily_client import Model
     from homophily_client._pb import job_pb2, model_pb2
     from homophily_client.labels import to_labels
@@ -91,9 +95,9 @@ def _fit(data: Data, labels: dict[int, Any], arguments: dict[str, Any]) -> tuple
         calibrate=True,
     )
     with _Display() as display:
-        fitted = fit_here(request, display.report)
+        fitted = fit_here(request, display.report, NEXT)
     model = Model.from_message(fitted.model)
-    return model, _solution(model, fitted.stored.arrays)
+    return model, _solution(model, fitted.stored.arrays), fitted.suggestions
 
 
 def _solution(model: Model, arrays: dict[str, Any]) -> Solution:
@@ -148,14 +152,14 @@ class _Display:
         self._phase = progress.phase
 
 
-def _summary(solution: Solution, given: Counter[Any], ids: list[Any]) -> dict[str, Any]:
+def _summary(
+    solution: Solution, given: Counter[Any], ids: list[Any], suggestions: list[PointSuggestion]
+) -> dict[str, Any]:
     """Classes with their shares, how sure the answers are, and what to label next."""
     assert solution.labels is not None
     assert solution.probabilities is not None
-    assert solution.given is not None
     labels, sureness = solution.labels.tolist(), solution.probabilities.max(axis=1)
     counts = Counter(labels)
-    open_rows = [row for row in sureness.argsort(kind="stable").tolist() if not solution.given[row]]
     return {
         "rows": len(labels),
         "classes": [
@@ -164,7 +168,13 @@ def _summary(solution: Solution, given: Counter[Any], ids: list[Any]) -> dict[st
         ],
         "sure": float((sureness >= SURE).mean()),
         "label_next": [
-            {"row": ids[row], "label": labels[row], "probability": float(sureness[row])} for row in open_rows[:NEXT]
+            {
+                "row": ids[one.point],
+                "label": labels[one.point],
+                "probability": float(sureness[one.point]),
+                "reason": str(replace(one, classes=tuple(solution.classes[list(one.classes)].tolist()))),
+            }
+            for one in suggestions
         ],
     }
 
@@ -176,6 +186,9 @@ def _show(summary: dict[str, Any]) -> None:
         f"{percent(summary['sure'])} of {summary['rows']:,} rows have a label that is at least {SURE:.0%} sure."
     )
     if summary["label_next"]:
-        print_result("Least sure, so worth labelling next:")
-        found = [(str(one["row"]), str(one["label"]), percent(one["probability"])) for one in summary["label_next"]]
-        print_table("", ["row", "label now", "sure"], found)
+        print_result("Worth labelling next:")
+        found = [
+            (str(one["row"]), str(one["label"]), percent(one["probability"]), one["reason"])
+            for one in summary["label_next"]
+        ]
+        print_table("", ["row", "label now", "sure", "why"], found)

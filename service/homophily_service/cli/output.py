@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,7 +80,7 @@ class FileOutput:
         """Write the answers, if a file was asked for; returns the ids of the rows, or their numbers."""
         columns = self.columns(answers, model, data, id_column)
         if self.output is not None:
-            _write(columns, self.output)
+            write_columns(columns, self.output)
             print_status(f"{len(columns['label']):,} answers are in {self.output}.")
         return list(next(iter(columns.values())))
 
@@ -89,13 +89,13 @@ class FileOutput:
     ) -> Columns:
         """The ids, the columns that are kept, and the answers."""
         found = answer_columns(answers)
-        ids, name = getattr(answers, "ids", None), id_column or _id_name(model)
+        ids, name = getattr(answers, "ids", None), id_column or id_name(model)
         if ids is None and data is not None and data.table is not None:
             ids = data.table.ids
             if ids is None and name in data.original.column_names:
                 ids = data.original[name].to_pylist()
         columns: Columns = {POINT: range(len(found["label"]))} if ids is None else {name: ids}
-        columns |= _kept(self.keep, data, columns.keys(), found.keys())
+        columns |= kept_columns(self.keep, data, columns, taken=found.keys())
         return columns | found
 
 
@@ -141,7 +141,7 @@ class AnswerOutput(FileOutput):
 _JSON = ("classes", "labels", "scores", "probabilities", "given", "ids")
 
 
-def _id_name(model: Model) -> str:
+def id_name(model: Model) -> str:
     """The name of the column of ids."""
     schema = model.schema
     return next((column.name for column in schema.columns if column.kind == "id"), POINT) if schema else POINT
@@ -178,14 +178,21 @@ def kept_names(keep: str | None, data: Data | None) -> list[str]:
     return list(wanted)
 
 
-def _kept(keep: str | None, data: Data | None, first: Collection[str], taken: Collection[str]) -> Columns:
-    """These columns, besides those that are written ``first``."""
-    # A column that is called like one of the answers keeps its values under another name.
-    return {
-        f"original_{name}" if name in taken else name: data.original[name].to_pylist()
-        for name in kept_names(keep, data)
-        if data is not None and name not in first
-    }
+def kept_columns(
+    keep: str | None,
+    data: Data | None,
+    first: Collection[str],
+    rows: Sequence[int] | None = None,
+    taken: Collection[str] = (),
+) -> Columns:
+    """These columns, or some rows of them, besides those that are written ``first``."""
+    kept: Columns = {}
+    for name in kept_names(keep, data):
+        if data is not None and name not in first:
+            column = data.original[name] if rows is None else data.original[name].take(rows)
+            # A column that is called like one of the answers keeps its values under another name.
+            kept[f"original_{name}" if name in taken else name] = column.to_pylist()
+    return kept
 
 
 def _show(columns: Columns) -> None:
@@ -204,7 +211,7 @@ def _show(columns: Columns) -> None:
         print_result(f"… and {count - _SHOWN_ROWS:,} more; --output FILE writes all.")
 
 
-def _write(columns: Columns, path: Path) -> None:
+def write_columns(columns: Columns, path: Path) -> None:
     """Write a table, or a .npy file, which only has room for the labels."""
     if path.suffix.lower() == ".npy":
         import numpy as np

@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from homophily.active import PointSuggestion, suggest_points
+from homophily.storage import State, restore_classifier
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import JobName, ResourceName, new_id
 from homophily_service.contract.errors import InternalError
@@ -19,6 +21,7 @@ from homophily_service.jobs.compute import compute
 from homophily_service.jobs.work import Report
 from homophily_service.runtime.settings import load_settings
 from homophily_service.storage.blobs.objects import StoredObject
+from homophily_service.storage.models import graph_path, read_graph
 from homophily_service.storage.stores import Stores
 
 PROJECT = "local"
@@ -29,10 +32,12 @@ class LocalFit(NamedTuple):
 
     model: model_pb2.Model
     stored: StoredObject
+    #: The points to label next.
+    suggestions: list[PointSuggestion]
 
 
-def fit_here(request: job_pb2.FitRequest, report: Report) -> LocalFit:
-    """Do what a service does with the request of a fit, in this process."""
+def fit_here(request: job_pb2.FitRequest, report: Report, suggested: int) -> LocalFit:
+    """Do what a service does with the request of a fit, in this process, and suggest what to label next."""
     with tempfile.TemporaryDirectory(prefix="homophily-") as folder:
         settings = load_settings(
             data_dir=Path(folder),
@@ -46,11 +51,16 @@ def fit_here(request: job_pb2.FitRequest, report: Report) -> LocalFit:
             check_fit(Checks(stores, settings, _any_name), PROJECT, request)
             task = Task(JobName(PROJECT, new_id()), FIT.name, request.SerializeToString(), new_id())
             # All cores are ours: nobody else uses this process.
-            result = compute(task, stores, settings, os.cpu_count() or 1, report)
+            threads = os.cpu_count() or 1
+            result = compute(task, stores, settings, threads, report)
             if isinstance(result, Waiting):
                 raise InternalError("a search on one machine has nothing to wait for")
             model = job_pb2.FitResult.FromString(result).model
-            return LocalFit(model, stores.blobs.read(task.result_path))
+            # The record of the graph is written when the job ends; here nothing ends it.
+            graph = read_graph(stores.blobs, graph_path(model.graph.digest, task.token), threads).graph
+            stored = stores.blobs.read(task.result_path)
+            classifier = restore_classifier(State(stored.arrays, stored.document), graph)
+            return LocalFit(model, stored, suggest_points(classifier, suggested))
         finally:
             stores.close()
 
