@@ -181,7 +181,7 @@ class SuspiciousLabel(Record, of=model_pb2.SuspiciousLabel):
     #: Positions in the model's classes: the class that was given, and the one that the other labels give the point.
     class_position: int
     answer_position: int
-    #: From 0 to 1: the probability of the answer less that of the given class, without this label.
+    #: From 0 to 1: the share of the answer in what the other labels say of the point, less that of the given class.
     suspicion: float
 
 

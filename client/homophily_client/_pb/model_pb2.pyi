@@ -1205,7 +1205,7 @@ class SuspiciousLabel(_message.Message):
     answer_position: _builtins.int
     """The class that the other labels give the point."""
     suspicion: _builtins.float
-    """From 0 to 1: the probability of the answer less that of the given class, without this label."""
+    """From 0 to 1: the share of the answer in what the other labels say of the point, less that of the given class."""
     def __init__(
         self,
         *,

@@ -25,9 +25,7 @@ from homophily.estimators.transduction import GraphClassifier, Problem
 from homophily.graph.laplacian import sparse_product
 from homophily.solve.irr import solve_linear
 from homophily.solve.point_energy import attach
-from homophily.solve.sharpen import STEPS, Held
-from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration
-from homophily.supervision.class_shares import likely_offsets
+from homophily.solve.sharpen import STEPS, Held, LazyWalk
 from homophily.threads import single_threaded_blas
 
 #: Relative accuracy of the linear solves: the parts add up to the score to about this.
@@ -35,7 +33,9 @@ TOLERANCE = 1e-12
 #: The step of the differences of gradients that give second derivatives, in units of σ_f, and how far these are solved.
 STEP, HESSIAN_TOLERANCE, HESSIAN_STEPS = 1e-4, 1e-5, 200
 #: Of labels left out: the accuracy, and how many are solved for at a time.
-LEFT_OUT_TOLERANCE, LEFT_OUT_COLUMNS = 1e-5, 32
+LEFT_OUT_TOLERANCE, LEFT_OUT_COLUMNS = 1e-3, 32
+#: What a label leaves of its point's value to others; below, that is rounding.
+ALONE = 1e-6
 
 
 class Place(NamedTuple):
@@ -203,8 +203,8 @@ def _hessian_solver(model: ERRClassifier, problem: Problem, F: Floats) -> Callab
 
 def _walked(model: GraphClassifier, q: Floats, answer: int, other: int) -> Floats:
     """Where a walk from q meets labels; those of ``answer`` count 1, those of ``other`` −1."""
-    labels, classes = model.given_labels_, len(model.classes_)
-    targets = np.hstack([1.0 - labels.targets, 1.0 + labels.targets]) / 2.0 if classes == 2 else labels.targets
+    labels = model.given_labels_
+    targets = class_shares_of(labels.targets)
     held = Held.of(labels.confidence, targets)
     degrees = np.where(model.graph_.degrees > 0, model.graph_.degrees, 1.0)
     decided = np.searchsorted(model.classes_, model.transduction_)
@@ -247,29 +247,51 @@ def _met_within(
     return met
 
 
-def left_out_scores(model: GraphClassifier) -> tuple[NDArray[np.intp], Floats]:
-    """The labelled points that other labels reach, and their class probabilities (s, C) without their own label."""
-    labels = model.given_labels_
-    problem = model._problem(labels)
-    rows = np.flatnonzero(problem.confidence > 0)
-    how: dict[str, Any] = {"power": model._power, "tolerance": LEFT_OUT_TOLERANCE, "n_jobs": model.n_jobs}
-    F = model.solution_[problem.rows]
-    if isinstance(model, ERRClassifier) and model.sharp_shares_ is None:
-        right = problem.confidence[:, None] * problem.targets
-        F = solve_linear(problem.laplacian, problem.confidence, right, model.lambda1, **how).solution
-    offsets = likely_offsets(model._scores(F, model.graph_.degrees[problem.rows]), labels.counts)
-    F = F[rows]
+def left_out_shares(model: GraphClassifier, most: int | None) -> tuple[NDArray[np.intp], Floats]:
+    """Labelled points that other labels reach, and the share (s, C) of each class in what those say of them.
+
+    Each label is left out of the linear problem with p = 1, in which every value is a mean of labels: with
+    A = H + λ1 L, the value of a labelled point without its label is (f − a h t) / (1 − a h), a the diagonal entry of
+    A⁻¹. Of more than ``most`` labels, those that a walk finds most contradicted are looked at.
+    """
+    problem = model._problem(model.given_labels_)
+    h, targets = problem.confidence, class_shares_of(problem.targets)
+    rows = np.flatnonzero(h > 0)
+    if most is not None and len(rows) > most:
+        rows = np.sort(rows[np.argsort(-_contradiction(model, problem, rows, targets), kind="stable")[:most]])
+    how: dict[str, Any] = {"tolerance": LEFT_OUT_TOLERANCE, "n_jobs": model.n_jobs}
+    F = solve_linear(problem.laplacian, h, h[:, None] * targets, model.lambda1, **how).solution[rows]
     own = np.empty(len(rows))
     for start in range(0, len(rows), LEFT_OUT_COLUMNS):
         part = rows[start : start + LEFT_OUT_COLUMNS]
-        right = np.zeros((len(problem.confidence), len(part)))
+        right = np.zeros((len(h), len(part)))
         right[part, np.arange(len(part))] = 1.0
-        Z = solve_linear(problem.laplacian, problem.confidence, right, model.lambda1, **how).solution
+        Z = solve_linear(problem.laplacian, h, right, model.lambda1, **how).solution
         own[start : start + len(part)] = Z[part, np.arange(len(part))]
-    pull = own * problem.confidence[rows]
-    # Where it is 1, no other label reaches the point.
-    alone = pull > 1.0 - 1e-6
-    without = (F - pull[:, None] * problem.targets[rows]) / np.where(alone, 1.0, 1.0 - pull)[:, None]
+    left = 1.0 - own * h[rows]
+    # Where nothing is left, no other label reaches the point.
+    reached = left > ALONE
+    without = (F - (own * h[rows])[:, None] * targets[rows])[reached] / left[reached, None]
+    without = np.maximum(without, 0.0)
+    total = without.sum(axis=1, keepdims=True)
     points = np.arange(model.graph_.n_points)[problem.rows][rows]
-    scores = model._scores(without, model.graph_.degrees[points])
-    return points[~alone], Calibration(DEFAULT_SLOPE, offsets).probabilities(scores[~alone])
+    return points[reached], np.divide(without, total, out=np.zeros_like(without), where=total > 0)
+
+
+def _contradiction(model: GraphClassifier, problem: Problem, rows: NDArray[np.intp], targets: Floats) -> Floats:
+    """How much more often a walk from each label, none of them held, ends in another class than in its own."""
+    walk = LazyWalk(problem.laplacian, model.graph_.degrees[problem.rows], model.normalized, model.n_jobs)
+    decided = np.searchsorted(model.classes_, model.transduction_[problem.rows])
+    members = np.zeros_like(targets)
+    members[np.arange(len(members)), decided] = 1.0
+    # Labels start as their neighbours: one lazy step is half oneself.
+    members[rows] = (2.0 * walk(members, 1) - members)[rows]
+    shares, own = walk(members, STEPS)[rows], targets[rows].argmax(axis=1)
+    mine = shares[np.arange(len(rows)), own]
+    shares[np.arange(len(rows)), own] = 0.0
+    return np.asarray(shares.max(axis=1) - mine)
+
+
+def class_shares_of(targets: Floats) -> Floats:
+    """Targets as one column per class; for two classes they are one column from −1 to 1."""
+    return np.hstack([1.0 - targets, 1.0 + targets]) / 2.0 if targets.shape[1] == 1 else targets

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily.active import suspicious_labels
 from homophily.device.backend import get_backend
 from homophily.estimators.classifiers import Start
 from homophily.graph.computing import BackendName
@@ -30,6 +31,9 @@ from homophily_service.jobs.work import (
     sentences,
 )
 from homophily_service.storage.models import CLASSIFIERS, Classifier, load_model, save_model
+
+#: Labels that the model's message names.
+LISTED_SUSPECTS = 100
 
 
 class Compared(NamedTuple):
@@ -207,6 +211,7 @@ def _solve(
     model.evaluation_count, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = calibrate
     describe_shares(model, classifier)
+    describe_suspects(model, classifier)
     model.seconds.update(stage.seconds)
     describe_computing(model, backend)
     model.create_time.GetCurrentTime()
@@ -217,6 +222,14 @@ def describe_shares(model: model_pb2.Model, classifier: IRRClassifier | ERRClass
     del model.class_shares[:]
     for share, (low, high) in zip(classifier.class_prior_, classifier.class_share_range_, strict=True):
         model.class_shares.add(share=share, low=low, high=high)
+
+
+def describe_suspects(model: model_pb2.Model, classifier: Classifier) -> None:
+    """Describe the labels that their surroundings contradict. Classes are positions here."""
+    for one in suspicious_labels(classifier)[:LISTED_SUSPECTS]:
+        model.suspicious_labels.add(
+            point=one.point, class_position=one.label, answer_position=one.answer, suspicion=one.suspicion
+        )
 
 
 def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any, earlier: Any) -> Any:
