@@ -1,9 +1,10 @@
 """Which pairs to ask about: the same, or different?
 
-Points are grouped into regions of near neighbours, as an answer for one point of a region is nearly one for all. Of two
-neighbouring regions the graph (or the map, which knows the links as well) says how probably they belong together. The
-pair worth asking about is the one whose answer would move most: many points, and a probability near one half. What
-links already say, or what follows from them, is not asked again, and every pair that is suggested counts as answered.
+An answer for one point is nearly one for all points around it. So points are grouped: into regions of near neighbours,
+and these into larger groups, by Ward's method on the map, or on where random walks from each region go; the more
+questions, the smaller the groups. The pair worth asking about is the one whose answer would move most: many points on
+both sides, and a probability of being together near one half. What links already say, or what follows from them, is not
+asked again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.utils.validation import check_is_fitted
@@ -30,6 +32,12 @@ from homophily.supervision.links import check_links, read_pairs
 REGION_POINTS, MOST_REGIONS = 25, 1000
 #: Rounds in which points join the region that most of their neighbours are in.
 ROUNDS = 12
+#: Steps between regions that make up where a walk goes.
+WALK = 8
+#: Groups that are not neighbours are together with this probability, before anybody was asked.
+APART = 1.0 / 3.0
+#: How much a group counts after a question about it.
+ASKED = 0.8
 
 
 @dataclass(frozen=True)
@@ -114,8 +122,17 @@ def choose_pairs(
 ) -> list[PairSuggestion]:
     """What :func:`suggest_pairs` does, with arguments that were checked."""
     regions = _regions(graph)
-    sides, together = _neighbouring(placed, graph, regions)
-    return _best(regions, sides, together, _Known(regions, links, exclude), n)
+    between = _between(graph, regions)
+    tree = linkage(_features(placed, between, regions), "ward") if len(regions.sizes) > 1 else np.empty((0, 4))
+    count = min(len(regions.sizes), 2 + int(np.sqrt(2 * n)))
+    while True:
+        groups = _merged(regions, tree, count)
+        sides = np.column_stack(np.triu_indices(len(groups.sizes), k=1))
+        sides = sides[_Known(groups, links, exclude).open(sides)]
+        # Smaller groups have more to ask about.
+        if len(sides) >= n or count >= len(regions.sizes):
+            return _best(regions, groups, sides, _together(placed, groups, _between(graph, groups), sides), n)
+        count = min(len(regions.sizes), count + 1 + count // 4)
 
 
 class Regions(NamedTuple):
@@ -177,23 +194,48 @@ def _middles(W: csr_array, of: NDArray[np.intp], count: int) -> NDArray[np.intp]
     return np.asarray(order[starts], dtype=np.intp)
 
 
-def _neighbouring(placed: Placed | None, graph: KNNGraph, regions: Regions) -> tuple[NDArray[np.intp], Floats]:
-    """Pairs (m, 2) of regions with an edge between them, and how probably each belongs together."""
-    count = len(regions.sizes)
+def _between(graph: KNNGraph, regions: Regions) -> csr_array:
+    """The weights between regions, and within each."""
     rows = regions.of[np.repeat(np.arange(graph.n_points), np.diff(graph.W.indptr))]
-    columns = regions.of[graph.W.indices]
-    between = csr_array((graph.W.data, (rows, columns)), shape=(count, count))
-    volumes = np.asarray(between.sum(axis=1))
-    upper = between.tocoo()
-    is_pair = upper.coords[0] < upper.coords[1]
-    sides = np.column_stack([axis[is_pair] for axis in upper.coords]).astype(np.intp)
+    count = len(regions.sizes)
+    return csr_array((graph.W.data, (rows, regions.of[graph.W.indices])), shape=(count, count))
+
+
+def _features(placed: Placed | None, between: csr_array, regions: Regions) -> Floats:
+    """What makes regions alike: their places on the map, or where walks from them go."""
     if placed is not None:
-        place = placed.coordinates[regions.middles]
-        squares = np.sum((place[sides[:, 0]] - place[sides[:, 1]]) ** 2, axis=1) / placed.sigma_f**2
-        return sides, np.asarray(placed.relationship.value(np, squares))
-    # An edge in three that leads out of the smaller region, into the other, makes them one half likely to be one.
-    leaving = upper.data[is_pair] / np.maximum(np.minimum(volumes[sides[:, 0]], volumes[sides[:, 1]]), 1e-300)
-    return sides, np.minimum(1.0, leaving / (leaving + 1.0 / 3.0))
+        return placed.coordinates[regions.middles]
+    volumes = np.asarray(between.sum(axis=1))
+    step = between.toarray() / np.where(volumes > 0, volumes, 1.0)[:, None]
+    step[volumes == 0, volumes == 0] = 1.0
+    walked = np.linalg.matrix_power(step, WALK)
+    return np.asarray(walked / np.sqrt(np.where(volumes > 0, volumes, 1.0)))
+
+
+def _merged(regions: Regions, tree: Floats, count: int) -> Regions:
+    """The regions in ``count`` groups; the middle of a group is that of its largest region."""
+    if count >= len(regions.sizes):
+        return regions
+    group = fcluster(tree, count, "maxclust").astype(np.intp) - 1
+    sizes = np.bincount(group, weights=regions.sizes).astype(np.intp)
+    largest = np.lexsort((np.arange(len(group)), -regions.sizes, group))
+    first = np.searchsorted(group[largest], np.arange(len(sizes)))
+    return Regions(group[regions.of], sizes, regions.middles[largest[first]])
+
+
+def _together(placed: Placed | None, groups: Regions, between: csr_array, sides: NDArray[np.intp]) -> Floats:
+    """How probably the two groups of each pair (m, 2) belong together, from 1/3 upwards."""
+    if placed is not None:
+        ends = placed.coordinates[groups.middles[sides]]
+        squares = np.sum((ends[:, 0] - ends[:, 1]) ** 2, axis=1) / placed.sigma_f**2
+        related = np.asarray(placed.relationship.value(np, squares))
+    else:
+        volumes = np.asarray(between.sum(axis=1))
+        smaller = np.minimum(volumes[sides[:, 0]], volumes[sides[:, 1]])
+        weights = np.asarray(between.toarray()[sides[:, 0], sides[:, 1]])
+        # Two groups of which one has half of its weight to the other are one group.
+        related = np.minimum(1.0, 2.0 * weights / np.where(smaller > 0, smaller, 1.0))
+    return np.asarray(APART + (1.0 - APART) * related)
 
 
 class _Known:
@@ -218,19 +260,29 @@ class _Known:
         return np.asarray(pairs.min(axis=1).astype(np.int64) * self._count + pairs.max(axis=1))
 
 
-def _best(regions: Regions, sides: NDArray[np.intp], together: Floats, known: _Known, n: int) -> list[PairSuggestion]:
-    """The pairs that would tell most; what was asked about a region makes further questions about it less urgent."""
-    is_open = known.open(sides)
-    weight = regions.sizes.astype(np.float64)
+def _best(regions: Regions, groups: Regions, sides: NDArray[np.intp], together: Floats, n: int) -> list[PairSuggestion]:
+    """The pairs that would tell most; what was asked about a group makes further questions about it less urgent."""
+    middles = _all_middles(regions, groups)
+    weight, asked = groups.sizes.astype(np.float64), np.zeros(len(groups.sizes), dtype=np.intp)
     doubt = 4.0 * together * (1.0 - together)
+    is_open = np.ones(len(sides), dtype=bool)
     found: list[PairSuggestion] = []
     while len(found) < n and is_open.any():
         worth = np.where(is_open, doubt * np.minimum(weight[sides[:, 0]], weight[sides[:, 1]]), -np.inf)
         best = int(worth.argmax())
-        a, b = sides[best]
-        first, second = (int(regions.middles[side]) for side in (a, b))
-        sizes = int(regions.sizes[a]), int(regions.sizes[b])
+        pair = sides[best]
+        # Another point of the group each time: every one of them pulls its own surroundings.
+        first, second = (int(middles[side][asked[side] % len(middles[side])]) for side in pair)
+        sizes = (int(groups.sizes[side]) for side in pair)
         found.append(PairSuggestion(first, second, float(worth[best]), float(together[best]), *sizes))
-        weight[[a, b]] /= 2.0
+        weight[pair] *= ASKED
+        asked[pair] += 1
         is_open[best] = False
     return found
+
+
+def _all_middles(regions: Regions, groups: Regions) -> list[NDArray[np.intp]]:
+    """The middles of each group's regions, the largest region first."""
+    group = groups.of[regions.middles]
+    order = np.lexsort((np.arange(len(group)), -regions.sizes, group))
+    return np.split(regions.middles[order], np.cumsum(np.bincount(group, minlength=len(groups.sizes)))[:-1])
