@@ -156,6 +156,8 @@ def ask_everything(client: Client) -> None:
     _ask_about_a_table(client, few)
     client.predict(searched, X[:5], probabilities=True)
     client.predict(changed, X[:5])
+    client.suggest(changed, 5, strategy="margin", exclude=[8])
+    client.explain(changed, [8], X=X[50:51] + 0.1)
     client.read_solution(searched, ("labels", "scores", "values", "probabilities"))
     stub = client._connection.stub
     list(stub.ReadSolution(model_pb2.ReadSolutionRequest(name=searched.name, start=5, fields=[1])))
@@ -188,7 +190,11 @@ def _ask_about_a_table(client: Client, few: dict[int, Any]) -> None:
     client.upload({**table, "more": X[:, 0]}, table=options, name="table")
     client.read_solution(model, ["labels", "given", "ids"])
     client.predict(model, {**table, "kind": ["dog"] * 60})
-    client.read_embedding(client.embed(model, solver={"max_iter": 2}).result(PATIENCE), ["coordinates"])
+    client.suggest(model, 3)
+    client.explain(model, [50], labels=2)
+    embedding = client.embed(model, solver={"max_iter": 2}).result(PATIENCE)
+    client.read_embedding(embedding, ["coordinates"])
+    client.suggest(embedding, 2)
 
 
 def _ask_for_maps(client: Client, model: Model, few: dict[int, Any]) -> None:

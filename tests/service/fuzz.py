@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from scipy.sparse import csr_array
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2, suggestion_pb2
 from homophily_client.points import Points
 from homophily_client.tables import TableOptions, read_table
 
@@ -179,6 +179,20 @@ class Fuzzer:
             ]
             + [[model_pb2.PredictRequest(name=of_table.name, points=table.message())]],
             "ReadSolution": [[solution], [model_pb2.ReadSolutionRequest(name=of_table.name, fields=[1, 5], ids=True)]],
+            "Suggest": [
+                [suggestion_pb2.SuggestRequest(name=model.name, count=3, strategy=2, excluded_points=[1], ids=True)],
+                [suggestion_pb2.SuggestRequest(name=of_table.name, strategy=5, ids=True)],
+                [
+                    suggestion_pb2.SuggestRequest(
+                        name=mapped.name, count=2, excluded_pairs=[embedding_pb2.Link(first=1, second=2)]
+                    )
+                ],
+            ],
+            "Explain": [
+                [suggestion_pb2.ExplainRequest(name=model.name, points=[3, 4], label_count=2)],
+                [suggestion_pb2.ExplainRequest(name=model.name, points=[1], new_points=inline(X[:2]))],
+                [suggestion_pb2.ExplainRequest(name=of_table.name, new_points=table.message(0, 2), ids=True)],
+            ],
             "GetEmbedding": [[embedding_pb2.GetEmbeddingRequest(name=mapped.name)]],
             "ReadEmbedding": [[embedding_pb2.ReadEmbeddingRequest(name=mapped.name, field=2, start=1, count=5)]],
             "ListEmbeddings": [[embedding_pb2.ListEmbeddingsRequest(**listing)]],

@@ -48,6 +48,7 @@ class Questions:
         self._waiting: OrderedDict[str, deque[tuple[int, PredictCall, Loaded | None]]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "questions")
         self._running: tuple[int, Future[PredictAnswer]] | None = None
+        self._last = ""
 
     @property
     def is_answered(self) -> bool:
@@ -75,10 +76,12 @@ class Questions:
             self._running, failure = None, future.exception()
             answers = {number: future.result()} if failure is None else failed([number], failure)
         if self._running is None and self._waiting:
-            project, waiting = self._waiting.popitem(last=False)
+            # Whoever was answered last comes after all others.
+            self._last = next((project for project in self._waiting if project != self._last), self._last)
+            waiting = self._waiting.pop(self._last)
             number, call, model = waiting.popleft()
             if waiting:
-                self._waiting[project] = waiting
+                self._waiting[self._last] = waiting
             future = self._thread.submit(self._answer, number, call, model)
             self._running = number, future
             future.add_done_callback(lambda _: self._wake())
