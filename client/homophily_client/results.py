@@ -186,6 +186,15 @@ class SuspiciousLabel(Record, of=model_pb2.SuspiciousLabel):
 
 
 @dataclass(frozen=True)
+class LabelStep(Record, of=model_pb2.LabelStep):
+    """A model in a chain of transductions."""
+
+    labelled: int = field(metadata=named("labelled_count"))
+    #: The share of wrong answers among the test labels, if there were any.
+    test_error: float | None
+
+
+@dataclass(frozen=True)
 class Model(Record, of=model_pb2.Model):
     """A fitted model; ``Client.read_solution`` and ``Client.predict`` give its answers."""
 
@@ -240,6 +249,8 @@ class Model(Record, of=model_pb2.Model):
     class_shares: tuple[ClassShare, ...]
     #: Labels that the points would not get if they had none, the most suspicious first; at most 100.
     suspicious_labels: tuple[SuspiciousLabel, ...]
+    #: How the labels grew: the last step is this model, the ones before it are those that it was made from.
+    label_steps: tuple[LabelStep, ...]
 
 
 def _pairs(links: Any) -> tuple[tuple[int, int], ...]:

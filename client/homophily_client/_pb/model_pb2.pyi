@@ -1043,6 +1043,7 @@ class Model(_message.Message):
     PREPROCESSING_STEPS_FIELD_NUMBER: _builtins.int
     CLASS_SHARES_FIELD_NUMBER: _builtins.int
     SUSPICIOUS_LABELS_FIELD_NUMBER: _builtins.int
+    LABEL_STEPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/models/{model}."""
     dataset: _builtins.str
@@ -1141,6 +1142,12 @@ class Model(_message.Message):
     def suspicious_labels(self) -> _containers.RepeatedCompositeFieldContainer[Global___SuspiciousLabel]:
         """Output only. Labels that the points would not get if they had none, the most suspicious first; at most 100."""
 
+    @_builtins.property
+    def label_steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___LabelStep]:
+        """Output only. How the labels grew: the last step is this model, the ones before it are those that it was made from by
+        transductions; at most the last 1,000.
+        """
+
     def __init__(
         self,
         *,
@@ -1177,16 +1184,45 @@ class Model(_message.Message):
         preprocessing_steps: _abc.Iterable[_builtins.str] | None = ...,
         class_shares: _abc.Iterable[Global___ClassShare] | None = ...,
         suspicious_labels: _abc.Iterable[Global___SuspiciousLabel] | None = ...,
+        label_steps: _abc.Iterable[Global___LabelStep] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "classes", b"classes", "create_time", b"create_time", "error_rate", b"error_rate", "graph", b"graph", "graph_parameters", b"graph_parameters", "schema", b"schema", "search", b"search", "solver_parameters", b"solver_parameters", "test", b"test", "trace", b"trace", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "class_shares", b"class_shares", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "suspicious_labels", b"suspicious_labels", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate", "calibrated", b"calibrated", "class_shares", b"class_shares", "classes", b"classes", "create_time", b"create_time", "dataset", b"dataset", "device", b"device", "dimension_count", b"dimension_count", "energy", b"energy", "engine", b"engine", "error_rate", b"error_rate", "evaluation_count", b"evaluation_count", "graph", b"graph", "graph_parameters", b"graph_parameters", "iteration_count", b"iteration_count", "job", b"job", "label_steps", b"label_steps", "labelled_count", b"labelled_count", "name", b"name", "parent_model", b"parent_model", "peak_memory_bytes", b"peak_memory_bytes", "point_count", b"point_count", "preprocessing_steps", b"preprocessing_steps", "schema", b"schema", "search", b"search", "seconds", b"seconds", "size_bytes", b"size_bytes", "software", b"software", "solver_parameters", b"solver_parameters", "source", b"source", "suspicious_labels", b"suspicious_labels", "test", b"test", "trace", b"trace", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error_rate: _TypeAlias = _typing.Literal["error_rate"]  # noqa: Y015
     _WhichOneofArgType__error_rate: _TypeAlias = _typing.Literal["_error_rate", b"_error_rate"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error_rate) -> _WhichOneofReturnType__error_rate | None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class LabelStep(_message.Message):
+    """A model in a chain of transductions. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LABELLED_COUNT_FIELD_NUMBER: _builtins.int
+    TEST_ERROR_FIELD_NUMBER: _builtins.int
+    labelled_count: _builtins.int
+    """The number of labelled points."""
+    test_error: _builtins.float
+    """The share of wrong answers among the test labels, if there were any."""
+    def __init__(
+        self,
+        *,
+        labelled_count: _builtins.int = ...,
+        test_error: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_test_error", b"_test_error", "test_error", b"test_error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_test_error", b"_test_error", "labelled_count", b"labelled_count", "test_error", b"test_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__test_error: _TypeAlias = _typing.Literal["test_error"]  # noqa: Y015
+    _WhichOneofArgType__test_error: _TypeAlias = _typing.Literal["_test_error", b"_test_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__test_error) -> _WhichOneofReturnType__test_error | None: ...
+
+Global___LabelStep: _TypeAlias = LabelStep  # noqa: Y015
 
 @_typing.final
 class SuspiciousLabel(_message.Message):

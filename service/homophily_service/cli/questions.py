@@ -27,31 +27,31 @@ Table = Annotated[
 def suggest(
     *,
     name: Annotated[
-        str, typer.Argument(metavar="MODEL", help="The model's short or full name; of an embedding, with --pairs.")
+        str, typer.Argument(metavar="MODEL|EMBEDDING", help="A short name, embeddings/ID, or a full name.")
     ],
     n: Annotated[int, typer.Option("--n", min=1, help="How many.")] = 20,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Pairs to compare, for an embedding.")] = False,
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="What makes a point worth a label: surroundings, margin, norm, variance or sigma; default "
+            help="For a model, what makes a point worth a label: surroundings, margin, norm, variance or sigma; default "
             "surroundings."
         ),
     ] = None,
     exclude: Annotated[
-        str | None, typer.Option(metavar="I,J,…", help="Points not to suggest, or with --pairs I-J,K-L,….")
+        str | None, typer.Option(metavar="I,J,…", help="Points not to suggest; for an embedding, pairs: I-J,K-L,….")
     ] = None,
     table: Table = None,
     output: FileOutput,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Print which points to label next, or which pairs to compare, and why.
+    """Print which points to label next, or for an embedding which pairs to compare, and why.
 
     The file of --output has an empty column for the answers. Filled in, it is what `transduce --labels` reads.
     """
-    from homophily_client.names import EmbeddingName
+    from homophily_client import Embedding
     from homophily_service.cli.files import read_data
+    from homophily_service.cli.report import find_made
     from homophily_service.cli.show import plain
 
     output.check(table)
@@ -60,18 +60,17 @@ def suggest(
     data = None if table is None else read_data(table)
     output.check_columns(data)
     with service.client() as client:
-        if pairs:
-            full = name if "/" in name else str(EmbeddingName(client.project, name))
-            found = client.suggest(full, n, exclude=_pairs(exclude))
-            columns = _columns_of_pairs(found)
+        made = find_made(client, name)
+        if isinstance(made, Embedding):
+            found = client.suggest(made, n, strategy=strategy, exclude=_pairs(exclude))
+            columns, to_fill = _columns_of_pairs(found), "answer"
         else:
-            model = client.get_model(name)
-            _check_rows(data, model, table)
-            found = client.suggest(model, n, strategy=strategy, exclude=_points(exclude))
-            columns = _columns_of_points(found, model)
+            _check_rows(data, made, table)
+            found = client.suggest(made, n, strategy=strategy, exclude=_points(exclude))
+            columns, to_fill = _columns_of_points(found, made), "label"
             columns |= kept_columns(output.keep, data, columns, [one.point for one in found.points])
     if output.output is not None:
-        answer = {"answer" if pairs else "label": [""] * len(next(iter(columns.values()), []))}
+        answer = {to_fill: [""] * len(next(iter(columns.values()), []))}
         write_columns(columns | answer, output.output)
         print_status(f"{len(found.points) + len(found.pairs)} suggestions are in {output.output}.")
     if as_json:
@@ -107,7 +106,7 @@ def _points(text: str | None) -> list[int]:
     try:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise WrongInput(f"--exclude: must be numbers of points, such as 17,4021. Got {text!r} instead.") from None
+        raise WrongInput(f"--exclude: must be row numbers of points, such as 17,4021. Got {text!r} instead.") from None
 
 
 def _pairs(text: str | None) -> list[tuple[int, int]]:

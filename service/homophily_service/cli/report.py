@@ -48,7 +48,7 @@ def report(
     from homophily_service.cli.show import short
 
     with service.client() as client:
-        found = _find(client, name)
+        found = find_made(client, name)
         folder = output or Path(f"{short(found.name)}-report")
         check_matplotlib(folder)
         if isinstance(found, Embedding):
@@ -66,7 +66,7 @@ def report(
         print_status(f"Beside it are {', '.join(pictures)}.")
 
 
-def _find(client: Client, name: str) -> Model | Embedding:
+def find_made(client: Client, name: str) -> Model | Embedding:
     """The model or embedding of this name; for a short name, models are tried first."""
     from homophily_client import NotFound
 
@@ -182,8 +182,20 @@ def _page(found: Model | Embedding, pictures: dict[str, bytes], tracking_run: st
         {fact: shown(value) for fact, value in facts.items() if value not in (None, "")},
         pictures,
         warnings=found.warnings,
-        tables=[] if isinstance(found, Embedding) else _trials(found),
+        tables=[] if isinstance(found, Embedding) else [*_suspects(found), *_trials(found)],
     )
+
+
+def _suspects(model: Model) -> list[Table]:
+    """The labels that their surroundings contradict."""
+    from homophily_service.plots.report import Table
+    from homophily_service.plots.suspects import suspect_columns
+
+    columns = suspect_columns(model)
+    if not columns:
+        return []
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    return [Table("Labels that their surroundings contradict", list(columns), rows)]
 
 
 def _trials(model: Model) -> list[Table]:

@@ -17,6 +17,7 @@ from homophily_service.cli.screen import percent, print_facts, print_status, siz
 _SHOWN_CLASSES = 12
 _SHOWN_LINKS = 20
 _SHOWN_COLUMNS = 12
+_SHOWN_STEPS = 6
 _PHASES = ("load", "search", "graph", "solve", "calibrate", "cluster", "save")
 
 
@@ -139,6 +140,12 @@ def model_facts(model: Model, changed_points: int | None = None) -> dict[str, An
         facts["error rate"] = f"{percent(model.error_rate)} of the validation labels"
     if model.test is not None:
         facts["test error"] = f"{percent(model.test.error_rate)} of {_count(model.test.points, 'test label')}"
+    tested = [(one.labelled, one.test_error) for one in model.label_steps if one.test_error is not None]
+    if len(tested) > 1:
+        shown_steps = [f"{percent(error)} with {labelled:,}" for labelled, error in tested[-_SHOWN_STEPS:]]
+        facts["error by labels"] = ", ".join(shown_steps)
+    if model.suspicious_labels:
+        facts["suspicious"] = f"{_count(len(model.suspicious_labels), 'label')}; see homophily suspects"
     if model.search is not None:
         facts["search"] = search_facts(model.search)
     if model.preprocessing_steps:

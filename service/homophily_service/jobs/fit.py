@@ -34,6 +34,8 @@ from homophily_service.storage.models import CLASSIFIERS, Classifier, load_model
 
 #: Labels that the model's message names.
 LISTED_SUSPECTS = 100
+#: Models of a chain of transductions that the message of the last one names.
+MOST_STEPS = 1000
 
 
 class Compared(NamedTuple):
@@ -112,6 +114,7 @@ def transduce(work: Work) -> bytes:
         graph=parent.graph,
         preprocessing_steps=parent.preprocessing_steps,
         schema=parent.schema if parent.HasField("schema") else None,
+        label_steps=_steps_before(parent),
     )
     model.graph.reused = True
     # Start from the old solution only if the classes are the same.
@@ -122,6 +125,14 @@ def transduce(work: Work) -> bytes:
     model.warnings.extend(sentences(warned))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
     return job_pb2.TransduceResult(model=model, changed_point_count=moved).SerializeToString()
+
+
+def _steps_before(parent: model_pb2.Model) -> list[model_pb2.LabelStep]:
+    """How the labels of a model grew. Models of older versions do not say."""
+    step = model_pb2.LabelStep(labelled_count=parent.labelled_count)
+    if parent.HasField("test"):
+        step.test_error = parent.test.error_rate
+    return [*(parent.label_steps or [step])][1 - MOST_STEPS :]
 
 
 def _classifier(message: model_pb2.SolverParameters, n_classes: int) -> Classifier:
@@ -212,6 +223,9 @@ def _solve(
     model.calibrated = calibrate
     describe_shares(model, classifier)
     describe_suspects(model, classifier)
+    step = model.label_steps.add(labelled_count=model.labelled_count)
+    if model.HasField("test"):
+        step.test_error = model.test.error_rate
     model.seconds.update(stage.seconds)
     describe_computing(model, backend)
     model.create_time.GetCurrentTime()

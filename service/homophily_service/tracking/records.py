@@ -384,6 +384,12 @@ def _facts_of_model(model: model_pb2.Model, time: float) -> Iterator[Measure]:
         for position, one in enumerate(model.class_shares):
             for key in ("share", "low", "high"):
                 yield Measure(f"class_{key}.{position}", getattr(one, key), time)
+    # A curve over the number of labels.
+    for step in model.label_steps:
+        if step.HasField("test_error"):
+            yield Measure("test_error_by_labels", step.test_error, time, step.labelled_count)
+    if model.label_steps:
+        yield Measure("suspicious_labels", len(model.suspicious_labels), time)
     yield from _facts_of(model, time)
 
 

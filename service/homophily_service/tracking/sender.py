@@ -32,8 +32,10 @@ from mlflow.exceptions import MlflowException
 from homophily import HomophilyWarning
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DEFAULT_PROJECT, EmbeddingName, ModelName
+from homophily_client.results import Model
 from homophily_service.contract import states
 from homophily_service.contract.errors import DataLoss, NotFound
+from homophily_service.plots.suspects import suspect_columns
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.embeddings import (
     CANNOT_LINKS,
@@ -243,6 +245,10 @@ class Sender:
                 self.client.delete_run(other.info.run_id)
         if record.made is not None:
             self._log_pictures(name, record.made)
+        if isinstance(record.made, model_pb2.Model):
+            suspects = suspect_columns(Model.from_message(record.made))
+            if suspects:
+                self.client.log_table(name, suspects, "suspicious_labels.json")
         self._log_trials(run, job, self._search(record))
         is_wanted = record.registration is not None or self.settings.tracking_models == "all"
         if is_wanted and isinstance(record.made, model_pb2.Model):
