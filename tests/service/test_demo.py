@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from homophily_service.cli import demonstration as demo
@@ -25,15 +24,6 @@ def test_digits_are_split_and_labels_drawn_the_same_way_each_time() -> None:
     assert len(labels) == demo.LABELS
     assert set(labels.values()) == set(range(10))
     assert all(digits.y[point] == label for point, label in labels.items())
-
-
-def test_more_labels_are_asked_for_where_two_classes_are_close() -> None:
-    scores = np.random.default_rng(0).permuted(np.arange(300.0).reshape(30, 10) ** 2, axis=1)
-    scores[[3, 7], :2] = 1e6, 1e6 + 1e-3
-    found = demo.least_sure(scores, given={7: 1})
-    assert found[0] == 3
-    assert 7 not in found
-    assert len(found) == demo.MORE_LABELS
 
 
 def test_pairs_of_the_map_are_of_the_same_digit_or_of_two() -> None:

@@ -143,15 +143,14 @@ def _work(client: Client) -> Shown:
         rows.append(row)
         print_status(f"✓ {name}: {_spread(row.errors)} error from {LABELS} labels")
     best, given = first_models[BEST], draw_labels(digits.y, 0)
-    solution = client.read_solution(best, ("labels", "scores"))
+    solution = client.read_solution(best, ("labels",))
     assert solution.labels is not None
-    assert solution.scores is not None
-    more = {point: int(digits.y[point]) for point in least_sure(solution.scores, given)}
+    more = {one.point: int(digits.y[one.point]) for one in client.suggest(best, MORE_LABELS).points}
     job = client.transduce(best, more, validation=_others(digits.y, given | more))
     changed = _follow(job, f"{MORE_LABELS} more labels")
     rows.append(_with(Row(f"fit 1, {MORE_LABELS} more labels", [], [], 0, best.error_rate), changed))
     print_status(
-        f"✓ {MORE_LABELS} more labels, where it was least sure: {job.info.changed_points} points changed their class"
+        f"✓ {MORE_LABELS} more labels, where it asked for them: {job.info.changed_points} points changed their class"
     )
     began = time.monotonic()
     answers = client.predict(changed, digits.new_X).labels
@@ -219,14 +218,6 @@ def draw_labels(y: NDArray[Any], seed: int) -> dict[int, int]:
     while len(np.unique(y[known])) < 10:
         known = rng.choice(len(y), LABELS, replace=False)
     return {int(point): int(y[point]) for point in known}
-
-
-def least_sure(scores: NDArray[np.float64], given: dict[int, int]) -> list[int]:
-    """The unlabelled points whose two best scores are closest."""
-    best = np.sort(scores, axis=1)
-    margins = best[:, -1] - best[:, -2]
-    margins[list(given)] = np.inf
-    return [int(point) for point in np.argsort(margins, kind="stable")[:MORE_LABELS]]
 
 
 # -- the service -------------------------------------------------------------------------------------------------------

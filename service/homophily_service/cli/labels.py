@@ -170,6 +170,9 @@ def _from_csv(path: Path, unlabelled: str) -> PointLabels:
         return from_entries(entries[is_header:], unlabelled, str(path))
     rows = list(filter(None, rows))
     header = [cell.lower() for cell in rows[0]]
+    if width > 2 and "label" in header and "point" not in header[1:]:
+        rows = _answered(rows, header.index("label"))
+        header, width = [cell.lower() for cell in rows[0]], 2
     if "point" in header and "label" in header:
         places = header.index("point"), header.index("label")
     elif width == 2:
@@ -188,6 +191,15 @@ def _from_csv(path: Path, unlabelled: str) -> PointLabels:
             raise WrongInput(f"{path}: row {number} has no label")
         _add(found, row[places[0]], row[places[1]], f"{path}: row {number}")
     return _few(found, path)
+
+
+def _answered(rows: list[list[str]], place: int) -> list[list[str]]:
+    """The first column and the labels of a file with more columns, such as `homophily suggest` writes.
+
+    Rows without a label are those that a person could not tell.
+    """
+    labelled = (row for row in rows[1:] if len(row) > place and row[place])
+    return [[row[0], row[place]] for row in (rows[0], *labelled)]
 
 
 def _by_id(rows: list[list[str]], path: Path) -> PointLabels:

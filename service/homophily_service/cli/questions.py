@@ -33,8 +33,8 @@ def suggest(
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="For a model, what makes a point worth a label: surroundings, margin, norm, variance or sigma; default "
-            "surroundings."
+            help="For a model, what makes a point worth a label: surroundings (the default), margin, norm, variance or "
+            "sigma."
         ),
     ] = None,
     exclude: Annotated[
