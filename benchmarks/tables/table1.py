@@ -166,7 +166,7 @@ def split_points(y: Classes, name: str, seed: int) -> Draw:
     return Draw(known, few, np.concatenate(chosen))
 
 
-def graph_of(data: DataSet, n_neighbors: int = 10, **how: Any) -> KNNGraph:
+def graph_of(data: DataSet, n_neighbors: int | None = None, **how: Any) -> KNNGraph:
     """A graph, kept while the same data set is worked on."""
     if not _kept or _kept[0][0] is not data.X:
         _kept[:] = [(data.X, {})]

@@ -228,7 +228,9 @@ class GraphParameters(_message.Message):
     SPACE_FIELD_NUMBER: _builtins.int
     N_DIRECTIONS_FIELD_NUMBER: _builtins.int
     n_neighbors: _builtins.int
-    """The number k of neighbours of each point; 10 if not given."""
+    """The number k of neighbours of each point. If not given in a request, 20 for sparse points and 10 for others; if not
+    given in a model or a map, 10.
+    """
     metric: Global___Metric.ValueType
     """The distance."""
     weights: Global___EdgeWeights.ValueType

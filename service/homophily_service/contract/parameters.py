@@ -79,7 +79,13 @@ GRAPH = Group(
     "The graph of near points.",
     (
         Parameter(
-            "n_neighbors", "Neighbours of each point; default 10.", int, 1, 10_000, searched="default", default=10
+            "n_neighbors",
+            "Neighbours of each point; default 10, or 20 for sparse points.",
+            int,
+            1,
+            10_000,
+            searched="default",
+            default=10,
         ),
         Parameter("metric", "euclidean, or cosine, which is the default for sparse points.", str),
         Parameter(
