@@ -190,7 +190,7 @@ def search(data: DataSet, split: Draw, method: str, power: int, trials: int) -> 
     large = len(data.y) > LARGE_POINTS
     X = graph_of(data, **large_graph(data)) if large else data.X
     way: Literal["irr", "err"] = "irr" if method == "IRR" else "err"
-    tuned = TunedClassifier(_kind(way)(None if large else KNNGraph(metric=data.metric), power=power), trials)
+    tuned = TunedClassifier(_kind(way)(power=power), trials)
     seconds, found = cpu_timed(lambda: tuned.fit(X, split.known, validation=split.validation))
     by_default = _kind(way)(power=power).fit(graph_of(data, **(large_graph(data) if large else {})), split.few)
     default = split.error(by_default.transduction_, data.y)

@@ -812,10 +812,11 @@ class SearchParameters(_message.Message):
     """
     @_builtins.property
     def vary(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The parameters to search: space, n_directions, n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then
-        sigma_f, lambda2 and repulsion by ERR, with power (the Laplacian's), which IRR judges if it is the method. None of
-        them may be given; with n_directions, space is searched too, or given as principal or whitened. If empty: all but
-        repulsion, power and those that are given; space and n_directions only for dense points and Euclidean distance.
+        """The parameters to search: metric, space, n_directions, n_neighbors, weights, sigma_x and lambda1 are judged by IRR;
+        then sigma_f, lambda2 and repulsion by ERR, with power (the Laplacian's), which IRR judges if it is the method. None
+        of them may be given; with n_directions, space is searched too, or given as principal or whitened. If empty: all but
+        repulsion, power and those that are given; space and n_directions only for dense points whose metric is not cosine,
+        and metric only for dense points along principal directions.
         """
 
     def __init__(

@@ -31,12 +31,14 @@ MOST_WHITENED = 20_000
 MOST_ENTRIES = 1e8
 #: Where a search begins, k and λ1: for Euclidean distances with two classes and more, for cosine and whitened ones.
 #: The last two tell near from far less well, so that only the mean over many neighbours is reliable.
-BEGINNINGS = {"euclidean": (6, 3.0), "many classes": (14, 0.1), "cosine": (20, 10.0), "whitened": (80, 1.0)}
+BEGINNINGS = {"euclidean": (6, 3.0), "many classes": (20, 0.1), "cosine": (20, 10.0), "whitened": (80, 1.0)}
 #: Up to this number of columns all of them count by default; with more, principal directions are tried.
 FEW_COLUMNS = 20
 LEAST_DIRECTIONS, MOST_DIRECTIONS = 8, 100
+#: What dense points are compared by: distances, or the angles that they are seen at from their mean.
+METRICS = ("euclidean", "cosine")
 #: Directions where a search begins: with two classes, with more (which need more directions), and whitened.
-DIRECTIONS = {"euclidean": 20, "many classes": 40, "whitened": 80}
+DIRECTIONS = {"euclidean": 20, "many classes": 32, "whitened": 80}
 #: σ_x where a search begins, for the weights that it tries.
 WIDTHS = {"global": 0.75, "local": 1.0, "self-tuning": 0.7}
 COSINE_WIDTH = 0.5
@@ -64,6 +66,7 @@ class Searched:
 #: What can be searched, in the order of the grid of first trials.
 SEARCHED: dict[str, Searched] = {
     "space": Searched("graph", lambda r, space: space or r.spaces[0], lambda r: Dimension(choices=r.spaces)),
+    "metric": Searched("graph", lambda *_: METRICS[0], lambda _: Dimension(choices=METRICS)),
     "n_directions": Searched(
         "graph",
         lambda r, space: min(DIRECTIONS.get(r.kind(space), MOST_DIRECTIONS), r.most_directions(space)),
@@ -137,6 +140,7 @@ class Ranges:
                 self.fixed.setdefault("space", self.spaces[0])
         if "input" in self.spaces or (self._few_columns and vary is None):
             self._leave_out("n_directions")
+        self._check_metric(vary)
         most = self.most_directions(self.fixed.get("space"))
         self.directions: Dimension = Dimension(min(LEAST_DIRECTIONS, most), most, "integer", step=1.6)
 
@@ -175,6 +179,15 @@ class Ranges:
             must = "neither varied nor given in the space of the points as they come: vary 'space' as well, or give one"
             raise wrong_parameter("n_directions", "Search", must, "it with space='input'")
         return spaces
+
+    def _check_metric(self, vary: Sequence[str] | None) -> None:
+        """Angles are tried in principal directions, or where ``vary`` names the metric."""
+        is_named = vary is not None and "metric" in vary
+        if self._columns is None and is_named:
+            must = "leave out 'metric' unless points are dense"
+            raise ParameterError(f"The 'vary' parameter of Search must {must}. Got 'metric' instead.", "vary")
+        if not is_named and "principal" not in self.spaces:
+            self._leave_out("metric")
 
     def defaults(self, stage: Stage, space: str | None = None) -> Parameters:
         """Where a stage begins, and what its choice is drawn to: what does well on many sets with few labels.

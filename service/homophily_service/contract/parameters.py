@@ -87,7 +87,7 @@ GRAPH = Group(
             searched="default",
             default=10,
         ),
-        Parameter("metric", "euclidean, or cosine, which is the default for sparse points.", str),
+        Parameter("metric", "euclidean, or cosine, which is the default for sparse points.", str, searched="default"),
         Parameter(
             "weights",
             "Edge weights: local, self-tuning, global or fixed; default local.",
