@@ -26,7 +26,7 @@ from benchmarks.tables.run import FAILED, Options, Progress, clock, run_cells
 from benchmarks.tables.sections import SEARCHED
 from benchmarks.tables.summary import Figure, Shortfall, groups, markdown, pick
 from benchmarks.tables.tracking import Tracker
-from homophily import KNNGraph
+from homophily import ERRClassifier, KNNGraph
 from homophily.supervision.links import draw_links
 
 ROOT = Path(__file__).parents[2]
@@ -288,6 +288,25 @@ def test_automatic_choice_is_held_against_irr_the_best_case_and_the_clock(errors
     ]
     assert len(lines) == 4
     assert all(line.endswith(f"**{verdicts}** |") for line in lines)
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(11.0, "1.10 | **met**"), (12.0, "1.20 | **not met**")])
+def test_defaults_are_held_against_the_search(error: float, verdict: str) -> None:
+    rows = [(data, method, {"power": 2}, [10.0]) for data in SEARCHED for method in ("IRR", "ERR", table1.GRID)]
+    records = records_of("table1", rows + [(data, "ERR, defaults", {"power": 2}, [error]) for data in SEARCHED])
+    for record in records.values():
+        record.result.update(ERR=9.0, seconds=1.0)
+    text = page.text({"table1": records})
+    assert f"| ERR (L²) with defaults over the search, average of the five sets | ≤ 1.15 | {verdict} |" in text
+    assert f"| ERR, L² | {error:.2f} |" in text
+
+
+def test_defaults_are_cells_of_their_own() -> None:
+    data = table1._data(None, "usps", 0)
+    result = table1.compute(Cell("table1", "usps", "ERR, defaults", 0, {"power": 2}), None)
+    split = table1.split_points(data.y, "usps", 0)
+    graph = KNNGraph().fit(data.X)
+    assert result["error"] == split.error(ERRClassifier(power=2).fit(graph, split.few).transduction_, data.y)
 
 
 def test_a_page_without_records_says_so() -> None:
