@@ -462,6 +462,14 @@ def test_protocols_draw_labels_as_they_say() -> None:
     assert counts.max() / counts.min() == pytest.approx(table5.UNBALANCED, rel=0.1)
 
 
+def test_all_draws_of_quick_sets_come_before_those_of_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table5, "STAND_INS", {"b": ("drawn", "digits")})
+    monkeypatch.setattr(table5, "FEWER_DRAWS", {"drawn": 2})
+    cells = table5.plan(Options(seeds=3), {})
+    order = list(dict.fromkeys((cell.data, cell.seed - table5.FIRST_DRAW) for cell in cells))
+    assert order == [("digits", 0), ("digits", 1), ("digits", 2), ("drawn", 0), ("drawn", 1)]
+
+
 def test_the_section_on_few_labels_names_the_sets_where_a_peer_is_better() -> None:
     records = {}
     errors = {"ERR": (5.0, 9.0), "graphlearning Poisson": (6.0, 7.0), "ERR, true class shares given": (1.0, 1.0)}

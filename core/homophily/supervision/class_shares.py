@@ -26,7 +26,7 @@ LABEL_WEIGHT, LABELS_PER_SHARE = 3.0, 20.0
 #: EXPECTED times as many as a fair sample would have there. COMMON labels more on both sides keep chance from deciding.
 #: Chosen on digits with 10 to 30 labels where the fit before was least sure (error 3.9 → 3.1 % with 50 random ones and
 #: 30 of these, draws 0 to 9), and so that labels drawn at random are left alone.
-CERTAINTY_RANGES, EXPECTED, COMMON = 10, 1.5, 2.0
+CERTAINTY_RANGES, EXPECTED, COMMON = 10, 2.0, 2.0
 #: What an equal number of labels for each class counts for at most, as evidence of equal shares. With 50 per class on
 #: unbalanced sets, all of them took the error from 6 to 31 % (USPS {2, 5}) and from 2 to 26 % (thinned Pendigits).
 STRATIFIED = 5.0
