@@ -119,8 +119,8 @@ def table1_section(found: list[Group], shortfalls: list[Shortfall]) -> str:
         "hundreds of settings of a draw, a peer's best case a few dozen. Peers choose their graph by the same "
         "validation points: k = 5, 10, 20 or 40, of points as they come, along 14 to 50 principal directions, by "
         "angles along 20 or 28, or whitened; LabelSpreading its α besides. Our searches vary k from 4 to 80, spaces, "
-        "distance or angle, the weights' kind and width, and each method's own parameters. On all of MNIST there is one "
-        "graph for all, of 10 neighbours along principal directions. A peer that is given the true shares of the "
+        "distance or angle, the weights' kind and width, and each method's own parameters. On all of MNIST there is "
+        "one graph for all, of 10 neighbours along principal directions. A peer that is given the true shares of the "
         "classes is told what no other method is: in brackets, with k = 10, and not compared."
     )
     return "\n\n".join(parts)
