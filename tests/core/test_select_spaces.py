@@ -63,6 +63,14 @@ def test_directions_are_never_more_than_columns(columns, space):
     assert 1 <= min(asked) <= max(asked) <= columns
 
 
+def test_many_classes_begin_with_more_neighbours_for_the_squared_laplacian():
+    begins = [
+        Search(2000, 10, n_features=60, fixed=fixed).ask()[0].graph["n_neighbors"]
+        for fixed in ({}, {"power": 2}, {"power": 1}, {"relationship_neighbors": 50})
+    ]
+    assert begins == [20, 20, 10, 10]
+
+
 def test_angles_are_tried_along_principal_directions():
     asked = {(group.graph["space"], group.graph["metric"]) for group in Search(1000, 2, n_features=60).ask()}
     assert {("principal", "euclidean"), ("principal", "cosine"), ("whitened", "euclidean")} <= asked
