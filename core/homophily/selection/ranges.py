@@ -30,9 +30,9 @@ MOST_WHITENED = 20_000
 #: Entries of L² that a trial may have, about n k²: some 1.2 GB. With many points k is not searched as far up.
 MOST_ENTRIES = 1e8
 #: Where a search begins, k and λ1: for Euclidean distances with two classes and more, for cosine and whitened ones.
-#: The last two tell near from far less well, so that only the mean over many neighbours is reliable. With many classes L
-#: wants fewer neighbours than L²: of ten digits 7.4 % are wrong with 10 of them and 7.7 % with 20, with L² 7.7 and 7.0 %
-#: (IRR, draws 20 to 29).
+#: The last two tell near from far less well, so that only the mean over many neighbours is reliable. With many classes
+#: L wants fewer neighbours than L²: of ten digits 7.4 % are wrong with 10 of them and 7.7 % with 20, with L² 7.7 and
+#: 7.0 % (IRR, draws 20 to 29).
 BEGINNINGS = {
     "euclidean": (6, 3.0),
     "many classes": (20, 0.1),
