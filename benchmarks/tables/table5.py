@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,16 @@ SMOOTH_SETS = ("digits", "digits, unbalanced", "drawn", "ssl_coil", "ssl_text", 
 
 
 def plan(options: Options, records: Records) -> list[Cell]:  # noqa: ARG001
-    """All cells of the first draw, then those of the second, and so on."""
+    """Quick sets first, of these all cells of the first draw, then those of the second, and so on."""
     sets = PROTOCOLS if options.data is not None else STAND_INS
     cells = []
-    for draw in range(options.seeds or (1 if options.quick else DRAWS)):
+    draws = range(options.seeds or (1 if options.quick else DRAWS))
+    for is_slow, draw in product((False, True), draws):
         for protocol, names in sets.items():
             for name in names:
-                if draw >= FEWER_DRAWS.get(name, DRAWS) or (options.quick and name == "mnist"):
+                if (name in FEWER_DRAWS) != is_slow or draw >= FEWER_DRAWS.get(name, DRAWS):
+                    continue
+                if options.quick and name == "mnist":
                     continue
                 counts = MNIST_LABELS if name == "mnist" else (1, 5) if options.quick else LABELS
                 cells += [

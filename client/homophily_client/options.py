@@ -15,7 +15,7 @@ class GraphOptions:
     Parameters
     ----------
     n_neighbors : int, optional
-        Neighbours of each point; default 10.
+        Neighbours of each point; default 10, or 20 for sparse points.
     metric : {'euclidean', 'cosine'}, optional
         euclidean, or cosine, which is the default for sparse points.
     weights : {'local', 'self-tuning', 'global', 'fixed'}, optional

@@ -26,7 +26,7 @@ from benchmarks.tables.run import FAILED, Options, Progress, clock, run_cells
 from benchmarks.tables.sections import SEARCHED
 from benchmarks.tables.summary import Figure, Shortfall, groups, markdown, pick
 from benchmarks.tables.tracking import Tracker
-from homophily import KNNGraph
+from homophily import ERRClassifier, KNNGraph
 from homophily.supervision.links import draw_links
 
 ROOT = Path(__file__).parents[2]
@@ -290,6 +290,25 @@ def test_automatic_choice_is_held_against_irr_the_best_case_and_the_clock(errors
     assert all(line.endswith(f"**{verdicts}** |") for line in lines)
 
 
+@pytest.mark.parametrize(("error", "verdict"), [(11.0, "1.10 | **met**"), (12.0, "1.20 | **not met**")])
+def test_defaults_are_held_against_the_search(error: float, verdict: str) -> None:
+    rows = [(data, method, {"power": 2}, [10.0]) for data in SEARCHED for method in ("IRR", "ERR", table1.GRID)]
+    records = records_of("table1", rows + [(data, "ERR, defaults", {"power": 2}, [error]) for data in SEARCHED])
+    for record in records.values():
+        record.result.update(ERR=9.0, seconds=1.0)
+    text = page.text({"table1": records})
+    assert f"| ERR (L²) with defaults over the search, average of the five sets | ≤ 1.15 | {verdict} |" in text
+    assert f"| ERR, L² | {error:.2f} |" in text
+
+
+def test_defaults_are_cells_of_their_own() -> None:
+    data = table1._data(None, "usps", 0)
+    result = table1.compute(Cell("table1", "usps", "ERR, defaults", 0, {"power": 2}), None)
+    split = table1.split_points(data.y, "usps", 0)
+    graph = KNNGraph().fit(data.X)
+    assert result["error"] == split.error(ERRClassifier(power=2).fit(graph, split.few).transduction_, data.y)
+
+
 def test_a_page_without_records_says_so() -> None:
     text = page.text({})
     assert "There are no records yet." in text
@@ -441,6 +460,14 @@ def test_protocols_draw_labels_as_they_say() -> None:
     thin = table5.thinned(table5._data(None, "digits"))
     counts = np.bincount(thin.y)
     assert counts.max() / counts.min() == pytest.approx(table5.UNBALANCED, rel=0.1)
+
+
+def test_all_draws_of_quick_sets_come_before_those_of_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table5, "STAND_INS", {"b": ("drawn", "digits")})
+    monkeypatch.setattr(table5, "FEWER_DRAWS", {"drawn": 2})
+    cells = table5.plan(Options(seeds=3), {})
+    order = list(dict.fromkeys((cell.data, cell.seed - table5.FIRST_DRAW) for cell in cells))
+    assert order == [("digits", 0), ("digits", 1), ("digits", 2), ("drawn", 0), ("drawn", 1)]
 
 
 def test_the_section_on_few_labels_names_the_sets_where_a_peer_is_better() -> None:

@@ -10,7 +10,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from homophily.exceptions import NeighborsWarning
+from homophily import IRRClassifier
+from homophily.exceptions import NeighborsWarning, ParameterError
 from homophily.graph.knn_graph import KNNGraph
 
 WEIGHTS = ["local", "self-tuning", "global", "fixed"]
@@ -347,6 +348,25 @@ def test_the_metric_is_that_of_the_kind_of_points():
         for a, b in zip(graph.attach(form(X[:5])), named.attach(form(X[:5])), strict=True):
             np.testing.assert_array_equal(a, b)
     assert graph.fit(X).metric_ == "euclidean"
+
+
+def test_sparse_points_have_more_neighbours_by_default():
+    X = np.abs(points(60, 12))
+    for form, k in ((np.asarray, 10), (sparse.csr_array, 20)):
+        graph, named = KNNGraph().fit(form(X)), KNNGraph(n_neighbors=k).fit(form(X))
+        assert (graph.n_neighbors, graph.n_neighbors_) == (None, k)
+        assert graph.indices_.shape == (60, k)
+        assert graph.resolved_params_ == named.resolved_params_ == {**graph.get_params(), **named.resolved_params_}
+        np.testing.assert_array_equal(graph.W.toarray(), named.W.toarray())
+    distances = sparse.csr_array(np.abs(X[:, :1] - X[:, 0]))
+    assert KNNGraph(metric="precomputed").fit(distances).n_neighbors_ == 10
+
+
+def test_the_default_number_of_neighbours_agrees_with_a_graph_of_that_number_only():
+    X, y = sparse.csr_array(np.abs(points(60, 12))), np.r_[0, 1, np.full(58, -1)]
+    IRRClassifier(graph=KNNGraph()).fit(KNNGraph(n_neighbors=20).fit(X), y)
+    with pytest.raises(ParameterError, match="n_neighbors=20, but X has n_neighbors=10"):
+        IRRClassifier(graph=KNNGraph()).fit(KNNGraph(n_neighbors=10).fit(X), y)
 
 
 def test_refit_forgets_the_old_graph():

@@ -155,6 +155,20 @@ def test_a_given_graph_leaves_the_solver_to_search():
     assert [trial.method for trial in everything.trials].count("irr") == 1
 
 
+def test_a_choice_among_many_classes_is_drawn_to_its_beginning_more():
+    def leaves_its_beginning(classes, gain):
+        search = Search(1000, classes, method="irr", trials=8, graph=False)
+        begin = search.ranges.defaults("graph")["lambda1"]
+        for group in search.ask():
+            errors = [0.3 - (gain if trial["lambda1"] == 10 * begin else 0.0) for trial in group.trials]
+            search.tell([Outcome(group, tuple(Result(error, 0.5, 500, 0.1) for error in errors), 0.1)])
+        return search.best.solver["lambda1"] != begin
+
+    gains = np.linspace(0.0, 0.2, 81)
+    least = {classes: min(gain for gain in gains if leaves_its_beginning(classes, gain)) for classes in (2, 10)}
+    assert least[10] > least[2] > 0.0
+
+
 def test_the_backend_is_one_of_graph_and_fit():
     group = Search(1000, 2, fixed={"backend": "numpy"}).ask()[0]
     assert group.graph["backend"] == "numpy"

@@ -46,6 +46,14 @@ def test_many_held_out_answers_are_believed():
     assert ranked(trials, dimensions, {"lambda1": 0.1})[0].parameters == {"lambda1": 0.02}
 
 
+def test_a_stronger_pull_keeps_to_where_the_search_begins():
+    dimensions = {"lambda1": Dimension(1e-3, 1e3, step=10.0)}
+    trials = [trial(0, 0.20, lambda1=1.0), trial(1, 0.20, lambda1=10.0), trial(2, 0.16, lambda1=100.0)]
+    home = [{"lambda1": 1.0}] * 3
+    assert rank(trials, dimensions, home, pull=0.0)[0].number == 2
+    assert rank(trials, dimensions, home, pull=1.0)[0].number == 0
+
+
 def test_equal_errors_are_parted_by_the_loss_then_by_the_way_from_the_home():
     dimensions = {"lambda1": Dimension(1e-6, 1e6, step=2.0)}
     far = [trial(i, 0.2, lambda1=value) for i, value in enumerate((1e-5, 1e-1, 1e5))]

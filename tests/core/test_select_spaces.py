@@ -63,6 +63,35 @@ def test_directions_are_never_more_than_columns(columns, space):
     assert 1 <= min(asked) <= max(asked) <= columns
 
 
+def test_many_classes_begin_with_more_neighbours_for_the_squared_laplacian():
+    begins = [
+        Search(2000, 10, n_features=60, fixed=fixed).ask()[0].graph["n_neighbors"]
+        for fixed in ({}, {"power": 2}, {"power": 1}, {"relationship_neighbors": 50})
+    ]
+    assert begins == [20, 20, 10, 10]
+
+
+def test_angles_are_tried_along_principal_directions():
+    asked = {(group.graph["space"], group.graph["metric"]) for group in Search(1000, 2, n_features=60).ask()}
+    assert {("principal", "euclidean"), ("principal", "cosine"), ("whitened", "euclidean")} <= asked
+    assert Search(1000, 2, n_features=60).ask()[0].graph["metric"] == "euclidean"
+    for given in ({"n_features": 10}, {}, {"n_features": 60, "fixed": {"metric": "euclidean"}}, {"graph": False}):
+        assert "metric" not in Search(1000, 2, **given).ranges.vary
+    named = Search(1000, 2, n_features=10, vary=["metric"])
+    assert {group.graph["metric"] for group in named.ask()} == {"euclidean", "cosine"}
+    with pytest.raises(ValueError, match="leave out 'metric' unless points are dense"):
+        Search(1000, 2, vary=["metric"])
+
+
+def test_angles_are_chosen_where_they_do_better():
+    search = Search(1000, 2, n_features=60, method="irr", trials=24)
+    for group in search.ask():
+        error = 0.1 if group.graph["metric"] == "cosine" else 0.4
+        search.tell([Outcome(group, (Result(error, 3 * error, 500, 0.1),) * len(group.trials), 0.1)])
+    assert search.best.graph["metric"] == "cosine"
+    assert search.best.graph["space"] == "principal"
+
+
 def test_whitened_directions_have_points_enough():
     search = Search(60, 2, n_features=100, fixed={"space": "whitened"})
     assert max(group.graph["n_directions"] for group in search.ask()) == 20

@@ -17,6 +17,7 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError, Un
 from homophily.arrays import Floats
 from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
 from homophily.storage import State, classifier_state, restore_classifier
+from homophily.supervision import class_shares
 from homophily.supervision.class_shares import (
     BALANCE,
     LABEL_WEIGHT,
@@ -128,6 +129,42 @@ def test_the_weight_of_labels_grows_with_their_number() -> None:
     assert 0.9 * LABEL_WEIGHT < many.weight < LABEL_WEIGHT
     assert are_stratified(few.counts)
     assert not are_stratified(label_evidence([2, 1]).counts)
+
+
+def test_labels_of_a_kind_that_there_are_too_many_of_count_less() -> None:
+    points = np.log(RNG.dirichlet([0.3, 0.3, 0.3], size=1000) + FLOOR)
+    certainty = softmax(points, axis=1).max(axis=1)
+    own = np.arange(3).repeat(20)
+    fair = RNG.choice(1000, 60, replace=False)
+    unsure = np.r_[fair[:30], certainty.argsort()[:30]]
+    for chosen, least, most in ((fair, 0.8, 1.0), (unsure, 0.3, 0.6)):
+        labels = LabelEvidence(points[chosen], np.eye(3)[own], np.ones(60))
+        found = labels.as_fair_sample(points, np.zeros(3))
+        assert least < np.min(found.factors) <= most
+        assert np.max(found.factors) == 1.0
+        assert found.weight < labels.weight or chosen is fair
+        assert are_stratified(found.counts)
+    assert np.all(np.asarray(found.factors)[30:] == np.min(found.factors))
+
+
+def test_labels_at_borders_do_not_spoil_the_shares(digits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, y = digits
+    rng, few = np.random.default_rng(4), np.full(len(y), -1)
+    while len(np.unique(few)) < 11:
+        chosen = rng.choice(len(y), 50, replace=False)
+        few = np.where(np.isin(np.arange(len(y)), chosen), y, -1)
+    top = np.sort(ERRClassifier().fit(graph, few).decision_scores_, axis=1)
+    margin = np.where(few >= 0, np.inf, top[:, -1] - top[:, -2])
+    asked = margin.argsort(kind="stable")[:30]
+    few[asked] = y[asked]
+    rest = few == -1
+
+    def error() -> float:
+        return float(np.mean(ERRClassifier().fit(graph, few).transduction_[rest] != y[rest]))
+
+    mended = error()
+    monkeypatch.setattr(class_shares, "EXPECTED", np.inf)
+    assert mended < 0.7 * error()
 
 
 def test_many_labels_chosen_class_by_class_do_not_force_equal_shares(digits: Any) -> None:

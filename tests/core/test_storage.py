@@ -132,6 +132,14 @@ def make_graph(kind, monkeypatch):
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_graph_stored_before_sparse_points_had_more_neighbours_keeps_its_ten(tmp_path):
+    X = sparse.csr_array(np.abs(np.random.default_rng(0).normal(size=(40, 8))))
+    state = graph_state(KNNGraph(n_neighbors=10).fit(X))
+    again = restore_graph(store(state, tmp_path / "graph"))
+    assert again.resolved_params_["n_neighbors"] == again.n_neighbors_ == 10
+    assert again.attach(X[:3])[1].shape == (3, 10)
+
+
 @every_graph
 def test_a_restored_graph_is_the_graph(kind, tmp_path, monkeypatch):
     graph, new = make_graph(kind, monkeypatch)

@@ -178,6 +178,26 @@ def test_a_search_finds_how_many_directions_count(client: Client, moons: tuple[A
     assert model.graph_parameters == {"space": "principal", "n_directions": found}
 
 
+def test_a_search_tries_angles_of_dense_points(client: Client, moons: tuple[Any, Any]) -> None:
+    model = client.fit(moons[0], **asked(moons, vary=["metric"]), solver={"method": "irr"}).result(PATIENCE)
+    message = message_of(client, model)
+    assert {trial.graph.metric for trial in message.search.trials} == {
+        model_pb2.METRIC_EUCLIDEAN,
+        model_pb2.METRIC_COSINE,
+    }
+    # Two moons differ in place, not in direction.
+    assert model.graph_parameters["metric"] == "euclidean"
+
+
+def test_sparse_points_have_one_metric_to_search(client: Client, moons: tuple[Any, Any]) -> None:
+    points = csr_array(np.abs(moons[0]))
+    with pytest.raises(InvalidArgument, match="metric cannot be searched for sparse points"):
+        client.fit(points, **asked(moons, vary=["metric"]))
+    model = client.fit(points, **asked(moons, trials=2), solver={"method": "irr"}).result(PATIENCE)
+    begin = message_of(client, model).search.trials[0].graph
+    assert (begin.n_neighbors, begin.metric) == (20, model_pb2.METRIC_COSINE)
+
+
 def test_the_service_searches_what_the_core_does() -> None:
     assert set(SEARCHED) == set(ranges.SEARCHED)
 

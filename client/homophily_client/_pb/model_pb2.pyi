@@ -228,7 +228,9 @@ class GraphParameters(_message.Message):
     SPACE_FIELD_NUMBER: _builtins.int
     N_DIRECTIONS_FIELD_NUMBER: _builtins.int
     n_neighbors: _builtins.int
-    """The number k of neighbours of each point; 10 if not given."""
+    """The number k of neighbours of each point. If not given in a request, 20 for sparse points and 10 for others; if not
+    given in a model or a map, 10.
+    """
     metric: Global___Metric.ValueType
     """The distance."""
     weights: Global___EdgeWeights.ValueType
@@ -810,10 +812,11 @@ class SearchParameters(_message.Message):
     """
     @_builtins.property
     def vary(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The parameters to search: space, n_directions, n_neighbors, weights, sigma_x and lambda1 are judged by IRR; then
-        sigma_f, lambda2 and repulsion by ERR, with power (the Laplacian's), which IRR judges if it is the method. None of
-        them may be given; with n_directions, space is searched too, or given as principal or whitened. If empty: all but
-        repulsion, power and those that are given; space and n_directions only for dense points and Euclidean distance.
+        """The parameters to search: metric, space, n_directions, n_neighbors, weights, sigma_x and lambda1 are judged by IRR;
+        then sigma_f, lambda2 and repulsion by ERR, with power (the Laplacian's), which IRR judges if it is the method. None
+        of them may be given; with n_directions, space is searched too, or given as principal or whitened. If empty: all but
+        repulsion, power and those that are given; space and n_directions only for dense points whose metric is not cosine,
+        and metric only for dense points along principal directions.
         """
 
     def __init__(

@@ -54,6 +54,8 @@ class GraphEstimator(CheckedEstimator):
         wanted, actual = self.graph.get_params(), fitted.resolved_params_
         if wanted["metric"] == "auto":
             wanted["metric"] = actual["metric"]
+        if wanted["n_neighbors"] is None:
+            wanted["n_neighbors"] = fitted.default_neighbors
         for name, value in wanted.items():
             if name not in _COMPUTING and value != actual[name]:
                 got = f"{name}={value!r}, but X has {name}={actual[name]!r},"

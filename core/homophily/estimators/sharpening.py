@@ -11,7 +11,7 @@ import numpy as np
 from homophily.arrays import Floats
 from homophily.device.operations import Operations
 from homophily.solve.sharpen import Held, Sharpened, sharpen
-from homophily.supervision.class_shares import LabelEvidence, class_offsets, informative_offsets
+from homophily.supervision.class_shares import LabelEvidence, class_offsets, informative_offsets, spread_sample
 from homophily.supervision.labels import decide_index
 
 
@@ -41,10 +41,13 @@ def sharpened(
     def choose(logits: Floats, before: Floats, labels: Callable[[], Floats]) -> Floats:
         if shares is not None:
             return class_offsets(logits, shares)
-        return bounded(logits, informative_offsets(logits, before, evidence(labels())))
+        fair = evidence(labels()).as_fair_sample(spread_sample(logits), before)
+        return bounded(logits, informative_offsets(logits, before, fair))
 
-    def judge(label_logits: Floats, offsets: Floats) -> float:
+    def judge(label_logits: Floats, logits: Floats, offsets: Floats) -> float:
         labels = evidence(label_logits)
+        if shares is None:
+            labels = labels.as_fair_sample(spread_sample(logits), offsets)
         return labels.weight * labels.log_likelihood(offsets)[0]
 
     wanted = class_offsets(scores, np.full(classes, 1.0 / classes) if shares is None else shares)

@@ -44,6 +44,17 @@ from homophily.tables.columns import in_fitted_order
 POINTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 
 
+#: Default numbers of neighbours. Distances between texts tell near from far badly, so that only the mean over more
+#: neighbours is reliable: on four sets of texts with 50 labels (draws 0 to 7) the mean error is 20.7 % with 10 and 18.9
+#: % with 20. 30 have 17.8 %, but with one to five labels per class the higher error, and L² twice the entries.
+DENSE_NEIGHBORS, SPARSE_NEIGHBORS = 10, 20
+
+
+def default_neighbors(*, is_sparse: bool) -> int:
+    """The number of neighbours when none is given."""
+    return SPARSE_NEIGHBORS if is_sparse else DENSE_NEIGHBORS
+
+
 def small_floats(X: Any) -> Any:
     """Arrays of small numbers, as of images, in float32, which has all of them; scikit-learn would take float64."""
     small = isinstance(X, np.ndarray) and X.dtype.kind in "uif" and X.dtype.itemsize <= 2
@@ -56,8 +67,9 @@ class KNNGraph(CheckedEstimator):
 
     Parameters
     ----------
-    n_neighbors : int, default=10
-        Number k of neighbours of each point, itself not counted; cut to u - 1, with a warning, for fewer points.
+    n_neighbors : int, default=None
+        Number k of neighbours of each point, itself not counted; cut to u - 1, with a warning, for fewer points. None
+        means 20 for sparse points and 10 for others.
     metric : {"auto", "euclidean", "cosine", "precomputed", "affinity"}, default="auto"
         Distance between points. "auto" is "euclidean" for dense and "cosine" for sparse points. For "cosine", a row of
         zeros is at distance 1 from all rows but other rows of zeros. "precomputed" takes X as the square matrix of
@@ -97,6 +109,8 @@ class KNNGraph(CheckedEstimator):
     ----------
     metric_ : str
         The metric in use.
+    n_neighbors_ : int
+        The number of neighbours in use, before any cut.
     W : csr_array of shape (u, u)
         Symmetric weights with a zero diagonal.
     degrees, n_points, n_components, component_labels : ndarray, int, int, ndarray
@@ -119,7 +133,7 @@ class KNNGraph(CheckedEstimator):
     (2, [1.0, -1.0, 0.0, 0.0])
     """
 
-    n_neighbors: int = 10
+    n_neighbors: int | None = None
     metric: Literal["auto", "euclidean", "cosine", "precomputed", "affinity"] = "auto"
     weights: Literal["local", "self-tuning", "global", "fixed"] = "local"
     sigma_x: float | None = None
@@ -131,7 +145,7 @@ class KNNGraph(CheckedEstimator):
     n_jobs: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_neighbors": [AT_LEAST_ONE],
+        "n_neighbors": [AT_LEAST_ONE, None],
         "metric": [StrOptions({"auto", "euclidean", "cosine", "precomputed", "affinity"})],
         "weights": [StrOptions({"local", "self-tuning", "global", "fixed"})],
         "sigma_x": [POSITIVE, None],
@@ -171,7 +185,9 @@ class KNNGraph(CheckedEstimator):
         self.metric_: Any = self.metric
         if self.metric == "auto":
             self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
-        if self.metric_ in ("precomputed", "affinity") and X.shape[0] != X.shape[1]:
+        is_listed = self.metric_ in ("precomputed", "affinity")
+        self.n_neighbors_ = self.n_neighbors or default_neighbors(is_sparse=sparse.issparse(X) and not is_listed)
+        if is_listed and X.shape[0] != X.shape[1]:
             raise wrong_parameter("X", "KNNGraph", f"square with metric={self.metric_!r}", X.shape)
         self._check_entries(X)
         if self.space != "input" and (self.metric_ not in ("euclidean", "cosine") or not isinstance(X, np.ndarray)):
@@ -190,7 +206,7 @@ class KNNGraph(CheckedEstimator):
             if self.metric_ != "precomputed":
                 points = X if self._space is None else self._space(X, self.n_jobs)
                 self.index_ = neighbor_index(points, self.metric_, self.n_jobs, device, part_of(callback, 0.0, 0.4))
-            self._n_found = available_neighbors(self.n_neighbors, X.shape[0] - 1)
+            self._n_found = available_neighbors(self.n_neighbors_, X.shape[0] - 1)
             self.distances_, self.indices_ = self._others(self._n_found, part_of(callback, 0.4, 0.95))
             if self.index_ is not None:
                 self.recall_ = self.index_.recall
@@ -207,7 +223,12 @@ class KNNGraph(CheckedEstimator):
     def resolved_params_(self) -> dict[str, Any]:
         """All parameters with the values in use."""
         check_is_fitted(self)
-        return {**self.get_params(deep=False), "metric": self.metric_}
+        return {**self.get_params(deep=False), "metric": self.metric_, "n_neighbors": self.n_neighbors_}
+
+    @property
+    def default_neighbors(self) -> int:
+        """What ``n_neighbors=None`` means for the points of this graph."""
+        return default_neighbors(is_sparse=isinstance(self.index_, SparseIndex))
 
     @property
     def W(self) -> sparse.csr_array:
@@ -330,6 +351,8 @@ class KNNGraph(CheckedEstimator):
         """The graph whose :meth:`to_arrays` is stored."""
         graph = cls(**stored.parameters(cls))
         graph._validate_params()
+        # Older files of sparse points have 10 here, as every file has what was in use.
+        graph.n_neighbors_ = graph.n_neighbors or DENSE_NEIGHBORS
         graph.metric_ = stored.section("parameters").choice("metric", "euclidean", "cosine", "precomputed", "affinity")
         u = stored.integer("n_points", 1)
         graph._n_components = stored.integer("n_components", 1, u)

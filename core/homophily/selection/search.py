@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.parameters import AT_LEAST_ONE, check_parameters
-from homophily.selection.choice import noise_variance, rank, score
+from homophily.selection.choice import PULL, PULL_OF_MANY, noise_variance, rank, score
 from homophily.selection.evaluation import line_of, trial_of
 from homophily.selection.ranges import GRAPH_FIELDS, REPULSION, Ranges
 from homophily.selection.records import Best, Group, Method, Outcome, Parameters, Stage, Trial
@@ -186,7 +186,8 @@ class Search:
             return {name: value for one in stages for name, value in self.ranges.defaults(one, space).items()}
 
         defaults = [begin(trial.parameters.get("space")) for trial in shares]
-        return [tried[trial.number] for trial in rank(shares, dimensions, defaults)]
+        pull = PULL if self.ranges.n_classes == 2 else PULL_OF_MANY
+        return [tried[trial.number] for trial in rank(shares, dimensions, defaults, pull)]
 
     # -- batches ---------------------------------------------------------------------------------------------------
 

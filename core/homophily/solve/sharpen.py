@@ -108,12 +108,12 @@ def sharpen(
     starts: list[NDArray[np.intp]],
     classes: int,
     choose_offsets: Callable[[Floats, Floats, Callable[[], Floats]], Floats],
-    judge: Callable[[Floats, Floats], float],
+    judge: Callable[[Floats, Floats, Floats], float],
     callback: Callable[[Round], Any] | None = None,
 ) -> Sharpened:
     """Run the dynamics from each of the ``starts``, classes (u,) of all points, and keep the best result.
 
-    The best one has the lowest normalised cut, less ``judge(label scores, offsets)``: a region that the labels
+    The best one has the lowest normalised cut, less ``judge(label scores, scores, offsets)``: a region that the labels
     contradict is not a class, however well it is separated. ``choose_offsets(scores, previous offsets, label scores)``
     returns one number per class. Label scores (one row for each held label) are those of the labels' surroundings; as
     they cost a walk, ``choose_offsets`` gets a function that computes them. ``callback`` may raise to cancel.
@@ -136,7 +136,7 @@ def sharpen(
             if changed < SETTLED:
                 break
         value = _normalised_cut(walk, degrees, decided, classes)
-        value -= judge(_label_logits(walk, held, decided, classes), offsets)
+        value -= judge(_label_logits(walk, held, decided, classes), scores, offsets)
         if best is None or value < least:
             best, least = Sharpened(shares, offsets, 0), value
     assert best is not None

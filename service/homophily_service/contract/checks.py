@@ -50,6 +50,8 @@ def check_search(request: job_pb2.FitRequest, field: str, *, is_sparse: bool) ->
             wrong = "sigma_x must be given with fixed weights"
         elif name in ("space", "n_directions") and (is_sparse or request.graph.metric == pb.METRIC_COSINE):
             wrong = f"{name} cannot be searched for sparse points or with the cosine metric"
+        elif name == "metric" and is_sparse:
+            wrong = "metric cannot be searched for sparse points"
         elif (
             name == "n_directions"
             and "space" not in message.vary

@@ -79,9 +79,15 @@ GRAPH = Group(
     "The graph of near points.",
     (
         Parameter(
-            "n_neighbors", "Neighbours of each point; default 10.", int, 1, 10_000, searched="default", default=10
+            "n_neighbors",
+            "Neighbours of each point; default 10, or 20 for sparse points.",
+            int,
+            1,
+            10_000,
+            searched="default",
+            default=10,
         ),
-        Parameter("metric", "euclidean, or cosine, which is the default for sparse points.", str),
+        Parameter("metric", "euclidean, or cosine, which is the default for sparse points.", str, searched="default"),
         Parameter(
             "weights",
             "Edge weights: local, self-tuning, global or fixed; default local.",

@@ -87,9 +87,14 @@ def check_positive(value: float, where: str) -> None:
         raise InvalidRequest(where, f"must be positive and finite; got {value}")
 
 
+#: Neighbours of sparse points when none are given: KNNGraph's default, which a test compares.
+SPARSE_NEIGHBORS = 20
+
+
 def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str) -> dict[str, Any]:
     """All parameters of :class:`homophily.KNNGraph`, defaults filled in: they are part of a stored graph's digest."""
-    parameters = {row.name: row.default for row in GRAPH} | {"metric": "cosine" if is_sparse else "euclidean"}
+    parameters = {row.name: row.default for row in GRAPH}
+    parameters |= {"metric": "cosine", "n_neighbors": SPARSE_NEIGHBORS} if is_sparse else {"metric": "euclidean"}
     parameters |= given(GRAPH, message, field)
     if parameters["weights"] == "fixed" and parameters["sigma_x"] is None:
         raise InvalidRequest(f"{field}.sigma_x", "must be given with fixed weights")

@@ -206,8 +206,8 @@ def _problem(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Datas
         fixed["backend"] = work.backend
     given = {descriptor.name for descriptor, _ in request.graph.ListFields()}
     for name in SEARCHED_IN_GRAPHS:
-        # A default value: the search decides it.
-        if name not in given:
+        # A default value: the search decides it. Sparse points have one metric.
+        if name not in given and not (name == "metric" and is_sparse):
             del fixed[name]
     judges = validation.points if validation.points.size else None
     n_features = None if is_sparse else columns

@@ -145,6 +145,9 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     is_sparse = size_of(dataset.shape).is_sparse
     parameters = graph_parameters(described.graph_parameters, is_sparse=is_sparse, field="graph")
     project = work.task.name.project
+    if is_sparse:
+        # Where a stored message says nothing it means 10, which was the default of all points once.
+        described.graph_parameters.n_neighbors = parameters["n_neighbors"]
     digest = graph_digest(project, dataset, parameters)
     path = work.stores.catalog.use_graph(digest)
     work.stage.enter("graph")

@@ -17,6 +17,7 @@ from homophily_service.contract import states
 from homophily_service.contract.errors import NotFound, ServiceError
 from homophily_service.contract.kinds import KINDS
 from homophily_service.contract.names import parse_name
+from homophily_service.contract.parameters import GRAPH
 from homophily_service.contract.tables import size_of
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.storage.records import Event, JobRecord
@@ -240,7 +241,7 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     source: Any = request if made is None else made
     graph = source.graph if made is None else source.graph_parameters
     solver = source.solver if made is None else source.solver_parameters
-    found |= {f"graph.{key}": value for key, value in _complete_graph(graph, data).items()}
+    found |= {f"graph.{key}": value for key, value in _complete_graph(graph, data, is_made=made is not None).items()}
     found |= {f"solver.{key}": value for key, value in _complete_solver(solver, _n_classes(request, made)).items()}
     if made is None:
         return found
@@ -265,11 +266,14 @@ def _default_trials(solver: model_pb2.SolverParameters) -> int:
     return default_trials("irr" if solver.method == model_pb2.METHOD_IRR else "err")
 
 
-def _complete_graph(message: model_pb2.GraphParameters, data: Data | None) -> dict[str, Any]:
+def _complete_graph(message: model_pb2.GraphParameters, data: Data | None, *, is_made: bool) -> dict[str, Any]:
     parameters = graph_parameters(message, is_sparse=data is not None and data.is_sparse, field="graph")
     if data is None and not message.metric:
         # The default distance depends on the points, which were deleted.
         del parameters["metric"]
+    if is_made and not message.HasField("n_neighbors"):
+        # Made by an earlier release, or of dense points.
+        parameters["n_neighbors"] = GRAPH["n_neighbors"].default
     return parameters
 
 
