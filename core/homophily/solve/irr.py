@@ -221,7 +221,7 @@ def solve_irr(
     b = system.confidence[:, None] * T[rows]
     patience: float = max_iter
     if method is None:
-        needed, patience = expected_iterations(L, power, T.shape[1])
+        needed, patience = expected_iterations(L, power, T.shape[1], tolerance)
         method = "direct" if patience < needed else "cg"
     iterations = 0
     if method == "cg":
