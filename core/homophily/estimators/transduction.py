@@ -22,15 +22,16 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from homophily.arrays import Floats, read_only, submatrix
 from homophily.device.operations import CpuOperations, Operations
 from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, in_blocks
+from homophily.estimators.held_out import without_own_fold, without_own_label
 from homophily.estimators.sharpening import sharpened
-from homophily.exceptions import ParameterError, UnlabelledComponentsWarning, warned_already
+from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
 from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution, irr_energy
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
 from homophily.solve.sharpen import Sharpened, sharp_scores
 from homophily.state import State, StateReader, feature_entries, plain
-from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
+from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration
 from homophily.supervision.class_shares import (
     bounded_offsets,
     check_bounds,
@@ -42,8 +43,6 @@ from homophily.supervision.class_shares import (
 )
 from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
 
-#: The usual number; a calibration costs one fit for each.
-CALIBRATION_FOLDS = 5
 #: ``sharpen="auto"`` sharpens up to this number of labels per class. On ten sets it lowered the error much at 1 to 5,
 #: and a little at 10; from 15 on it was as often higher.
 SHARP_LABELS = 15
@@ -51,8 +50,8 @@ SHARP_LABELS = 15
 SHARP_SLOPE = 1.4
 #: Points whose probabilities are held at a time when class shares are judged.
 SHARE_ROWS = 10_000
-#: The values of this number of points fill a core's own cache (1 MB).
-CACHED_POINTS = 100_000
+#: This number of values fills a core's own cache (1 MB).
+CACHED_VALUES = 100_000
 #: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
 _FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
 
@@ -196,8 +195,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Calibrated class probabilities (m, C); the largest is always at the predicted class.
 
-        The first call (or the first use of ``label_distributions_``) calibrates: the fit is repeated on folds of the
-        labels, and the slope of a logistic curve is fitted to the scores of those left out.
+        The first call (or the first use of ``label_distributions_``) calibrates: the slope of a logistic curve is
+        fitted to scores that labelled points would have without their labels.
         """
         return self._probabilities(*self._extend(self._new_points(X)))
 
@@ -379,7 +378,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         if not self.reached_.all():
             rows = np.flatnonzero(self.reached_)
             laplacian = submatrix(laplacian, rows)
-        if laplacian.shape[0] > CACHED_POINTS:
+        if laplacian.shape[0] * labels.targets.shape[1] > CACHED_VALUES:
             # Neighbours side by side: what an edge reads is then likely to be in the cache.
             order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
             rows = np.arange(len(self.reached_))[rows][order]
@@ -394,30 +393,36 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return np.asarray(values / np.sqrt(np.where(degrees > 0, degrees, 1.0) / mean_degree)[:, None])
 
     def _calibrate(self) -> Calibration:
-        """Fit the slope on scores of labelled points that a repeated fit did not see."""
-        labels, reached = self.given_labels_, self.reached_
-        candidates = np.flatnonzero((labels.confidence > 0) & reached)
-        folds = label_folds(labels.class_index[candidates], CALIBRATION_FOLDS)
-        problem = self._problem(labels)
-        scores = np.zeros((len(candidates), self.solution_.shape[1]))
-        # One job for all folds, which share what was sent to the device.
-        with self._backend().job(), warned_already():
-            for fold in np.unique(folds[folds >= 0]):
-                held_out = candidates[folds == fold]
-                confidence = labels.confidence.copy()
-                confidence[held_out] = 0.0
-                answer = self._solve(replace(problem, confidence=confidence[problem.rows]), None, None)
-                if answer.sharp is None:
-                    found = self._scores(answer.F, self.graph_.degrees[problem.rows])
-                else:
-                    # With this fold's own offsets in place of those that the calibration adds.
-                    found = sharp_scores(answer.sharp.shares) + _score_offsets(answer.sharp.offsets) - self.offsets_
-                everywhere = np.zeros_like(self.solution_)
-                everywhere[problem.rows] = found
-                scores[folds == fold] = everywhere[held_out]
-        used = candidates[folds >= 0]
-        known = scores[folds >= 0], labels.class_index[used], self.offsets_, labels.confidence[used]
+        """Fit the slope on scores that labels would have without themselves."""
+        problem, n = self._problem(self.given_labels_), self.solution_.shape[1]
+        confidence, targets, rows = problem.confidence, problem.targets, problem.rows
+        class_index, component = self.given_labels_.class_index[rows], self.graph_.component_labels[rows]
+        points, degrees = np.flatnonzero(confidence > 0), self.graph_.degrees[rows]
+        with self._backend().job() as backend:
+            operations = backend.operations(problem.laplacian, self.n_jobs)
+            if self.sharp_shares_ is None:
+                system: dict[str, Any] = {"lambda1": self.lambda1, "power": self._power}
+                given = confidence, self._own_targets(problem), self.solution_[rows], class_index
+                scores = self._scores(without_own_label(operations, *given, **system), degrees[points])
+            else:
+                shares = targets if n > 1 else np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
+                decided = np.searchsorted(self.classes_, self.transduction_)[rows]
+                on_graph = operations, degrees, self.normalized
+                logits = without_own_fold(*on_graph, confidence, shares, class_index, decided)
+                scores = logits if n > 1 else logits[:, 1:] - logits[:, :1]
+            # Nothing on the device outlives the job.
+            del operations
+        # The only label of its class in a component of the graph: without it, nothing there is of the class.
+        own = component[points] * np.int64(len(self.classes_)) + class_index[points]
+        _, kind, counts = np.unique(own, return_inverse=True, return_counts=True)
+        has_others = counts[kind] > 1
+        used = points[has_others]
+        known = scores[has_others], class_index[used], self.offsets_, confidence[used]
         return fit_calibration(*known, default=self._default_slope)
+
+    def _own_targets(self, problem: Problem) -> Floats:
+        """Targets in the units of F."""
+        return problem.targets
 
     @property
     def _default_slope(self) -> float:
