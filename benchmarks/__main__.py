@@ -18,6 +18,7 @@ COMMANDS = (
     "scaling",
     "graph",
     "classes",
+    "calibration",
     "mnist",
     "roofline",
     "defaults",
