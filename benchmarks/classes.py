@@ -42,7 +42,7 @@ def run(options: Options, report: Report) -> None:
         report.progress(f"{len(digits):,} digits, {name}")
     report.table(f"CPU seconds after the graph, {LABELS} labels per class", rows)
     sizes = ((2_000, 5), (3_000, 10)) if options.quick else SIZES
-    grown: list[Row] = []
+    grown: list[dict[str, Any]] = []
     for points, count in sizes:
         if points <= options.max_points:
             report.progress(f"{points:,} points, {count} classes")

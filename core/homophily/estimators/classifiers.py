@@ -194,7 +194,9 @@ class ERRClassifier(GraphClassifier):
     energy_, n_iter_, n_evaluations_ : float, int, int
         Energy of the solution, steps and evaluations of the optimiser; rounds count as steps.
     engine_, engine_error_ : str, float or None
-        The engine used and, for "nystrom", its relative error at the solution.
+        The engine used and, for "nystrom", the relative error of its energy at the solution.
+    engine_gradient_error_ : float or None
+        For "nystrom" on the CPU, the relative error of the gradient at the solution.
     resolved_params_ : dict
         All parameters with the values in use.
 
@@ -325,6 +327,7 @@ class ERRClassifier(GraphClassifier):
             sum(answer.n_evaluations for answer in answers),
             answers[0].engine,
             max((answer.engine_error for answer in answers if answer.engine_error is not None), default=None),
+            max((one.engine_gradient_error for one in answers if one.engine_gradient_error is not None), default=None),
             all(answer.converged for answer in answers),
         )
         # Once per fit, not once per class.
@@ -398,8 +401,14 @@ class ERRClassifier(GraphClassifier):
                 "larger sigma_f.",
                 "engine",
             )
-        error = relationships.error(state.x) if name == "nystrom" else None
-        return Answer(state.x, state.energy, state.iteration, state.n_evaluations, name, error, state.finished)
+        error, gradient_error = None, None
+        if isinstance(relationships, NystromEngine):
+            error, gradient_error = relationships.errors(state.x)
+        elif name == "nystrom":
+            # The device knows that of the energy.
+            error = relationships.error(state.x)
+        counts = state.iteration, state.n_evaluations
+        return Answer(state.x, state.energy, *counts, name, error, gradient_error, state.finished)
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         if self.relationship_neighbors is not None or self.lambda2 == 0.0 or self._is_sharp:

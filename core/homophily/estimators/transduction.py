@@ -85,6 +85,7 @@ class Answer:
     n_evaluations: int
     engine: str | None = None
     engine_error: float | None = None
+    engine_gradient_error: float | None = None
     converged: bool = True
     sharp: Sharpened | None = None
 
@@ -161,6 +162,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.solution_[problem.rows] = answer.F
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
+        self.engine_gradient_error_ = answer.engine_gradient_error
         self.sharp_shares_: NDArray[np.float32] | None = None
         if answer.sharp is not None:
             self._take_sharp(answer.sharp, problem)
@@ -495,6 +497,9 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
             "n_evaluations": int(self.n_evaluations_),
             "engine": self.engine_,
             "engine_error": None if self.engine_error_ is None else float(self.engine_error_),
+            "engine_gradient_error": None
+            if self.engine_gradient_error_ is None
+            else float(self.engine_gradient_error_),
             "calibration_slope": None if calibration is None else float(calibration.slope),
             **feature_entries(self),
         }
@@ -529,6 +534,10 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         classifier.n_evaluations_ = stored.integer("n_evaluations", 0)
         classifier.engine_ = stored.value("engine", str, type(None))
         classifier.engine_error_ = stored.value("engine_error", float, int, type(None))
+        # Older files lack it.
+        is_known = "engine_gradient_error" in stored.document
+        gradient_error = stored.value("engine_gradient_error", float, int, type(None)) if is_known else None
+        classifier.engine_gradient_error_ = gradient_error
         classifier._lazy = {"terms": RelationshipTerm.from_arrays(stored, n)}
         slope = stored.value("calibration_slope", float, int, type(None))
         if slope is not None:
