@@ -15,7 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.arrays import Floats
 from homophily.device.operations import CpuOperations
-from homophily.estimators.transduction import Answer, GraphClassifier, Problem, Report
+from homophily.estimators.problem import Answer, Problem
+from homophily.estimators.transduction import GraphClassifier, Report
 from homophily.exceptions import ParameterError
 from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph

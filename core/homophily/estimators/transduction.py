@@ -8,29 +8,28 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
-from sklearn.base import ClassifierMixin, _fit_context, clone
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from homophily.arrays import Floats, read_only, submatrix
-from homophily.device.operations import CpuOperations, Operations
+from homophily.device.operations import CpuOperations
 from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, in_blocks
 from homophily.estimators.held_out import without_own_fold, without_own_label
+from homophily.estimators.problem import Answer, Problem
 from homophily.estimators.sharpening import sharpened
+from homophily.estimators.stored_classifier import StoredClassifier
 from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
-from homophily.graph.knn_graph import KNNGraph
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution, irr_energy
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
 from homophily.solve.sharpen import Sharpened, sharp_scores
-from homophily.state import State, StateReader, feature_entries, plain
 from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration
 from homophily.supervision.class_shares import (
     bounded_offsets,
@@ -52,42 +51,9 @@ SHARP_SLOPE = 1.4
 SHARE_ROWS = 10_000
 #: This number of values fills a core's own cache (1 MB).
 CACHED_VALUES = 100_000
-#: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
-_FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
 
 
 Report = Callable[..., object]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The part of the graph that labels reach: what the energies are computed on."""
-
-    rows: NDArray[np.intp] | slice
-    laplacian: csr_array
-    confidence: Floats
-    targets: Floats
-    operations: Operations
-    """On this Laplacian, where the fit computes."""
-
-    def restricted(self, matrix: csr_array) -> csr_array:
-        """The same part of another matrix of the whole graph."""
-        return matrix if isinstance(self.rows, slice) else submatrix(matrix, self.rows)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """F on the rows of a problem, and how it was found."""
-
-    F: Floats
-    energy: float
-    n_iter: int
-    n_evaluations: int
-    engine: str | None = None
-    engine_error: float | None = None
-    engine_gradient_error: float | None = None
-    converged: bool = True
-    sharp: Sharpened | None = None
 
 
 class Answers(NamedTuple):
@@ -98,7 +64,7 @@ class Answers(NamedTuple):
     probabilities: Floats | None
 
 
-class GraphClassifier(ClassifierMixin, GraphEstimator):
+class GraphClassifier(ClassifierMixin, StoredClassifier):
     """What IRR and ERR share: graph, labels, decision, probabilities, new points."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -470,87 +436,6 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         terms = self._terms()
         parts = np.split(self.solution_, len(terms), axis=1)
         return tuple(Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True))
-
-    # -- storing -------------------------------------------------------------------------------------------------
-
-    def to_arrays(self) -> State:
-        """The fitted classifier as arrays, without its graph; see :func:`homophily.storage.classifier_state`."""
-        labels, terms = self.given_labels_.to_arrays(), RelationshipTerm.to_arrays(self._terms())
-        calibration: Calibration | None = self._lazy.get("calibration")
-        arrays = {
-            "solution": self.solution_,
-            "offsets": self.offsets_,
-            "class_prior": self.class_prior_,
-            "reached": self.reached_,
-            "decided": np.searchsorted(self.classes_, self.transduction_).astype(np.int32),
-        }
-        if self.sharp_shares_ is not None:
-            arrays["sharp_shares"] = self.sharp_shares_
-        parameters = self.get_params(deep=False)
-        del parameters["callback"], parameters["graph"]
-        document = {
-            "parameters": plain(parameters),
-            "n_points": self.graph_.n_points,
-            "n_links": int(self.graph_.W.nnz),
-            "energy": float(self.energy_),
-            "n_iter": int(self.n_iter_),
-            "n_evaluations": int(self.n_evaluations_),
-            "engine": self.engine_,
-            "engine_error": None if self.engine_error_ is None else float(self.engine_error_),
-            "engine_gradient_error": None
-            if self.engine_gradient_error_ is None
-            else float(self.engine_gradient_error_),
-            "calibration_slope": None if calibration is None else float(calibration.slope),
-            **feature_entries(self),
-        }
-        return State(arrays | labels.arrays | terms.arrays, document | labels.document | terms.document)
-
-    @classmethod
-    def from_arrays(cls, stored: StateReader, graph: KNNGraph) -> Self:
-        """The classifier on ``graph`` whose :meth:`to_arrays` is stored."""
-        # Older files lack `sharpen`, which was off.
-        parameters = {"sharpen": False} | stored.parameters(cls, _FORMER_PARAMETERS)
-        classifier = cls(**parameters, graph=clone(graph))
-        classifier._validate_params()
-        u, links = stored.integer("n_points", 1), stored.integer("n_links", 0)
-        if (u, links) != (graph.n_points, graph.W.nnz):
-            raise ValueError(
-                f"The state is of a classifier on a graph of {u} points and {links} links. "
-                f"Got a graph of {graph.n_points} points and {graph.W.nnz} links instead."
-            )
-        stored.features(classifier)
-        labels = Labels.from_arrays(stored, u)
-        classes, n = labels.classes, labels.targets.shape[1]
-        classifier.graph_, classifier.given_labels_, classifier.classes_ = graph, labels, classes
-        classifier.class_prior_ = stored.copy("class_prior", classes.shape)
-        classifier.offsets_ = stored.copy("offsets", (n,))
-        classifier.solution_ = stored.array("solution", (u, n))
-        classifier.reached_ = stored.array("reached", (u,), ("bool",))
-        classifier.sharp_shares_ = None
-        if classifier._is_sharp:
-            classifier.sharp_shares_ = stored.array("sharp_shares", (u, len(classes)), ("float32",))
-        classifier.energy_ = stored.number("energy")
-        classifier.n_iter_ = stored.integer("n_iter", 0)
-        classifier.n_evaluations_ = stored.integer("n_evaluations", 0)
-        classifier.engine_ = stored.value("engine", str, type(None))
-        classifier.engine_error_ = stored.value("engine_error", float, int, type(None))
-        # Older files lack it.
-        is_known = "engine_gradient_error" in stored.document
-        gradient_error = stored.value("engine_gradient_error", float, int, type(None)) if is_known else None
-        classifier.engine_gradient_error_ = gradient_error
-        classifier._lazy = {"terms": RelationshipTerm.from_arrays(stored, n)}
-        slope = stored.value("calibration_slope", float, int, type(None))
-        if slope is not None:
-            classifier._lazy["calibration"] = Calibration(float(slope), classifier.offsets_)
-        classifier.transduction_ = classes[stored.positions("decided", (u,), len(classes), ("int32",))]
-        return classifier
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        if "_lazy" in state:
-            # The columns are copies of the solution's.
-            state["_lazy"] = {name: made for name, made in state["_lazy"].items() if name != "columns"}
-        return state
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "transduction_")
