@@ -19,6 +19,7 @@ COMMANDS = (
     "scaling",
     "graph",
     "classes",
+    "calibration",
     "mnist",
     "roofline",
     "defaults",

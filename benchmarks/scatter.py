@@ -19,7 +19,7 @@ from benchmarks.link_sets import SMALL, Problem, draw, one_nn_error, problem
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, ERREmbedding, KNNGraph, LinkPenalty
 from homophily.estimators.embedding import linked_coordinates
-from homophily.estimators.transduction import Problem as LabelProblem
+from homophily.estimators.problem import Problem as LabelProblem
 from homophily.relationship.choose import make_engine
 from homophily.solve.lbfgs import LBFGS
 from homophily.solve.map_energy import MapEnergy, violated_links

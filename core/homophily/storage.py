@@ -109,7 +109,7 @@ def classifier_state(classifier: Classifier) -> State:
     """Take the state of a fitted classifier, without its graph.
 
     What new points need is computed now if it was not before (a pass over the graph's edges). The calibration, which
-    costs as much as five fits, is kept if it is there. A callback is not kept.
+    takes a part of a fit's time, is kept if it is there. A callback is not kept.
 
     Parameters
     ----------

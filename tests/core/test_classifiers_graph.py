@@ -83,7 +83,7 @@ def test_the_order_in_which_many_points_are_worked_on_does_not_show(estimator, m
     X, y = two_parts()
     with pytest.warns(UnlabelledComponentsWarning):
         given = estimator(power=1).fit(X, y)
-    monkeypatch.setattr(transduction, "CACHED_POINTS", 0)
+    monkeypatch.setattr(transduction, "CACHED_VALUES", 0)
     with pytest.warns(UnlabelledComponentsWarning):
         ordered = estimator(power=1).fit(X, y)
     np.testing.assert_allclose(ordered.solution_, given.solution_, atol=1e-8)

@@ -7,7 +7,7 @@ from sklearn.datasets import make_blobs
 from homophily import ERRClassifier
 from homophily.estimators.classifiers import Start
 from homophily.relationship import choose, nystrom
-from homophily.relationship.nystrom import WANTED_ERROR
+from homophily.relationship.nystrom import WANTED_ERROR, WANTED_GRADIENT_ERROR
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,7 @@ def test_a_solve_that_leaves_its_landmarks_ends_where_exact_tiles_end(classes):
     exact = ERRClassifier(engine="tiles", tol=1e-3, sharpen=False).fit(*classes)
     assert followed.engine_ == "nystrom"
     assert followed.engine_error_ <= WANTED_ERROR
+    assert followed.engine_gradient_error_ <= WANTED_GRADIENT_ERROR
     assert followed.energy_ == pytest.approx(exact.energy_, rel=2e-3)
     assert np.mean(followed.transduction_ == exact.transduction_) > 0.99
     # The steps of all starts are counted on.
@@ -44,4 +45,4 @@ def test_exact_tiles_take_over_where_no_number_of_landmarks_is_enough(classes, m
     monkeypatch.setattr(nystrom, "LANDMARKS", ((24,),))
     monkeypatch.setattr(choose, "WANTED_ERROR", 1.0)
     followed = ERRClassifier(sharpen=False).fit(*classes)
-    assert (followed.engine_, followed.engine_error_) == ("tiles", None)
+    assert (followed.engine_, followed.engine_error_, followed.engine_gradient_error_) == ("tiles", None, None)

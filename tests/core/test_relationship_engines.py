@@ -13,7 +13,13 @@ from homophily.relationship.cells import CellEngine
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.functions import exp_negative
 from homophily.relationship.nufft import NufftEngine
-from homophily.relationship.nystrom import PLACED_ERROR, WANTED_ERROR, NystromEngine, choose_landmarks
+from homophily.relationship.nystrom import (
+    GRADIENT_SAFETY,
+    PLACED_ERROR,
+    WANTED_ERROR,
+    NystromEngine,
+    choose_landmarks,
+)
 from homophily.relationship.tiles import WIDTH, TileEngine
 
 from .oracle import central_differences, knn_weights, laplacian, relationship_energy, relative_error
@@ -196,6 +202,26 @@ def test_the_reported_error_is_the_error_when_all_rows_are_sampled():
     engine = NystromEngine(G, SIGMA, landmarks=choose_landmarks(F, SIGMA, most=30))
     reference, _ = DenseEngine(G, SIGMA)(F)
     assert engine.error(F, sample=200) == pytest.approx(abs(engine(F)[0] - reference) / reference, rel=1e-6)
+
+
+@pytest.mark.parametrize("landmarks", [20, 60])
+@pytest.mark.parametrize("power", [1, 2])
+def test_the_reported_gradient_error_is_twice_the_error_when_all_rows_are_sampled(landmarks, power):
+    L, F = laplacian(knn_weights(200)), values(200, 4, 0.5)
+    engine = NystromEngine(L, SIGMA, landmarks=choose_landmarks(F, SIGMA, most=landmarks, tolerance=1e-9), power=power)
+    _, slope = DenseEngine(csr_array(L if power == 1 else L @ L), SIGMA)(F)
+    error = np.linalg.norm(engine(F)[1] - slope) / np.linalg.norm(slope)
+    assert engine.errors(F, sample=200).gradient == pytest.approx(GRADIENT_SAFETY * error, rel=1e-6)
+
+
+@pytest.mark.parametrize("confidence", [0.4, 0.7, 0.9])
+def test_the_gradient_error_of_a_few_rows_is_no_less_than_that_of_all(confidence):
+    G, start = laplacian(knn_weights(800, k=8)), mixtures(800, 0.4)
+    engine = NystromEngine(G, SIGMA, landmarks=choose_landmarks(start, SIGMA, targets=np.eye(10)))
+    F = mixtures(800, confidence, seed=1)
+    _, slope = DenseEngine(G, SIGMA)(F)
+    error = np.linalg.norm(engine(F)[1] - slope) / np.linalg.norm(slope)
+    assert 0.8 * error <= engine.errors(F).gradient <= 5 * error
 
 
 def test_the_engine_tells_when_points_left_its_landmarks():

@@ -15,7 +15,8 @@ from sklearn.datasets import load_digits, make_blobs
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError, UnlabelledComponentsWarning
 from homophily.arrays import Floats
-from homophily.solve.sharpen import FLOOR, SETTLED, Held, LazyWalk, Round, sharp_scores
+from homophily.solve import sharpen
+from homophily.solve.sharpen import FLOOR, NEARLY_SETTLED, SETTLED, STEPS, Held, LazyWalk, Round, sharp_scores
 from homophily.storage import State, classifier_state, restore_classifier
 from homophily.supervision import class_shares
 from homophily.supervision.class_shares import (
@@ -68,19 +69,55 @@ def information(logits: Floats, b: Floats) -> float:
     return float(entropies[0] - entropies[1] + BALANCE * np.log(mean).mean())
 
 
+@pytest.mark.parametrize("classes", [3, 9])
 @pytest.mark.parametrize("normalized", [True, False])
-def test_a_walk_takes_the_steps_of_the_dense_matrix_and_holds_labels(normalized: bool) -> None:
+def test_a_walk_takes_the_steps_of_the_dense_matrix_and_holds_labels(normalized: bool, classes: int) -> None:
     graph = KNNGraph(n_neighbors=4).fit(RNG.normal(size=(40, 3)))
-    shares = RNG.dirichlet(np.ones(3), size=40)
-    held = Held(np.array([3, 7]), np.array([1.0, 0.25]), np.eye(3)[[1, 2]])
-    step = (np.eye(40) + graph.W.toarray() / graph.degrees[:, None]) / 2
+    shares = RNG.dirichlet(np.ones(classes), size=40)
+    held = Held(np.array([3, 7]), np.array([1.0, 0.25]), np.eye(classes)[[1, 2]])
     expected = shares
     for _ in range(5):
-        expected = step @ expected
-        expected[3] = [0.0, 1.0, 0.0]
-        expected[7] = 0.25 * np.array([0.0, 0.0, 1.0]) + 0.75 * expected[7]
+        expected = lazy_step(graph) @ expected
+        expected[3] = np.eye(classes)[1]
+        expected[7] = 0.25 * np.eye(classes)[2] + 0.75 * expected[7]
     walk = LazyWalk(graph.laplacian(normalized=normalized), graph.degrees, normalized)
-    np.testing.assert_allclose(walk(shares, 5, held), expected, atol=1e-12)
+    # float32
+    np.testing.assert_allclose(walk(shares, 5, held), expected, atol=1e-6)
+
+
+def lazy_step(graph: KNNGraph) -> Floats:
+    return (np.eye(graph.n_points) + graph.W.toarray() / graph.degrees[:, None]) / 2
+
+
+@pytest.mark.parametrize("rows", [0, 16])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_surroundings_of_labels_are_shares_without_any_label(normalized: bool, rows: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sharpen, "MOST_ROWS", rows)
+    graph = KNNGraph(n_neighbors=4).fit(RNG.normal(size=(60, 3)))
+    held = Held(RNG.permutation(60)[:20], np.ones(20), np.eye(3)[np.arange(20) % 3])
+    decided = RNG.integers(0, 3, 60)
+    start = np.eye(3)[decided]
+    start[held.points] = (graph.W.toarray() / graph.degrees[:, None] @ start)[held.points]
+    expected = np.linalg.matrix_power(lazy_step(graph), STEPS) @ start
+    walk = LazyWalk(graph.laplacian(normalized=normalized), graph.degrees, normalized)
+    found = sharpen.surroundings(walk, graph.degrees, held, 3)(decided)
+    np.testing.assert_allclose(np.exp(found) - FLOOR, expected[held.points], atol=1e-5)
+
+
+def test_only_the_best_start_is_run_to_the_end(digits: Any) -> None:
+    graph, y = digits
+    changed: list[float] = []
+
+    def follow(state: Any) -> None:
+        if isinstance(state, Round):
+            changed.append(state.changed)
+
+    ERRClassifier(callback=follow).fit(graph, one_of_each(y, 0))
+    nearly = [step for step, share in enumerate(changed) if share < NEARLY_SETTLED]
+    # Three starts, and then the last one or two rounds of the best.
+    assert 3 <= len(nearly) <= 5
+    assert sum(share < SETTLED for share in changed) <= 3
+    assert changed[-1] < SETTLED or changed[nearly[-1]] < NEARLY_SETTLED
 
 
 def test_the_offsets_that_tell_most_are_those_of_a_search_over_a_grid() -> None:

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "float32", "float64"}
 FITTED = ("solution_", "offsets_", "class_prior_", "reached_", "transduction_", "classes_")
-TOLD = ("energy_", "n_iter_", "n_evaluations_", "engine_", "engine_error_", "n_features_in_")
+TOLD = ("energy_", "n_iter_", "n_evaluations_", "engine_", "engine_error_", "engine_gradient_error_", "n_features_in_")
 
 
 def store(state, folder):

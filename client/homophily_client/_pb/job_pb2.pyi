@@ -629,7 +629,7 @@ class FitRequest(_message.Message):
     dataset: _builtins.str
     """projects/{project}/datasets/{dataset}."""
     calibrate: _builtins.bool
-    """Whether to calibrate, which probabilities need; takes about five more fits."""
+    """Whether to calibrate, which probabilities need; takes up to half as long as the fit."""
     model_id: _builtins.str
     """The id of the model; the job's id if empty."""
     @_builtins.property

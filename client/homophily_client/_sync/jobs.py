@@ -84,7 +84,7 @@ class Jobs(Datasets, Models):
         test : as y, optional
             Labels to compare the final model with.
         calibrate : bool, default=False
-            Calibrate the model, which probabilities need; takes about five more fits.
+            Calibrate the model, which probabilities need; takes up to half as long as the fit.
         register : str, optional
             Register the model under this name with the tracking server, as a new version.
         aliases : iterable of str, optional

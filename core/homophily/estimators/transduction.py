@@ -8,29 +8,29 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
-from sklearn.base import ClassifierMixin, _fit_context, clone
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from homophily.arrays import Floats, read_only, submatrix
-from homophily.device.operations import CpuOperations, Operations
+from homophily.device.operations import CpuOperations
 from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, in_blocks
+from homophily.estimators.held_out import without_own_fold, without_own_label
+from homophily.estimators.problem import Answer, Problem
 from homophily.estimators.sharpening import sharpened
-from homophily.exceptions import ParameterError, UnlabelledComponentsWarning, warned_already
-from homophily.graph.knn_graph import KNNGraph
+from homophily.estimators.stored_classifier import StoredClassifier
+from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution, irr_energy
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
 from homophily.solve.sharpen import Sharpened, sharp_scores
-from homophily.state import State, StateReader, feature_entries, plain
-from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration, label_folds
+from homophily.supervision.calibration import DEFAULT_SLOPE, Calibration, fit_calibration
 from homophily.supervision.class_shares import (
     bounded_offsets,
     check_bounds,
@@ -42,8 +42,6 @@ from homophily.supervision.class_shares import (
 )
 from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
 
-#: The usual number; a calibration costs one fit for each.
-CALIBRATION_FOLDS = 5
 #: ``sharpen="auto"`` sharpens up to this number of labels per class. On ten sets it lowered the error much at 1 to 5,
 #: and a little at 10; from 15 on it was as often higher.
 SHARP_LABELS = 15
@@ -51,43 +49,11 @@ SHARP_LABELS = 15
 SHARP_SLOPE = 1.4
 #: Points whose probabilities are held at a time when class shares are judged.
 SHARE_ROWS = 10_000
-#: The values of this number of points fill a core's own cache (1 MB).
-CACHED_POINTS = 100_000
-#: Parameters of classifiers in earlier releases: those of the graph, and one that was removed.
-_FORMER_PARAMETERS = frozenset(KNNGraph().get_params()) - {"backend", "n_jobs"} | {"precondition"}
+#: This number of values fills a core's own cache (1 MB).
+CACHED_VALUES = 100_000
 
 
 Report = Callable[..., object]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The part of the graph that labels reach: what the energies are computed on."""
-
-    rows: NDArray[np.intp] | slice
-    laplacian: csr_array
-    confidence: Floats
-    targets: Floats
-    operations: Operations
-    """On this Laplacian, where the fit computes."""
-
-    def restricted(self, matrix: csr_array) -> csr_array:
-        """The same part of another matrix of the whole graph."""
-        return matrix if isinstance(self.rows, slice) else submatrix(matrix, self.rows)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """F on the rows of a problem, and how it was found."""
-
-    F: Floats
-    energy: float
-    n_iter: int
-    n_evaluations: int
-    engine: str | None = None
-    engine_error: float | None = None
-    converged: bool = True
-    sharp: Sharpened | None = None
 
 
 class Answers(NamedTuple):
@@ -98,7 +64,7 @@ class Answers(NamedTuple):
     probabilities: Floats | None
 
 
-class GraphClassifier(ClassifierMixin, GraphEstimator):
+class GraphClassifier(ClassifierMixin, StoredClassifier):
     """What IRR and ERR share: graph, labels, decision, probabilities, new points."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -162,6 +128,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         self.solution_[problem.rows] = answer.F
         self.energy_, self.n_iter_, self.n_evaluations_ = answer.energy, answer.n_iter, answer.n_evaluations
         self.engine_, self.engine_error_ = answer.engine, answer.engine_error
+        self.engine_gradient_error_ = answer.engine_gradient_error
         self.sharp_shares_: NDArray[np.float32] | None = None
         if answer.sharp is not None:
             self._take_sharp(answer.sharp, problem)
@@ -196,8 +163,8 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Calibrated class probabilities (m, C); the largest is always at the predicted class.
 
-        The first call (or the first use of ``label_distributions_``) calibrates: the fit is repeated on folds of the
-        labels, and the slope of a logistic curve is fitted to the scores of those left out.
+        The first call (or the first use of ``label_distributions_``) calibrates: the slope of a logistic curve is
+        fitted to scores that labelled points would have without their labels.
         """
         return self._probabilities(*self._extend(self._new_points(X)))
 
@@ -391,7 +358,7 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         if not self.reached_.all():
             rows = np.flatnonzero(self.reached_)
             laplacian = submatrix(laplacian, rows)
-        if laplacian.shape[0] > CACHED_POINTS:
+        if laplacian.shape[0] * labels.targets.shape[1] > CACHED_VALUES:
             # Neighbours side by side: what an edge reads is then likely to be in the cache.
             order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
             rows = np.arange(len(self.reached_))[rows][order]
@@ -406,30 +373,36 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         return np.asarray(values / np.sqrt(np.where(degrees > 0, degrees, 1.0) / mean_degree)[:, None])
 
     def _calibrate(self) -> Calibration:
-        """Fit the slope on scores of labelled points that a repeated fit did not see."""
-        labels, reached = self.given_labels_, self.reached_
-        candidates = np.flatnonzero((labels.confidence > 0) & reached)
-        folds = label_folds(labels.class_index[candidates], CALIBRATION_FOLDS)
-        problem = self._problem(labels)
-        scores = np.zeros((len(candidates), self.solution_.shape[1]))
-        # One job for all folds, which share what was sent to the device.
-        with self._backend().job(), warned_already():
-            for fold in np.unique(folds[folds >= 0]):
-                held_out = candidates[folds == fold]
-                confidence = labels.confidence.copy()
-                confidence[held_out] = 0.0
-                answer = self._solve(replace(problem, confidence=confidence[problem.rows]), None, None)
-                if answer.sharp is None:
-                    found = self._scores(answer.F, self.graph_.degrees[problem.rows])
-                else:
-                    # With this fold's own offsets in place of those that the calibration adds.
-                    found = sharp_scores(answer.sharp.shares) + _score_offsets(answer.sharp.offsets) - self.offsets_
-                everywhere = np.zeros_like(self.solution_)
-                everywhere[problem.rows] = found
-                scores[folds == fold] = everywhere[held_out]
-        used = candidates[folds >= 0]
-        known = scores[folds >= 0], labels.class_index[used], self.offsets_, labels.confidence[used]
+        """Fit the slope on scores that labels would have without themselves."""
+        problem, n = self._problem(self.given_labels_), self.solution_.shape[1]
+        confidence, targets, rows = problem.confidence, problem.targets, problem.rows
+        class_index, component = self.given_labels_.class_index[rows], self.graph_.component_labels[rows]
+        points, degrees = np.flatnonzero(confidence > 0), self.graph_.degrees[rows]
+        with self._backend().job() as backend:
+            operations = backend.operations(problem.laplacian, self.n_jobs)
+            if self.sharp_shares_ is None:
+                system: dict[str, Any] = {"lambda1": self.lambda1, "power": self._power}
+                given = confidence, self._own_targets(problem), self.solution_[rows], class_index
+                scores = self._scores(without_own_label(operations, *given, **system), degrees[points])
+            else:
+                shares = targets if n > 1 else np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
+                decided = np.searchsorted(self.classes_, self.transduction_)[rows]
+                on_graph = operations, degrees, self.normalized
+                logits = without_own_fold(*on_graph, confidence, shares, class_index, decided)
+                scores = logits if n > 1 else logits[:, 1:] - logits[:, :1]
+            # Nothing on the device outlives the job.
+            del operations
+        # The only label of its class in a component of the graph: without it, nothing there is of the class.
+        own = component[points] * np.int64(len(self.classes_)) + class_index[points]
+        _, kind, counts = np.unique(own, return_inverse=True, return_counts=True)
+        has_others = counts[kind] > 1
+        used = points[has_others]
+        known = scores[has_others], class_index[used], self.offsets_, confidence[used]
         return fit_calibration(*known, default=self._default_slope)
+
+    def _own_targets(self, problem: Problem) -> Floats:
+        """Targets in the units of F."""
+        return problem.targets
 
     @property
     def _default_slope(self) -> float:
@@ -475,80 +448,6 @@ class GraphClassifier(ClassifierMixin, GraphEstimator):
         terms = self._terms()
         parts = np.split(self.solution_, len(terms), axis=1)
         return tuple(Columns(read_only(np.ascontiguousarray(F)), term) for F, term in zip(parts, terms, strict=True))
-
-    # -- storing -------------------------------------------------------------------------------------------------
-
-    def to_arrays(self) -> State:
-        """The fitted classifier as arrays, without its graph; see :func:`homophily.storage.classifier_state`."""
-        labels, terms = self.given_labels_.to_arrays(), RelationshipTerm.to_arrays(self._terms())
-        calibration: Calibration | None = self._lazy.get("calibration")
-        arrays = {
-            "solution": self.solution_,
-            "offsets": self.offsets_,
-            "class_prior": self.class_prior_,
-            "reached": self.reached_,
-            "decided": np.searchsorted(self.classes_, self.transduction_).astype(np.int32),
-        }
-        if self.sharp_shares_ is not None:
-            arrays["sharp_shares"] = self.sharp_shares_
-        parameters = self.get_params(deep=False)
-        del parameters["callback"], parameters["graph"]
-        document = {
-            "parameters": plain(parameters),
-            "n_points": self.graph_.n_points,
-            "n_links": int(self.graph_.W.nnz),
-            "energy": float(self.energy_),
-            "n_iter": int(self.n_iter_),
-            "n_evaluations": int(self.n_evaluations_),
-            "engine": self.engine_,
-            "engine_error": None if self.engine_error_ is None else float(self.engine_error_),
-            "calibration_slope": None if calibration is None else float(calibration.slope),
-            **feature_entries(self),
-        }
-        return State(arrays | labels.arrays | terms.arrays, document | labels.document | terms.document)
-
-    @classmethod
-    def from_arrays(cls, stored: StateReader, graph: KNNGraph) -> Self:
-        """The classifier on ``graph`` whose :meth:`to_arrays` is stored."""
-        # Older files lack `sharpen`, which was off.
-        parameters = {"sharpen": False} | stored.parameters(cls, _FORMER_PARAMETERS)
-        classifier = cls(**parameters, graph=clone(graph))
-        classifier._validate_params()
-        u, links = stored.integer("n_points", 1), stored.integer("n_links", 0)
-        if (u, links) != (graph.n_points, graph.W.nnz):
-            raise ValueError(
-                f"The state is of a classifier on a graph of {u} points and {links} links. "
-                f"Got a graph of {graph.n_points} points and {graph.W.nnz} links instead."
-            )
-        stored.features(classifier)
-        labels = Labels.from_arrays(stored, u)
-        classes, n = labels.classes, labels.targets.shape[1]
-        classifier.graph_, classifier.given_labels_, classifier.classes_ = graph, labels, classes
-        classifier.class_prior_ = stored.copy("class_prior", classes.shape)
-        classifier.offsets_ = stored.copy("offsets", (n,))
-        classifier.solution_ = stored.array("solution", (u, n))
-        classifier.reached_ = stored.array("reached", (u,), ("bool",))
-        classifier.sharp_shares_ = None
-        if classifier._is_sharp:
-            classifier.sharp_shares_ = stored.array("sharp_shares", (u, len(classes)), ("float32",))
-        classifier.energy_ = stored.number("energy")
-        classifier.n_iter_ = stored.integer("n_iter", 0)
-        classifier.n_evaluations_ = stored.integer("n_evaluations", 0)
-        classifier.engine_ = stored.value("engine", str, type(None))
-        classifier.engine_error_ = stored.value("engine_error", float, int, type(None))
-        classifier._lazy = {"terms": RelationshipTerm.from_arrays(stored, n)}
-        slope = stored.value("calibration_slope", float, int, type(None))
-        if slope is not None:
-            classifier._lazy["calibration"] = Calibration(float(slope), classifier.offsets_)
-        classifier.transduction_ = classes[stored.positions("decided", (u,), len(classes), ("int32",))]
-        return classifier
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        if "_lazy" in state:
-            # The columns are copies of the solution's.
-            state["_lazy"] = {name: made for name, made in state["_lazy"].items() if name != "columns"}
-        return state
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "transduction_")

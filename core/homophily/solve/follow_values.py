@@ -15,7 +15,7 @@ import numpy as np
 
 from homophily.arrays import Floats
 from homophily.relationship.choose import AFFORDABLE_TILES
-from homophily.relationship.nystrom import WANTED_ERROR, NystromEngine
+from homophily.relationship.nystrom import NystromEngine
 from homophily.solve.nonlinear_cg import Callback, State
 
 Minimise = Callable[[Any, Floats, int, "float | None", "Callback | None"], State]
@@ -50,7 +50,7 @@ def follow_values(
         # The first state of a new start was shown as the last of the one before.
         if callback is not None and (before is None or state.iteration):
             callback(counted(state))
-        if state.iteration and relationships.error(state.x) > WANTED_ERROR:
+        if state.iteration and not relationships.errors(state.x).are_allowed:
             raise _Moved(state)
 
     followed: Callback | None = watch
@@ -61,7 +61,7 @@ def follow_values(
         except _Moved as moved:
             before, x = counted(moved.state), moved.state.x
         relationships = relationships.placed_at(x)
-        if relationships.error(x) > WANTED_ERROR:
+        if not relationships.errors(x).are_allowed:
             # More landmarks do not help.
             if len(x) <= AFFORDABLE_TILES:
                 relationships = relationships.exact()

@@ -230,7 +230,7 @@ def solve_linear(
     b = right[rows]
     patience: float = max_iter
     if method is None:
-        needed, patience = expected_iterations(L, power, right.shape[1])
+        needed, patience = expected_iterations(L, power, right.shape[1], tolerance)
         method = "direct" if patience < needed else "cg"
     iterations = 0
     if method == "cg":

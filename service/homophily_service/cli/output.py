@@ -106,7 +106,9 @@ class AnswerOutput(FileOutput):
     probabilities: Annotated[
         bool,
         typer.Option(
-            "--probabilities", rich_help_panel=_PANEL, help="Also calibrated probabilities; takes about five more fits."
+            "--probabilities",
+            rich_help_panel=_PANEL,
+            help="Also calibrated probabilities; takes up to half the fit's time.",
         ),
     ] = False
 

@@ -60,7 +60,7 @@ Test = Annotated[
     typer.Option(metavar="FILE[:COLUMN]", help="Labels to compare the final model with."),
 ]
 Calibrate = Annotated[
-    bool, typer.Option("--calibrate", help="Calibrate, which probabilities need; takes about five more fits.")
+    bool, typer.Option("--calibrate", help="Calibrate, which probabilities need; takes up to half as long as the fit.")
 ]
 ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; default the job's.")]
 FORMATS = ".csv, .tsv, .csv.gz, .parquet, .arrow, .jsonl, .npy, .npz or .svmlight"

@@ -15,7 +15,7 @@ from homophily.device.gpu.matrix import DeviceMatrix, column_dots
 from homophily.graph.laplacian import MAX_ITER, choose_method
 from homophily.solve import irr
 from homophily.solve.irr import IRRSolution, Report
-from homophily.solve.sharpen import Held, walk_factors
+from homophily.solve.sharpen import Held, Shares, walk_factors
 
 #: Iterations between two looks at the residual, at each of which the host waits for the device.
 CHECK_EVERY = 10
@@ -96,7 +96,7 @@ def solve_irr(
 
     A graph so deep that they would take too many steps, and whose factors are sparse, is factorised on the host.
     """
-    if choose_method(laplacian, power, targets.shape[1]) == "direct":
+    if choose_method(laplacian, power, targets.shape[1], tolerance) == "direct":
         how: dict[str, Any] = {"power": power, "tolerance": tolerance, "callback": callback}
         return irr.solve_irr(laplacian, confidence, targets, lambda1, method="direct", **how)
     backend = matrix.backend
@@ -116,7 +116,7 @@ class DeviceWalk:
         self.matrix, self.before = matrix, walk_factors(degrees, normalized)[0]
         self.after = matrix.backend.to_device(walk_factors(degrees, normalized)[1][:, None])
 
-    def __call__(self, shares: Floats, steps: int, held: Held | None = None) -> Floats:
+    def __call__(self, shares: Shares, steps: int, held: Held | None = None) -> Shares:
         """See :class:`homophily.solve.sharpen.Walk`."""
         backend, before = self.matrix.backend, self.before[:, None]
         V = backend.to_device(np.ascontiguousarray(shares * before))
