@@ -21,7 +21,8 @@ from scipy.sparse.linalg import LinearOperator, minres
 from homophily.arrays import Floats
 from homophily.device.operations import CpuOperations
 from homophily.estimators.classifiers import ERRClassifier
-from homophily.estimators.transduction import GraphClassifier, Problem
+from homophily.estimators.problem import Problem
+from homophily.estimators.transduction import GraphClassifier
 from homophily.graph.laplacian import sparse_product
 from homophily.solve.irr import solve_linear
 from homophily.solve.point_energy import attach
