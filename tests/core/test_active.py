@@ -278,17 +278,3 @@ def test_the_only_label_of_a_component_is_not_judged() -> None:
     X, y = blobs(20, 20)
     model = fitted(X, y, [0, 20], graph=KNNGraph(n_neighbors=5))
     assert suspicious_labels(model, all_labels=True) == []
-
-
-def test_of_very_many_labels_the_most_contradicted_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    from homophily.active import suspects
-
-    X, y = blobs(60, 60)
-    X = X / 10.0
-    given = y.copy()
-    given[[5, 70]] = 1 - given[[5, 70]]
-    model = IRRClassifier().fit(X, given)
-    monkeypatch.setattr(suspects, "MOST_WORK", 1)
-    monkeypatch.setattr(suspects, "LEAST_LABELS", 4)
-    assert {one.point for one in suspicious_labels(model)[:2]} == {5, 70}
-    assert len(suspicious_labels(model)) <= 4

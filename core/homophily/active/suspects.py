@@ -11,9 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 from homophily.estimators.contributions import left_out_shares
 from homophily.estimators.transduction import GraphClassifier
 
-#: Labels times points that are solved for in some seconds, and the labels that are looked at whatever the points.
-MOST_WORK, LEAST_LABELS = 5_000_000, 32
-
 
 @dataclass(frozen=True)
 class SuspiciousLabel:
@@ -32,16 +29,15 @@ class SuspiciousLabel:
 def suspicious_labels(model: GraphClassifier, *, all_labels: bool = False) -> list[SuspiciousLabel]:
     """Labels that the point would not get if it had none, the most suspicious first.
 
-    What the other labels say of a labelled point comes from the linear problem with ``power=1``, without fitting anew.
-    That takes time linear in labels times points, so of more than five million in all, only those labels are looked at
-    that a short random walk finds most contradicted.
+    What the other labels say of a labelled point comes from the linear problem with ``power=1``, without fitting anew,
+    in time linear in the points.
 
     Parameters
     ----------
     model : ERRClassifier or IRRClassifier
         A fitted classifier.
     all_labels : bool, default=False
-        Look at all labels, and return those that nothing speaks against as well.
+        Return the labels that nothing speaks against as well.
 
     Returns
     -------
@@ -63,8 +59,7 @@ def suspicious_labels(model: GraphClassifier, *, all_labels: bool = False) -> li
     """
     check_is_fitted(model)
     labels = model.given_labels_
-    most = None if all_labels else max(LEAST_LABELS, MOST_WORK // model.graph_.n_points)
-    points, shares = left_out_shares(model, most)
+    points, shares = left_out_shares(model)
     given = labels.class_index[points]
     own = shares[np.arange(len(points)), given]
     shares[np.arange(len(points)), given] = -np.inf

@@ -21,22 +21,21 @@ from scipy.sparse.linalg import LinearOperator, minres
 from homophily.arrays import Floats
 from homophily.device.operations import CpuOperations
 from homophily.estimators.classifiers import ERRClassifier
+from homophily.estimators.held_out import without_own_label
 from homophily.estimators.problem import Problem
 from homophily.estimators.transduction import GraphClassifier
 from homophily.graph.laplacian import sparse_product
 from homophily.solve.irr import solve_linear
 from homophily.solve.point_energy import attach
-from homophily.solve.sharpen import STEPS, Held, LazyWalk
+from homophily.solve.sharpen import STEPS, Held
 from homophily.threads import single_threaded_blas
 
 #: Relative accuracy of the linear solves: the parts add up to the score to about this.
 TOLERANCE = 1e-12
 #: The step of the differences of gradients that give second derivatives, in units of σ_f, and how far these are solved.
 STEP, HESSIAN_TOLERANCE, HESSIAN_STEPS = 1e-4, 1e-5, 200
-#: Of labels left out: the accuracy, and how many are solved for at a time.
-LEFT_OUT_TOLERANCE, LEFT_OUT_COLUMNS = 1e-3, 32
-#: What a label leaves of its point's value to others; below, that is rounding.
-ALONE = 1e-6
+#: Relative accuracy of values from which a label is left out.
+LEFT_OUT_TOLERANCE = 1e-4
 
 
 class Place(NamedTuple):
@@ -248,49 +247,24 @@ def _met_within(
     return met
 
 
-def left_out_shares(model: GraphClassifier, most: int | None) -> tuple[NDArray[np.intp], Floats]:
+def left_out_shares(model: GraphClassifier) -> tuple[NDArray[np.intp], Floats]:
     """Labelled points that other labels reach, and the share (s, C) of each class in what those say of them.
 
-    Each label is left out of the linear problem with p = 1, in which every value is a mean of labels: with
-    A = H + λ1 L, the value of a labelled point without its label is (f − a h t) / (1 − a h), a the diagonal entry of
-    A⁻¹. Of more than ``most`` labels, those that a walk finds most contradicted are looked at.
+    Each label is left out of the linear problem with p = 1, in which every value is a mean of labels.
     """
     problem = model._problem(model.given_labels_)
-    h, targets = problem.confidence, class_shares_of(problem.targets)
-    rows = np.flatnonzero(h > 0)
-    if most is not None and len(rows) > most:
-        rows = np.sort(rows[np.argsort(-_contradiction(model, problem, rows, targets), kind="stable")[:most]])
-    how: dict[str, Any] = {"tolerance": LEFT_OUT_TOLERANCE, "n_jobs": model.n_jobs}
-    F = solve_linear(problem.laplacian, h, h[:, None] * targets, model.lambda1, **how).solution[rows]
-    own = np.empty(len(rows))
-    for start in range(0, len(rows), LEFT_OUT_COLUMNS):
-        part = rows[start : start + LEFT_OUT_COLUMNS]
-        right = np.zeros((len(h), len(part)))
-        right[part, np.arange(len(part))] = 1.0
-        Z = solve_linear(problem.laplacian, h, right, model.lambda1, **how).solution
-        own[start : start + len(part)] = Z[part, np.arange(len(part))]
-    left = 1.0 - own * h[rows]
-    # Where nothing is left, no other label reaches the point.
-    reached = left > ALONE
-    without = (F - (own * h[rows])[:, None] * targets[rows])[reached] / left[reached, None]
-    without = np.maximum(without, 0.0)
-    total = without.sum(axis=1, keepdims=True)
+    rows = np.flatnonzero(problem.confidence > 0)
+    targets = class_shares_of(problem.targets)
+    system: dict[str, Any] = {"lambda1": model.lambda1, "power": 1}
+    F = problem.operations.solve_irr(problem.confidence, targets, tolerance=LEFT_OUT_TOLERANCE, **system).solution
+    left = without_own_label(problem.operations, problem.confidence, targets, F, targets.argmax(axis=1), **system)
+    left = np.maximum(left, 0.0)
+    total = left.sum(axis=1)
+    component = model.graph_.component_labels
     points = np.arange(model.graph_.n_points)[problem.rows][rows]
-    return points[reached], np.divide(without, total, out=np.zeros_like(without), where=total > 0)
-
-
-def _contradiction(model: GraphClassifier, problem: Problem, rows: NDArray[np.intp], targets: Floats) -> Floats:
-    """How much more often a walk from each label, none of them held, ends in another class than in its own."""
-    walk = LazyWalk(problem.laplacian, model.graph_.degrees[problem.rows], model.normalized, model.n_jobs)
-    decided = np.searchsorted(model.classes_, model.transduction_[problem.rows])
-    members = np.zeros_like(targets)
-    members[np.arange(len(members)), decided] = 1.0
-    # Labels start as their neighbours: one lazy step is half oneself.
-    members[rows] = (2.0 * walk(members, 1) - members)[rows]
-    shares, own = walk(members, STEPS)[rows], targets[rows].argmax(axis=1)
-    mine = shares[np.arange(len(rows)), own]
-    shares[np.arange(len(rows)), own] = 0.0
-    return np.asarray(shares.max(axis=1) - mine)
+    # The only label of a component is compared with nothing.
+    reached = (np.bincount(component[points])[component[points]] > 1) & (total > 0)
+    return points[reached], left[reached] / total[reached, None]
 
 
 def class_shares_of(targets: Floats) -> Floats:
