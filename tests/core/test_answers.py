@@ -105,8 +105,8 @@ def test_sparse_points_are_answered_as_dense_ones(estimator, metric):
     y[40:] = -1
     new = new_points(X)
     new[np.abs(new) < 1.0] = 0.0
-    dense = estimator(graph=KNNGraph(metric=metric)).fit(X, y)
-    sparse = estimator(graph=KNNGraph(metric=metric)).fit(csr_array(X), y)
+    dense = estimator(graph=KNNGraph(10, metric)).fit(X, y)
+    sparse = estimator(graph=KNNGraph(10, metric)).fit(csr_array(X), y)
     np.testing.assert_allclose(sparse.solution_, dense.solution_, atol=1e-6)
     np.testing.assert_allclose(sparse.decision_function(csr_array(new)), dense.decision_function(new), atol=1e-5)
     assert (sparse.predict(csr_array(X)) == sparse.transduction_).all()

@@ -260,7 +260,7 @@ def test_sparse_precomputed_and_affinity_input_give_the_same_map():
     graph = KNNGraph().fit(X)
     expected = SpectralEmbedding().fit(X).embedding_
     np.testing.assert_allclose(
-        SpectralEmbedding(graph=KNNGraph(metric="euclidean")).fit(csr_array(X)).embedding_, expected, atol=1e-8
+        SpectralEmbedding(graph=KNNGraph(10, "euclidean")).fit(csr_array(X)).embedding_, expected, atol=1e-8
     )
     np.testing.assert_allclose(
         SpectralEmbedding(graph=KNNGraph(metric="affinity")).fit(graph.W).embedding_, expected, atol=1e-8
