@@ -157,7 +157,10 @@ def ask_everything(client: Client) -> None:
     client.predict(searched, X[:5], probabilities=True)
     client.predict(changed, X[:5])
     client.suggest(changed, 5, strategy="margin", exclude=[8])
-    client.explain(changed, [8], X=X[50:51] + 0.1)
+    client.explain(changed, [8, 9], X=X[[3, 50]] + 0.1)
+    bounded = jobs["bounded"].info.model
+    assert bounded is not None
+    client.explain(bounded, [300, 301])
     client.read_solution(searched, ("labels", "scores", "values", "probabilities"))
     stub = client._connection.stub
     list(stub.ReadSolution(model_pb2.ReadSolutionRequest(name=searched.name, start=5, fields=[1])))
@@ -337,6 +340,8 @@ CALLS: dict[str, Callable[[Client, Any], Any]] = {
     "ListModels": lambda client, _: list(client.list_models()),
     "Predict": _predict,
     "ReadSolution": _read_solution,
+    "Suggest": lambda client, _: client.suggest("x"),
+    "Explain": lambda client, _: client.explain("x", [0]),
     "GetEmbedding": lambda client, _: client.get_embedding("x"),
     "ListEmbeddings": lambda client, _: list(client.list_embeddings()),
     "ReadEmbedding": lambda client, _: client.read_embedding(Embedding.from_message(EMBEDDING), ["coordinates"]),

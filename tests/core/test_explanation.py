@@ -178,6 +178,9 @@ def test_a_point_that_no_label_reaches_has_the_prior_for_a_reason() -> None:
     assert one.contributions == ()
     assert one.score == pytest.approx(one.offset)
     assert one.path(0) == []
+    new = explain(model, X=apart[70:71] + 0.01)[0]
+    assert (new.contributions, new.nearest, new.paths([0, 1])) == ((), -1, [[], []])
+    assert new.answer == model.predict(apart[70:71] + 0.01)[0]
 
 
 def test_it_needs_points_or_new_points(graph: KNNGraph) -> None:

@@ -223,7 +223,7 @@ def test_the_summary_names_classes_sureness_and_what_to_label_next(run: Run, tmp
     assert "2 numbers standardised; 1 category one-hot (city: 3)." in ended.err
     assert "No value is missing." in ended.err
     assert "a        30  50.00 %      5" in ended.out
-    assert "worth labelling next" in ended.out
+    assert "Worth labelling next" in ended.out
     summary = run("label", "t.csv", "--label-column", "label", "--json").json
     assert [one["given"] for one in summary["classes"]] == [5, 5]
     assert all(one["row"].startswith("row") for one in summary["label_next"])

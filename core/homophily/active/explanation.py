@@ -54,7 +54,7 @@ class Explanation:
     """The score to expect without the label that adds most; None where there is no formula for it: with sharp
     relationships, and with more than two classes in the vector form."""
     nearest: int
-    """The point itself, or the stored point next to a new one: where paths begin."""
+    """The point itself, or the stored point next to a new one: where paths begin. −1 if no label reaches a new one."""
     graph: csr_array
     """The weights of the graph, for paths."""
 
@@ -64,9 +64,12 @@ class Explanation:
 
     def paths(self, labels: ArrayLike) -> list[list[int]]:
         """The :meth:`path` to each of several labels, at the cost of one."""
+        positions = check_positions(labels, self.graph.shape[0], "labels", "paths")
+        if self.nearest < 0:
+            return [[] for _ in positions]
         _, before = breadth_first_order(self.graph, self.nearest, directed=False)
         found: list[list[int]] = []
-        for label in check_positions(labels, self.graph.shape[0], "labels", "paths"):
+        for label in positions:
             path = [int(label)]
             while path[-1] != self.nearest and before[path[-1]] >= 0:
                 path.append(int(before[path[-1]]))
