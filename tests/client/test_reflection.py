@@ -194,7 +194,7 @@ def _ask_about_a_table(client: Client, few: dict[int, Any]) -> None:
     client.read_solution(model, ["labels", "given", "ids"])
     client.predict(model, {**table, "kind": ["dog"] * 60})
     client.suggest(model, 3)
-    client.explain(model, [50], labels=2)
+    client.explain(model, [51], labels=2)
     embedding = client.embed(model, solver={"max_iter": 2}).result(PATIENCE)
     client.read_embedding(embedding, ["coordinates"])
     client.suggest(embedding, 2)
