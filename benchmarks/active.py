@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ from sklearn.datasets import load_digits
 from benchmarks.data import Classes, DataSet, Floats, error_percent, manifolds, read, two_and_five
 from benchmarks.measure import cpu_timed, timed, warm_up
 from benchmarks.report import Options, Report, Row
+from benchmarks.service import serving
 from homophily import ERRClassifier, KNNGraph, relationship_energy
 from homophily.active import STRATEGIES, suggest_points, suspicious_labels
 from homophily.active.situation import Situation
 from homophily.graph.spectral import spectral_vectors
+from homophily_client import Client
 
 #: The classifier and the default strategy were chosen on the first three seeds.
 FIRST_SEED, SEEDS, BATCH, MOST_LABELS = 10, 5, 5, 100
@@ -249,10 +252,26 @@ def speed(options: Options) -> Row:
     points = 2_000 if options.quick else 60_000
     X, y = manifolds(points, seed=3)
     graph = KNNGraph(n_jobs=1).fit(X)
-    model = ERRClassifier(n_jobs=1).fit(graph, few_of(y, first_labels(y, 0) + first_labels(y, 1)))
+    few = few_of(y, first_labels(y, 0) + first_labels(y, 1))
+    model = ERRClassifier(n_jobs=1).fit(graph, few)
     suggest_points(model, 1)
     values, laplacian = Situation(model).margin[:, None], graph.laplacian(2)
     seconds, _ = timed(lambda: suggest_points(model, 20))
     evaluation, _ = timed(lambda: relationship_energy(values, laplacian, sigma_f=1.3))
     cpu, _ = cpu_timed(lambda: suggest_points(model, 20))
-    return {"points": points, "20 suggestions": seconds, "CPU": cpu, "of an evaluation": seconds / evaluation}
+    return {
+        "points": points,
+        "20 suggestions": seconds,
+        "CPU": cpu,
+        "of an evaluation": seconds / evaluation,
+        "Suggest, p50": asked(X, few),
+    }
+
+
+def asked(X: Any, few: Classes) -> float:
+    """The median of the same by a service, once the model is in a predictor's memory."""
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as service:
+        with Client(service.target, timeout=300.0) as client:
+            model = client.fit(client.upload(X), few).result()
+            client.suggest(model, 20)
+            return float(np.median([timed(lambda: client.suggest(model, 20))[0] for _ in range(9)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from homophily import IRRClassifier, KNNGraph, active
+from homophily_client import AsyncClient, Client
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_client._pb import suggestion_pb2 as pb
 from homophily_service.contract.arrays import Limits
@@ -19,7 +21,7 @@ from homophily_service.predictor import questions
 from homophily_service.predictor.loaded import Loaded
 from homophily_service.predictor.questions import Questions
 
-from .serving import Project, eventually, inline, labels_of, refusal
+from .serving import Project, Service, eventually, inline, labels_of, refusal
 
 RNG = np.random.default_rng(0)
 Y = np.arange(120) % 3
@@ -168,6 +170,29 @@ def test_of_a_large_model_less_may_be_asked() -> None:
     ):
         with pytest.raises(InvalidRequest):
             wrong()
+
+
+def test_both_clients_ask_the_same(service: Service, project: Project, model: model_pb2.Model) -> None:
+    async def ask(client: AsyncClient) -> Any:
+        async with client:
+            return await client.suggest(model.name, 4, strategy="norm"), await client.explain(model.name, [17])
+
+    with Client(service.target, project=project.id) as client:
+        blocking = client.suggest(model.name, 4, strategy="norm"), client.explain(model.name, [17])
+        with pytest.raises(ValueError, match="strategy must be one of 'surroundings'"):
+            client.suggest(model.name, strategy="best")
+        with pytest.raises(ValueError, match="count must be at least 1"):
+            client.suggest(model.name, 0)
+    assert asyncio.run(ask(AsyncClient(service.target, project=project.id))) == blocking
+    assert str(blocking[0].points[0]).startswith(f"{blocking[0].points[0].point}: ")
+
+
+def test_a_project_cannot_ask_about_the_models_of_another(idle_project: Project, idle: Service) -> None:
+    other = idle.project(idle.token("someone-else"))
+    name = f"{idle_project.name}/models/none"
+    for call, request in (("Suggest", pb.SuggestRequest(name=name)), ("Explain", pb.ExplainRequest(name=name))):
+        assert refusal(getattr(other.stub, call), request).code is grpc.StatusCode.PERMISSION_DENIED
+        assert refusal(getattr(idle_project.stub, call), request).code is grpc.StatusCode.NOT_FOUND
 
 
 # -- turns

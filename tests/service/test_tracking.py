@@ -173,6 +173,24 @@ def test_run_of_a_fit_holds_all_that_is_known_of_it(tracked: Tracked, project: P
             assert child.data.metrics["validation_error"] == trial.error_rate
 
 
+def test_a_run_shows_doubtful_labels_and_how_the_error_fell_with_labels(tracked: Tracked, project: Project) -> None:
+    X, y = three_clouds(150)
+    test = labels_of(known(y, range(60, 150)))
+    first = project.fit(X, known(y, range(6)) | {6: "bee"}, test=test, solver=IRR).fit.model
+    assert y[6] == 0
+    job = project.transduce(first.name, known(y, range(7, 30)), test=test)
+    model = job.transduce.model
+    run = tracked.run_of(project, job)
+    history = [(7, first.test.error_rate), (30, model.test.error_rate)]
+    assert tracked.mlflow.history(run, "test_error_by_labels") == history
+    assert [(step.labelled_count, step.test_error) for step in model.label_steps] == history
+    assert run.data.metrics["suspicious_labels"] == len(model.suspicious_labels) >= 1
+    path = tracked.mlflow.client.download_artifacts(run.info.run_id, "suspicious_labels.json")
+    table = json.loads(Path(path).read_text())
+    assert table["columns"] == ["point", "label", "rather", "suspicion"]
+    assert table["data"][0][:3] == [6, "bee", "ant"]
+
+
 def test_runs_tell_of_maps_changed_labels_and_failures(tracked: Tracked, project: Project) -> None:
     X, _ = three_clouds()
     first = project.fit(X, {0: 0, 1: 1}, solver=model_pb2.SolverParameters(method=model_pb2.METHOD_IRR))

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2, suggestion_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 
 MIB = 1 << 20
@@ -87,6 +87,7 @@ class Attacker:
                 self.maps,
                 self.table_uploads,
                 self.table_predictions,
+                self.questions,
             ]
             attackers = [one for one in attacks for _ in range(1 if one.__name__ in HOLDERS else ATTACKERS)]
             await asyncio.gather(*map(self._repeat, attackers))
@@ -227,6 +228,13 @@ class Attacker:
         rows, words = self.random.choice([(2000, 200), (40, 7000), (100_000, 1)])
         request = model_pb2.PredictRequest(name=self.text_model, points=texts(rows, words))
         await self.stub.Predict(request, metadata=self.mine)
+
+    async def questions(self) -> None:
+        """As many suggestions and explanations as may be asked for."""
+        suggest = suggestion_pb2.SuggestRequest(name=self.model, count=400, strategy=self.random.choice([1, 4, 5]))
+        await self.stub.Suggest(suggest, metadata=self.mine)
+        explain = suggestion_pb2.ExplainRequest(name=self.model, points=range(10), label_count=100)
+        await self.stub.Explain(explain, metadata=self.mine)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,9 @@ def test_a_tenant_does_not_notice_the_attacks_of_another(make_cluster: MakeClust
     # The attacks were made, and some of each were let in or refused by the service itself. On two quiet cores they are
     # about a thousand, and half of that where other programs keep the cores busy.
     assert sum(made.values()) > 250
-    assert {key.split()[0] for key in made} >= {"open_uploads", "hungry_fits", "crashing_labels", "bad_tokens"}
+    assert {key.split()[0] for key in made} >= {
+        *("open_uploads", "hungry_fits", "crashing_labels", "bad_tokens", "questions"),
+    }
     assert not [key for key in made if key.endswith((" INTERNAL", " UNKNOWN", " UNAVAILABLE"))], made
     assert not [line for line in api.log.read_text().splitlines() if '"code": "INTERNAL"' in line]
     assert disturbed.failures == []
