@@ -270,8 +270,11 @@ def speed(options: Options) -> Row:
 
 def asked(X: Any, few: Classes) -> float:
     """The median of the same by a service, once the model is in a predictor's memory."""
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as service:
-        with Client(service.target, timeout=300.0) as client:
-            model = client.fit(client.upload(X), few).result()
-            client.suggest(model, 20)
-            return float(np.median([timed(lambda: client.suggest(model, 20))[0] for _ in range(9)]))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder)) as service,
+        Client(service.target, timeout=300.0) as client,
+    ):
+        model = client.fit(client.upload(X), few).result()
+        client.suggest(model, 20)
+        return float(np.median([timed(lambda: client.suggest(model, 20))[0] for _ in range(9)]))
