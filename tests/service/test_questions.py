@@ -173,8 +173,8 @@ def test_of_a_large_model_less_may_be_asked() -> None:
 
 
 def test_both_clients_ask_the_same(service: Service, project: Project, model: model_pb2.Model) -> None:
-    async def ask(client: AsyncClient) -> Any:
-        async with client:
+    async def ask() -> Any:
+        async with AsyncClient(service.target, project=project.id) as client:
             return await client.suggest(model.name, 4, strategy="norm"), await client.explain(model.name, [17])
 
     with Client(service.target, project=project.id) as client:
@@ -183,7 +183,7 @@ def test_both_clients_ask_the_same(service: Service, project: Project, model: mo
             client.suggest(model.name, strategy="best")
         with pytest.raises(ValueError, match="count must be at least 1"):
             client.suggest(model.name, 0)
-    assert asyncio.run(ask(AsyncClient(service.target, project=project.id))) == blocking
+    assert asyncio.run(ask()) == blocking
     assert str(blocking[0].points[0]).startswith(f"{blocking[0].points[0].point}: ")
 
 
