@@ -17,8 +17,9 @@ from benchmarks.measure import cpu_timed, timed, warm_up
 from benchmarks.report import Options, Report, Row
 from benchmarks.service import serving
 from homophily import ERRClassifier, KNNGraph, relationship_energy
-from homophily.active import STRATEGIES, suggest_points, suspicious_labels
+from homophily.active import suggest_points, suspicious_labels
 from homophily.active.situation import Situation
+from homophily.active.strategies import STRATEGIES
 from homophily.graph.spectral import spectral_vectors
 from homophily_client import Client
 

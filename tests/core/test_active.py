@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from homophily import ERRClassifier, ERREmbedding, IRRClassifier, KNNGraph, ParameterError
-from homophily.active import STRATEGIES, PointSuggestion, suggest_pairs, suggest_points, suspicious_labels
+from homophily.active import PointSuggestion, suggest_pairs, suggest_points, suspicious_labels
 from homophily.active.situation import LONGEST_WALK, Situation
-from homophily.active.strategies import NOISE, SHIFT
+from homophily.active.strategies import NOISE, SHIFT, STRATEGIES
 from homophily.graph.spectral import spectral_vectors
 
 

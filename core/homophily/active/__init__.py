@@ -8,16 +8,13 @@ take fitted estimators and change nothing in them.
 from homophily.active.explanation import Contribution, Explanation, explain
 from homophily.active.pairs import PairSuggestion, suggest_pairs
 from homophily.active.points import PointSuggestion, suggest_points
-from homophily.active.strategies import STRATEGIES, StrategyName
 from homophily.active.suspects import SuspiciousLabel, suspicious_labels
 
 __all__ = [
-    "STRATEGIES",
     "Contribution",
     "Explanation",
     "PairSuggestion",
     "PointSuggestion",
-    "StrategyName",
     "SuspiciousLabel",
     "explain",
     "suggest_pairs",

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 from sklearn.utils.validation import check_is_fitted
 
@@ -40,6 +39,7 @@ class Explanation:
     point: int | None
     """Its position in the data; None for a new point."""
     answer: Any
+    """Its class."""
     runner_up: Any
     """The class with the second score."""
     score: float
@@ -55,8 +55,8 @@ class Explanation:
     relationships, and with more than two classes in the vector form."""
     nearest: int
     """The point itself, or the stored point next to a new one: where paths begin. −1 if no label reaches a new one."""
-    graph: csr_array
-    """The weights of the graph, for paths."""
+    graph: Any
+    """The sparse weights of the graph, for paths."""
 
     def path(self, label: int) -> list[int]:
         """Points from this one to a label, by the fewest edges; empty if they are not connected."""

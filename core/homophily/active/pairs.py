@@ -45,15 +45,17 @@ class PairSuggestion:
     """A pair worth asking about, and why."""
 
     first: int
+    """The position of a point in the middle of a region."""
     second: int
-    """Positions of the points: the middle of one region, and of another."""
+    """The same of another region."""
     score: float
     """How much the answer would move; only good for comparison within one call."""
     together: float
     """How probably they belong together, by what is known."""
     first_size: int
+    """The points around the first that the answer concerns."""
     second_size: int
-    """The points that the answer concerns on either side."""
+    """The points around the second that the answer concerns."""
 
     def __str__(self) -> str:
         sizes = f"{self.first_size} points around one and {self.second_size} around the other"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +18,6 @@ from homophily.parameters import AT_LEAST_ONE, check_parameters, wrong_parameter
 #: A component without a label counts in full from this size on: a label in a small one tells of few points.
 LARGE_COMPONENT = 20
 
-Reason = Literal["unlabelled component", "far", "between"]
-
 
 @dataclass(frozen=True)
 class PointSuggestion:
@@ -29,8 +27,8 @@ class PointSuggestion:
     """Its position in the data."""
     score: float
     """Its worth by the strategy; only good for comparison within one call."""
-    reason: Reason
-    """Why: no label reaches it, every label is far, or it lies between classes."""
+    reason: str
+    """Why: "unlabelled component" if no label reaches it, "far" if every label is, or "between" classes."""
     classes: tuple[Any, ...]
     """Its two most probable classes, the more probable one first; none where no label reaches."""
     component_size: int
@@ -132,5 +130,5 @@ def _suggestion(situation: Situation, point: int, score: float, size: int) -> Po
         return PointSuggestion(point, score, "unlabelled component", (), size)
     best = np.argsort(-situation.probabilities[point], kind="stable")[:2]
     nearness: Floats = situation.nearness
-    reason: Reason = "far" if nearness[point] < situation.margin[point] else "between"
+    reason = "far" if nearness[point] < situation.margin[point] else "between"
     return PointSuggestion(point, score, reason, tuple(situation.classes[best].tolist()), size)

@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from homophily.active import PointSuggestion, StrategyName, explain, suggest_points
+from homophily.active import PointSuggestion, explain, suggest_points
 from homophily.active.explanation import Explanation
 from homophily.active.pairs import Placed, choose_pairs
+from homophily.active.strategies import StrategyName
 from homophily.relationship.functions import RELATIONSHIPS
 from homophily.supervision.links import check_links
 from homophily_client._pb import suggestion_pb2
