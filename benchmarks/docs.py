@@ -125,7 +125,7 @@ def few_labels(protocol: str) -> str:
 
 
 #: Commands whose tables and notes the page of benchmarks shows.
-SHOWN = ("speed", "scaling", "graph", "mnist", "defaults", "roofline", "predict", "service")
+SHOWN = ("speed", "scaling", "graph", "mnist", "calibration", "defaults", "roofline", "predict", "service")
 TABLES: dict[str, Callable[[], str]] = {
     **{command: partial(printed, command) for command in SHOWN},
     "classes": classes,
