@@ -103,7 +103,7 @@ def at(curves: Floats, labels: int, y: Classes) -> float:
 
 def ours(graph: KNNGraph) -> dict[str, Chooser]:
     """Our strategies with our classifier, and random choice."""
-    names = [name for name in STRATEGIES if graph.n_points < LARGE or name in ("surroundings", "margin", "norm")]
+    names = [name for name in STRATEGIES if graph.n_points < LARGE or name in ("surroundings", "margin")]
 
     def chooser(name: Any) -> Chooser:
         return lambda model, _, __: [one.point for one in suggest_points(model, BATCH, strategy=name)]
@@ -164,7 +164,9 @@ def peers(graph: KNNGraph) -> dict[str, Callable[[KNNGraph, Classes, int], Curve
         "graphlearning SigmaOpt": learner(active_learning.sigma_opt, covariance, reweighting="poisson"),
         "graphlearning model change": learner(active_learning.model_change, covariance, reweighting="poisson"),
     }
-    return {name: learn for name, learn in found.items() if graph.n_points < LARGE or "norm" in name or "Sigma" in name}
+    return {
+        name: learn for name, learn in found.items() if graph.n_points < LARGE or "norm" in name or "margin" in name
+    }
 
 
 def averages(rows: list[Row]) -> list[Row]:
