@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2, server_pb2, suggestion_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2, server_pb2
 from homophily_client.errors import JobFailed, from_job
 from homophily_client.records import Record, computed, named
 from homophily_client.tensors import DTYPES
@@ -320,109 +320,6 @@ class Embedding(Record, of=embedding_pb2.Embedding):
     schema: TableSchema | None
     #: What was done to the columns, in sentences.
     preprocessing_steps: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointSuggestion(Record, of=suggestion_pb2.PointSuggestion):
-    """A point worth a label, and why; ``str()`` gives the reason in words."""
-
-    point: int
-    #: Its worth by the strategy; good for comparison within one answer only.
-    score: float
-    #: "unlabelled-component", "far" or "between".
-    reason: str
-    #: Its two most probable classes, positions in the model's classes; none where no label reaches.
-    class_positions: tuple[int, ...]
-    component_points: int = field(metadata=named("component_point_count"))
-    #: The reason in words.
-    text: str
-    #: Its id, if its table had an id column.
-    id: str | None
-
-    def __str__(self) -> str:
-        return f"{self.id or self.point}: {self.text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairSuggestion(Record, of=suggestion_pb2.PairSuggestion):
-    """A pair worth a comparison: the same, or different? ``str()`` gives the reason in words."""
-
-    first: int
-    second: int
-    #: How much the answer would move; good for comparison within one answer only.
-    score: float
-    #: How probably they belong together, by what is known.
-    together: float
-    #: The points around either that the answer concerns.
-    first_points: int = field(metadata=named("first_point_count"))
-    second_points: int = field(metadata=named("second_point_count"))
-    #: The reason in words.
-    text: str
-    #: Their ids, if their table had an id column.
-    first_id: str | None
-    second_id: str | None
-
-    def __str__(self) -> str:
-        return f"{self.first_id or self.first} and {self.second_id or self.second}: {self.text}"
-
-
-@dataclass(frozen=True)
-class Suggestions(Record, of=suggestion_pb2.SuggestResponse):
-    """What to ask a person next, the best first: points for a model, pairs for an embedding."""
-
-    #: The model's classes; empty for an embedding.
-    classes: tuple[str, ...] | tuple[int, ...]
-    points: tuple[PointSuggestion, ...]
-    pairs: tuple[PairSuggestion, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contribution(Record, of=suggestion_pb2.Contribution):
-    """What a label adds to an answer."""
-
-    point: int
-    #: Its class, a position in the model's classes.
-    class_position: int
-    #: What it adds to the score; below 0, it speaks for the runner-up.
-    value: float
-    #: Its part of the sizes of all contributions, from 0 to 1.
-    share: float
-    #: Points on the shortest way through the graph to the label.
-    path: tuple[int, ...]
-    #: Its id, if its table had an id column.
-    id: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation(Record, of=suggestion_pb2.Explanation):
-    """Why a point has its answer rather than the runner-up."""
-
-    #: −1 for a new point.
-    point: int
-    #: The answer and the runner-up, positions in the model's classes.
-    class_position: int
-    runner_up_position: int
-    #: The lead of the answer's score; with sharp relationships, of its share around the point.
-    score: float
-    #: The part of it that class shares brought in.
-    offset: float
-    #: What is left of it: 0 for IRR; for ERR, what is not linear in the labels.
-    remainder: float
-    #: The score to expect without the label that adds most, where there is a formula for it.
-    score_without_largest: float | None
-    #: The largest first.
-    contributions: tuple[Contribution, ...]
-    #: The number of labels that contribute at all.
-    contributing: int = field(metadata=named("contributing_count"))
-
-
-@dataclass(frozen=True)
-class Explanations(Record, of=suggestion_pb2.ExplainResponse):
-    """Which labels carry the answers for some points."""
-
-    classes: tuple[str, ...] | tuple[int, ...]
-    #: One for each point, own points first.
-    explanations: tuple[Explanation, ...]
 
 
 class JobState(StrEnum):

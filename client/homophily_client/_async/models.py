@@ -14,7 +14,8 @@ from homophily_client.arrays import Prediction, Solution
 from homophily_client.labels import class_array
 from homophily_client.names import EmbeddingName, ModelName
 from homophily_client.points import Points
-from homophily_client.results import Embedding, Explanations, Model, Suggestions
+from homophily_client.results import Embedding, Model
+from homophily_client.suggestions import Explanations, Suggestions
 from homophily_client.tables import new_rows
 from homophily_client.tensors import from_tensor
 from homophily_client.words import number
