@@ -124,6 +124,22 @@ def few_labels(protocol: str) -> str:
     return excerpt(found, rows, {name: name for name in next(iter(found.values()))})
 
 
+def asked() -> str:
+    """Active learning: the mean error of each curve, a row per set, then the other tables."""
+    record = json.loads((RECORDS / "active.json").read_text())
+    rows, others = [], []
+    for title, table in record["tables"].items():
+        if ": error in %" not in title:
+            others.append(f"{title}:\n\n{_markdown(table)}")
+            continue
+        errors = {row["strategy"]: row["mean error, %"] for row in table}
+        theirs = [error for name, error in errors.items() if name.startswith("graphlearning")]
+        mine = {name: error for name, error in errors.items() if not name.startswith("graphlearning")}
+        rows.append({"set": table[0]["set"], **mine, "best of graphlearning": min(theirs, default=None)})
+    first = f"Mean error in % from one label per class to 100 labels, in batches of 5:\n\n{_markdown(rows)}"
+    return "\n\n".join([first, *others, f"Measured on {record['when'][:10]}, {record['cores']} cores."])
+
+
 #: Commands whose tables and notes the page of benchmarks shows.
 SHOWN = ("speed", "scaling", "graph", "mnist", "calibration", "defaults", "roofline", "predict", "service")
 TABLES: dict[str, Callable[[], str]] = {
@@ -131,6 +147,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "classes": classes,
     "many classes": partial(printed, "classes"),
     "defaults of table 1": defaults,
+    "what to ask": asked,
     "maps": maps,
     "clusters": clusters,
     **{f"few labels, {protocol}": partial(few_labels, protocol) for protocol in WORDS},

@@ -137,7 +137,7 @@ class Dispatcher:
         # How many points a model answers in a turn.
         self._pace: dict[str, int] = {}
         self._loader = ThreadPoolExecutor(1, "loader")
-        self._questions = Questions(models.stores, limits, models.threads, wake)
+        self._questions = Questions(models.stores, limits, models.most_bytes, models.threads, wake)
         self._loading: dict[str, tuple[Future[tuple[Loaded, int]], list[Call]]] = {}
 
     @property

@@ -22,7 +22,7 @@ from homophily.supervision.links import check_links
 from homophily_client._pb import suggestion_pb2
 from homophily_client.labels import class_array
 from homophily_service.contract.arrays import Limits, from_points
-from homophily_service.contract.errors import DataLoss
+from homophily_service.contract.errors import DataLoss, LimitExceeded
 from homophily_service.contract.internal_pb2 import PredictAnswer, PredictCall
 from homophily_service.contract.links import read_pairs
 from homophily_service.contract.questions import STRATEGIES, explanation_labels, suggestion_count
@@ -43,8 +43,10 @@ REASONS = {
 class Questions:
     """The questions that wait, and the one that is being answered."""
 
-    def __init__(self, stores: Stores, limits: Limits, threads: int, wake: Callable[[], None]) -> None:
+    def __init__(self, stores: Stores, limits: Limits, most_bytes: int, threads: int, wake: Callable[[], None]) -> None:
         self.stores, self.limits, self.threads, self._wake = stores, limits, threads, wake
+        # Of an embedding with its graph, which are read for each question.
+        self.most_bytes = most_bytes
         # By project, in the order of their turns.
         self._waiting: OrderedDict[str, deque[tuple[int, PredictCall, Loaded | None]]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "questions")
@@ -96,6 +98,13 @@ class Questions:
         return PredictAnswer(number=number, explanations=self._explanations(call.explain, model))
 
     def _pairs(self, call: PredictCall) -> suggestion_pb2.SuggestResponse:
+        size = self.stores.catalog.bytes_of_model(call.path, call.graph)
+        if size > self.most_bytes:
+            raise LimitExceeded(
+                f"the embedding and its graph have {size:,} bytes, and a predictor reads {self.most_bytes:,} at most "
+                "(predictor_cache_bytes)",
+                reason="OUT_OF_MEMORY",
+            )
         graph = load_graph(self.stores, call.graph, self.threads).graph
         stored = self.stores.read(call.path, COORDINATES, MUST_LINKS, CANNOT_LINKS).arrays
         if len(stored[COORDINATES]) != graph.n_points:
