@@ -28,6 +28,7 @@ from mlflow.entities import (
     ViewType,
 )
 from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from homophily import HomophilyWarning
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
@@ -65,6 +66,7 @@ from homophily_service.tracking.registry import JOB_TAG, registered_name
 _log = logging.getLogger(__name__)
 
 STATUS = {states.SUCCEEDED: "FINISHED", states.FAILED: "FAILED", states.CANCELLED: "KILLED"}
+SUSPECTS_FILE = "suspicious_labels.json"
 # The most that MLflow accepts in one request.
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 500, 100
 _LONGEST_DIGEST = 36
@@ -246,15 +248,21 @@ class Sender:
         if record.made is not None:
             self._log_pictures(name, record.made)
         if isinstance(record.made, model_pb2.Model):
-            suspects = suspect_columns(Model.from_message(record.made))
-            if suspects:
-                self.client.log_table(name, suspects, "suspicious_labels.json")
+            self._log_suspects(name, Model.from_message(record.made))
         self._log_trials(run, job, self._search(record))
         is_wanted = record.registration is not None or self.settings.tracking_models == "all"
         if is_wanted and isinstance(record.made, model_pb2.Model):
             self._try_to_log_model(run, job, record)
         self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished or 0.0))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
+
+    def _log_suspects(self, run: str, model: Model) -> None:
+        """A table as MLflow's pages show it; its own way of writing one takes pandas."""
+        columns = suspect_columns(model)
+        if columns:
+            rows = [list(row) for row in zip(*columns.values(), strict=True)]
+            self.client.log_dict(run, {"columns": list(columns), "data": rows}, SUSPECTS_FILE)
+            self.client.set_tag(run, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": SUSPECTS_FILE, "type": "table"}]))
 
     def _log_pictures(self, run: str, made: model_pb2.Model | embedding_pb2.Embedding) -> None:
         try:
