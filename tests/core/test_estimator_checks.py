@@ -172,7 +172,7 @@ def test_parameters_in_use_have_no_gaps(estimator):
         resolved = model.fit(X, y).resolved_params_
         assert resolved["power"] == 2
         assert resolved["graph__metric"] == "euclidean"
-        assert resolved["graph__n_neighbors"] == model.graph_.n_neighbors
+        assert resolved["graph__n_neighbors"] == model.graph_.n_neighbors_
         assert not {"graph", "callback"} & set(resolved)
         if estimator is ERRClassifier:
             assert (resolved["sigma_f"], resolved["repulsion"], resolved["sharpen"]) == (1.3, 0.65, True)
