@@ -43,7 +43,7 @@ def with_copies():
 def test_the_graph_is_that_of_an_exact_search(X, parameters):
     host = KNNGraph(**parameters)
     device = KNNGraph(**parameters, backend="cupy").fit(X)
-    exact = DenseIndex(X, host.metric, "exact").self_query(host.n_neighbors_)
+    exact = DenseIndex(X, host.metric, "exact").self_query(device.n_neighbors_)
     np.testing.assert_array_equal(device.indices_, exact[1])
     np.testing.assert_array_equal(device.distances_, exact[0])
     assert (device.W != host.fit(X).W).nnz == 0
