@@ -102,10 +102,43 @@ class Explanation(Record, of=suggestion_pb2.Explanation):
     contributing: int = field(metadata=named("contributing_count"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class HoldingLink(Record, of=suggestion_pb2.HoldingLink):
+    """A link that holds a point in its place on a map."""
+
+    first: int
+    second: int
+    #: Whether it is a must-link.
+    together: bool
+    #: The probability that a random walk from the point first meets a linked point here.
+    share: float
+    #: Points on the shortest way through the graph to the nearer end of the link.
+    path: tuple[int, ...]
+    #: The ids of its points, if their table had an id column.
+    first_id: str | None
+    second_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldPlace(Record, of=suggestion_pb2.HeldPlace):
+    """What holds a point in its place on a map."""
+
+    point: int
+    #: The probability that the walk meets no linked point. All shares and this one add up to 1.
+    free: float = field(metadata=named("free_share"))
+    #: The largest share first.
+    links: tuple[HoldingLink, ...]
+    #: The number of links that the walk may meet at all.
+    holding: int = field(metadata=named("holding_count"))
+
+
 @dataclass(frozen=True)
 class Explanations(Record, of=suggestion_pb2.ExplainResponse):
-    """Which labels carry the answers for some points."""
+    """Which labels carry the answers for some points, or which links hold them in their places."""
 
+    #: Empty for an embedding.
     classes: tuple[str, ...] | tuple[int, ...]
-    #: One for each point, own points first.
+    #: For a model, one for each point, own points first.
     explanations: tuple[Explanation, ...]
+    #: For an embedding, one for each point.
+    places: tuple[HeldPlace, ...]

@@ -195,9 +195,10 @@ def _ask_about_a_table(client: Client, few: dict[int, Any]) -> None:
     client.predict(model, {**table, "kind": ["dog"] * 60})
     client.suggest(model, 3)
     client.explain(model, [51], labels=2)
-    embedding = client.embed(model, solver={"max_iter": 2}).result(PATIENCE)
+    embedding = client.embed(model, must_link=[(1, 3)], solver={"max_iter": 2}).result(PATIENCE)
     client.read_embedding(embedding, ["coordinates"])
     client.suggest(embedding, 2)
+    client.explain(embedding, [0, 51])
 
 
 def _ask_for_maps(client: Client, model: Model, few: dict[int, Any]) -> None:

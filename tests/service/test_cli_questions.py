@@ -94,3 +94,16 @@ def test_pairs_are_suggested_for_a_map(run: Run, tmp_path: Path) -> None:
     assert not {(one["first"], one["second"]) for one in found} & {(one["first"], one["second"]) for one in again}
     assert (tmp_path / "pairs.csv").read_text().splitlines()[0] == "first,second,together,why,answer"
     assert "pairs of points" in run("suggest", "embeddings/map", "--exclude", "17", code=2).err
+
+
+def test_the_place_of_a_point_is_explained(run: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "points.npy", load_wine().data)
+    (tmp_path / "links.csv").write_text("i,j,kind\n0,1,must\n0,100,cannot\n")
+    run("embed", "points.npy", "--links", "links.csv", "--name", "held", "--max-iter", "3")
+    shown = run("explain", "embeddings/held", "--point", "0").out
+    assert shown.startswith("Point 0 meets no link on 0% of its walks.")
+    assert "0 – 100" in shown
+    assert "apart" in shown
+    found = run("explain", "held", "--point", "7", "--json").json["places"][0]
+    assert found["free"] + sum(link["share"] for link in found["links"]) > 0.999
+    assert "--new" in run("explain", "embeddings/held", "--new", "points.npy", code=2).err

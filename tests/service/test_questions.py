@@ -92,6 +92,26 @@ def test_pairs_of_a_map_are_those_of_the_core(project: Project) -> None:
     assert all(pair.first_point_count and pair.second_point_count for pair in answer.pairs)
 
 
+def test_links_that_hold_a_point_are_those_of_the_core(project: Project) -> None:
+    must, cannot = [(0, 3), (1, 4)], [(0, 1)]
+    made = project.embed(X, must, cannot, solver=embedding_pb2.EmbeddingParameters(max_iter=3))
+    answer = project.stub.Explain(pb.ExplainRequest(name=made.name, points=[60, 0], label_count=2))
+    from homophily import ERREmbedding
+
+    fitted = ERREmbedding(max_iter=3, graph=KNNGraph()).fit(X, must_link=must, cannot_link=cannot)
+    assert not answer.explanations
+    for found, one in zip(answer.places, active.explain_place(fitted, [60, 0]), strict=True):
+        assert (found.point, found.holding_count) == (one.point, len(one.links))
+        assert found.free_share == pytest.approx(one.free)
+        assert [(link.first, link.second, link.together) for link in found.links] == [
+            (link.first, link.second, link.together) for link in one.links[:2]
+        ]
+        assert [list(link.path) for link in found.links] == one.paths([link.end for link in one.links[:2]])
+    for changes, field in (({"points": [120]}, "points[0]"), ({"points": [0], "new_points": inline(X)}, "new_points")):
+        refused = refusal(project.stub.Explain, pb.ExplainRequest(name=made.name, **changes))
+        assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
+
+
 def test_flipped_labels_are_listed_in_the_model(project: Project) -> None:
     labels = {point: int(Y[point]) for point in range(60)}
     labels[12] = (labels[12] + 1) % 3

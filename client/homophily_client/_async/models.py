@@ -102,14 +102,14 @@ class AsyncModels(AsyncBase):
         """
         if count < 1:
             raise ValueError(f"count must be at least 1. Got {count} instead.")
-        is_embedding = isinstance(source, Embedding) or f"/{EmbeddingName.collection}/" in str(source)
-        name = self._name(EmbeddingName if is_embedding else ModelName, source, "source")
+        kind = _kind(source)
+        name = self._name(kind, source, "source")
         kinds = suggestion_pb2.SuggestionStrategy
         chosen = None if strategy is None else number(kinds.DESCRIPTOR, strategy, "strategy")
         request = suggestion_pb2.SuggestRequest(name=str(name), count=count, ids=True)
         if chosen is not None:
             request.strategy = kinds.ValueType(chosen)
-        if is_embedding:
+        if kind is EmbeddingName:
             request.excluded_pairs.extend(embedding_pb2.Link(first=int(i), second=int(j)) for i, j in exclude)
         else:
             request.excluded_points.extend(int(point) for point in exclude)
@@ -117,7 +117,7 @@ class AsyncModels(AsyncBase):
 
     async def explain(
         self,
-        model: Model | str,
+        source: Model | Embedding | str,
         points: Iterable[int] = (),
         *,
         X: Any = None,
@@ -126,11 +126,11 @@ class AsyncModels(AsyncBase):
     ) -> Explanations:
         """Return the labels that carry the answers for some of a model's points, by position, or for new ones.
 
-        ``X`` are new points, as for ``predict``; ``labels`` is the number of labels to return for each point.
+        For an Embedding, or the full name of one, these are the links that hold points in their places. ``X`` are new
+        points for a model, as for ``predict``; ``labels`` is the number of labels or links to return for each point.
         """
-        request = suggestion_pb2.ExplainRequest(
-            name=str(self._name(ModelName, model, "model")), points=map(int, points), label_count=labels, ids=True
-        )
+        name = self._name(_kind(source), source, "source")
+        request = suggestion_pb2.ExplainRequest(name=str(name), points=map(int, points), label_count=labels, ids=True)
         if X is not None:
             given = Points(new_rows(X))
             request.new_points.CopyFrom(given.message(0, given.shape[0]))
@@ -174,3 +174,9 @@ class AsyncModels(AsyncBase):
             ids=np.array(ids) if ids else None,
             **found,
         )
+
+
+def _kind(source: Model | Embedding | str) -> type[ModelName | EmbeddingName]:
+    """What a question is about: a model, unless it is an embedding or the full name of one."""
+    is_embedding = isinstance(source, Embedding) or f"/{EmbeddingName.collection}/" in str(source)
+    return EmbeddingName if is_embedding else ModelName

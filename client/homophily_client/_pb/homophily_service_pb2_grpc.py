@@ -350,7 +350,7 @@ class HomophilyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Tells which labels carry a model's answers.
+        """Tells which labels carry a model's answers, or which links hold points in their places on a map.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

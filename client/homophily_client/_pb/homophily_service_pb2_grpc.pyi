@@ -91,7 +91,7 @@ class HomophilyServiceStub:
     Suggest: _grpc.UnaryUnaryMultiCallable[_suggestion_pb2.SuggestRequest, _suggestion_pb2.SuggestResponse]
     """Suggests which points to label next, or which pairs to compare."""
     Explain: _grpc.UnaryUnaryMultiCallable[_suggestion_pb2.ExplainRequest, _suggestion_pb2.ExplainResponse]
-    """Tells which labels carry a model's answers."""
+    """Tells which labels carry a model's answers, or which links hold points in their places on a map."""
     GetEmbedding: _grpc.UnaryUnaryMultiCallable[_embedding_pb2.GetEmbeddingRequest, _embedding_pb2.GetEmbeddingResponse]
     """Gets an embedding's description."""
     ListEmbeddings: _grpc.UnaryUnaryMultiCallable[_embedding_pb2.ListEmbeddingsRequest, _embedding_pb2.ListEmbeddingsResponse]
@@ -159,7 +159,7 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     Suggest: _aio.UnaryUnaryMultiCallable[_suggestion_pb2.SuggestRequest, _suggestion_pb2.SuggestResponse]  # type: ignore[assignment]
     """Suggests which points to label next, or which pairs to compare."""
     Explain: _aio.UnaryUnaryMultiCallable[_suggestion_pb2.ExplainRequest, _suggestion_pb2.ExplainResponse]  # type: ignore[assignment]
-    """Tells which labels carry a model's answers."""
+    """Tells which labels carry a model's answers, or which links hold points in their places on a map."""
     GetEmbedding: _aio.UnaryUnaryMultiCallable[_embedding_pb2.GetEmbeddingRequest, _embedding_pb2.GetEmbeddingResponse]  # type: ignore[assignment]
     """Gets an embedding's description."""
     ListEmbeddings: _aio.UnaryUnaryMultiCallable[_embedding_pb2.ListEmbeddingsRequest, _embedding_pb2.ListEmbeddingsResponse]  # type: ignore[assignment]
@@ -362,7 +362,7 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _suggestion_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_suggestion_pb2.ExplainResponse, _abc.Awaitable[_suggestion_pb2.ExplainResponse]]:
-        """Tells which labels carry a model's answers."""
+        """Tells which labels carry a model's answers, or which links hold points in their places on a map."""
 
     @_abc_1.abstractmethod
     def GetEmbedding(

@@ -274,7 +274,7 @@ Global___SuggestResponse: _TypeAlias = SuggestResponse  # noqa: Y015
 
 @_typing.final
 class ExplainRequest(_message.Message):
-    """Asks which labels carry a model's answers."""
+    """Asks which labels carry a model's answers, or which links hold points in their places on the map of an embedding."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -284,20 +284,20 @@ class ExplainRequest(_message.Message):
     LABEL_COUNT_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Required. projects/{project}/models/{model}."""
+    """Required. projects/{project}/models/{model}, or projects/{project}/embeddings/{embedding}."""
     label_count: _builtins.int
-    """The number of labels to return for each point, the most important first; 0 means 10, at most 100."""
+    """The number of labels, or links, to return for each point, the most important first; 0 means 10, at most 100."""
     ids: _builtins.bool
-    """Whether to return the ids of the labelled points too, if their table had an id column."""
+    """Whether to return the ids of the labelled or linked points too, if their table had an id column."""
     @_builtins.property
     def points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Row numbers of the model's own points. At most 10 points, own and new ones together, and fewer for more than
+        """Row numbers of points of the model or the embedding. At most 10 points, own and new ones together, and fewer for more than
         100,000 points: explanations times points may be a million, except that one is always allowed.
         """
 
     @_builtins.property
     def new_points(self) -> _points_pb2.Points:
-        """New points, as for Predict."""
+        """For a model, new points, as for Predict."""
 
     def __init__(
         self,
@@ -421,30 +421,120 @@ class Explanation(_message.Message):
 Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
 
 @_typing.final
+class HoldingLink(_message.Message):
+    """A link that holds a point in its place. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    SECOND_FIELD_NUMBER: _builtins.int
+    TOGETHER_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    FIRST_ID_FIELD_NUMBER: _builtins.int
+    SECOND_ID_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    """The row numbers of its points."""
+    second: _builtins.int
+    together: _builtins.bool
+    """Whether it is a must-link."""
+    share: _builtins.float
+    """The probability that a random walk on the graph, from the explained point, first meets a linked point here. Several
+    links of one point share what ends there.
+    """
+    first_id: _builtins.str
+    """The ids of its points, if asked for."""
+    second_id: _builtins.str
+    @_builtins.property
+    def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The points on the shortest way through the graph from the explained point to the nearer end of the link."""
+
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        second: _builtins.int = ...,
+        together: _builtins.bool = ...,
+        share: _builtins.float = ...,
+        path: _abc.Iterable[_builtins.int] | None = ...,
+        first_id: _builtins.str = ...,
+        second_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "first_id", b"first_id", "path", b"path", "second", b"second", "second_id", b"second_id", "share", b"share", "together", b"together"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldingLink: _TypeAlias = HoldingLink  # noqa: Y015
+
+@_typing.final
+class HeldPlace(_message.Message):
+    """What holds a point in its place on a map. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINT_FIELD_NUMBER: _builtins.int
+    FREE_SHARE_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    HOLDING_COUNT_FIELD_NUMBER: _builtins.int
+    point: _builtins.int
+    """The row number of the point."""
+    free_share: _builtins.float
+    """The probability that the walk gives up before it meets a linked point. All shares and this one add up to 1."""
+    holding_count: _builtins.int
+    """The number of links that the walk may meet at all."""
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldingLink]:
+        """The most important links, the largest share first."""
+
+    def __init__(
+        self,
+        *,
+        point: _builtins.int = ...,
+        free_share: _builtins.float = ...,
+        links: _abc.Iterable[Global___HoldingLink] | None = ...,
+        holding_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_share", b"free_share", "holding_count", b"holding_count", "links", b"links", "point", b"point"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldPlace: _TypeAlias = HeldPlace  # noqa: Y015
+
+@_typing.final
 class ExplainResponse(_message.Message):
-    """Which labels carry the answers."""
+    """Which labels carry the answers, or which links hold the points."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CLASSES_FIELD_NUMBER: _builtins.int
     EXPLANATIONS_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def classes(self) -> _model_pb2.ClassValues:
-        """The model's classes."""
+        """The model's classes; empty for an embedding."""
 
     @_builtins.property
     def explanations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation]:
-        """One for each point asked for, own points first."""
+        """For a model, one for each point asked for, own points first."""
+
+    @_builtins.property
+    def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldPlace]:
+        """For an embedding, one for each point asked for."""
 
     def __init__(
         self,
         *,
         classes: _model_pb2.ClassValues | None = ...,
         explanations: _abc.Iterable[Global___Explanation] | None = ...,
+        places: _abc.Iterable[Global___HeldPlace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "explanations", b"explanations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "explanations", b"explanations", "places", b"places"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse.csgraph import breadth_first_order
 from sklearn.utils.validation import check_is_fitted
 
+from homophily.active.paths import paths_from
 from homophily.active.points import check_positions
 from homophily.estimators.contributions import Place, lead, places, stored_place
 from homophily.estimators.transduction import GraphClassifier
@@ -64,17 +64,7 @@ class Explanation:
 
     def paths(self, labels: ArrayLike) -> list[list[int]]:
         """The :meth:`path` to each of several labels, at the cost of one."""
-        positions = check_positions(labels, self.graph.shape[0], "labels", "paths")
-        if self.nearest < 0:
-            return [[] for _ in positions]
-        _, before = breadth_first_order(self.graph, self.nearest, directed=False)
-        found: list[list[int]] = []
-        for label in positions:
-            path = [int(label)]
-            while path[-1] != self.nearest and before[path[-1]] >= 0:
-                path.append(int(before[path[-1]]))
-            found.append(path[::-1] if path[-1] == self.nearest else [])
-        return found
+        return paths_from(self.graph, self.nearest, labels)
 
 
 def explain(model: GraphClassifier, points: ArrayLike | None = None, *, X: Any = None) -> list[Explanation]:

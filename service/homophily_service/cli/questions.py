@@ -1,4 +1,4 @@
-"""Commands that ask about a model: what to label next, why an answer is what it is, which labels are doubtful."""
+"""Commands that ask about a model or an embedding: what to ask next, why an answer is what it is, what is doubtful."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from homophily_service.cli.output import POINT, FileOutput, kept_columns, write_
 from homophily_service.cli.screen import AsJson, print_facts, print_json, print_result, print_status, print_table
 
 if TYPE_CHECKING:
-    from homophily_client import Client, Explanation, Model, Suggestions
+    from homophily_client import Client, Explanation, HeldPlace, Model, Suggestions
     from homophily_service.cli.files import Data
 
+MadeArgument = Annotated[
+    str, typer.Argument(metavar="MODEL|EMBEDDING", help="A short name, embeddings/ID, or a full name.")
+]
 Table = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The file that the model was fitted on, for --keep."),
@@ -26,9 +29,7 @@ Table = Annotated[
 @command
 def suggest(
     *,
-    name: Annotated[
-        str, typer.Argument(metavar="MODEL|EMBEDDING", help="A short name, embeddings/ID, or a full name.")
-    ],
+    name: MadeArgument,
     n: Annotated[int, typer.Option("--n", min=1, help="How many.")] = 20,
     strategy: Annotated[
         str | None,
@@ -126,35 +127,45 @@ def _check_rows(data: Data | None, model: Model, table: Path | None) -> None:
 @command
 def explain(
     *,
-    name: ModelArgument,
+    name: MadeArgument,
     point: Annotated[
-        list[int] | None, typer.Option("--point", metavar="ROW", help="A row number of the model's data; repeatable.")
+        list[int] | None, typer.Option("--point", metavar="ROW", help="A row number of its data; repeatable.")
     ] = None,
     new: Annotated[
-        Path | None, typer.Option("--new", metavar="FILE", help="New rows, at most ten, in any format of `upload`.")
+        Path | None,
+        typer.Option("--new", metavar="FILE", help="For a model, new rows, at most ten, in any format of `upload`."),
     ] = None,
-    labels: Annotated[int, typer.Option(min=1, max=100, help="How many labels to name for each point.")] = 10,
+    labels: Annotated[
+        int, typer.Option(min=1, max=100, help="How many labels, or links, to name for each point.")
+    ] = 10,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Print which labels carry the answer for a point, and how far they are."""
+    """Print which labels carry the answer for a point, or which links hold it in its place, and how far they are."""
+    from homophily_client import Embedding
     from homophily_client.tables import TableOptions
     from homophily_service.cli.files import read_new_rows
+    from homophily_service.cli.report import find_made
     from homophily_service.cli.show import plain
 
     if not point and new is None:
         raise WrongInput("Which point? Name it with --point ROW, or give --new FILE.")
     with service.client() as client:
-        model = client.get_model(name)
+        made = find_made(client, name)
         X = None
         if new is not None:
-            X = read_new_rows(new, TableOptions(), model.schema, n_features=model.dimensions).points
-        found = client.explain(model, point or (), X=X, labels=labels)
+            if isinstance(made, Embedding):
+                raise WrongInput("--new: an embedding explains its own points only. Name one with --point ROW.")
+            X = read_new_rows(new, TableOptions(), made.schema, n_features=made.dimensions).points
+        found = client.explain(made, point or (), X=X, labels=labels)
     if as_json:
         print_json(plain(found))
-        return
-    for one in found.explanations:
-        _print_explanation(one, model)
+    elif isinstance(made, Embedding):
+        for place in found.places:
+            _print_place(place)
+    else:
+        for one in found.explanations:
+            _print_explanation(one, made)
 
 
 def _print_explanation(one: Explanation, model: Model) -> None:
@@ -166,13 +177,9 @@ def _print_explanation(one: Explanation, model: Model) -> None:
         return
     rows = []
     for part in one.contributions:
-        steps = len(part.path) - 1
-        far = "the point itself" if steps == 0 else f"{steps} step{'' if steps == 1 else 's'} away"
-        way = " → ".join(map(str, part.path)) if part.path else "–"
         for_whom = answer if part.value >= 0 else f"against {answer}"
-        rows.append(
-            (part.id or part.point, f"{part.share:.0%}", str(model.classes[part.class_position]), for_whom, far, way)
-        )
+        of_class = str(model.classes[part.class_position])
+        rows.append((part.id or part.point, f"{part.share:.0%}", of_class, for_whom, *_way(part.path)))
     print_table("", ["label", "share", "class", "speaks for", "distance", "path"], rows)
     facts: dict[str, Any] = {}
     if one.offset:
@@ -185,6 +192,26 @@ def _print_explanation(one: Explanation, model: Model) -> None:
         facts["more labels"] = f"{one.contributing - len(one.contributions):,}"
     if facts:
         print_facts(facts)
+
+
+def _print_place(one: HeldPlace) -> None:
+    print_result(f"Point {one.point} meets no link on {one.free:.0%} of its walks.")
+    if one.links:
+        rows = []
+        for link in one.links:
+            ends = f"{link.first_id or link.first} – {link.second_id or link.second}"
+            says = "together" if link.together else "apart"
+            rows.append((ends, says, f"{link.share:.0%}", *_way(link.path)))
+        print_table("", ["link", "says", "share", "distance", "path"], rows)
+    if one.holding > len(one.links):
+        print_facts({"more links": f"{one.holding - len(one.links):,}"})
+
+
+def _way(path: tuple[int, ...]) -> tuple[str, str]:
+    """How far a path is, and the path."""
+    steps = len(path) - 1
+    far = "the point itself" if steps == 0 else f"{steps} step{'' if steps == 1 else 's'} away"
+    return far, " → ".join(map(str, path)) if path else "–"
 
 
 @command

@@ -243,7 +243,7 @@ class PredictCall(_message.Message):
     def explain(self) -> _suggestion_pb2.ExplainRequest: ...
     @_builtins.property
     def map(self) -> _embedding_pb2.EmbeddingParameters:
-        """For suggestions of pairs: how the map was made. The path is then that of an embedding."""
+        """For questions about an embedding: how the map was made. The path is then that of an embedding."""
 
     @_builtins.property
     def classes(self) -> _model_pb2.ClassValues:

@@ -60,8 +60,10 @@ def check_suggest(request: pb.SuggestRequest, point_count: int, *, of_pairs: boo
     _check_points(request.excluded_points, point_count, "excluded_points")
 
 
-def check_explain(request: pb.ExplainRequest, point_count: int, new_count: int) -> None:
-    """Refuse what a model with this number of points cannot be asked."""
+def check_explain(request: pb.ExplainRequest, point_count: int, new_count: int, *, of_places: bool = False) -> None:
+    """Refuse what a model, or with ``of_places`` an embedding, with this number of points cannot be asked."""
+    if of_places and request.HasField("new_points"):
+        raise InvalidRequest("new_points", "must be unset for an embedding, which explains its own points only")
     most = max(1, min(MOST_EXPLANATIONS, MOST_EXPLAINED // max(1, point_count)))
     count = len(request.points) + new_count
     if not 1 <= count <= most:

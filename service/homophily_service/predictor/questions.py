@@ -13,11 +13,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from homophily.active import PointSuggestion, explain, suggest_points
+from homophily.active import HeldPlace, PointSuggestion, explain, suggest_points
 from homophily.active.explanation import Explanation
+from homophily.active.held_places import held_places
 from homophily.active.pairs import Placed, choose_pairs
 from homophily.active.strategies import StrategyName
+from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.functions import RELATIONSHIPS
+from homophily.solve.link_pairs import Links
 from homophily.supervision.links import check_links
 from homophily_client._pb import suggestion_pb2
 from homophily_client.labels import class_array
@@ -91,13 +94,17 @@ class Questions:
         return answers
 
     def _answer(self, number: int, call: PredictCall, model: Loaded | None) -> PredictAnswer:
-        if model is None:
+        is_suggest = call.WhichOneof("question") == "suggest"
+        if model is None and is_suggest:
             return PredictAnswer(number=number, suggestions=self._pairs(call))
-        if call.WhichOneof("question") == "suggest":
+        if model is None:
+            return PredictAnswer(number=number, explanations=self._places(call))
+        if is_suggest:
             return PredictAnswer(number=number, suggestions=_points(call, model))
         return PredictAnswer(number=number, explanations=self._explanations(call.explain, model))
 
-    def _pairs(self, call: PredictCall) -> suggestion_pb2.SuggestResponse:
+    def _map(self, call: PredictCall) -> tuple[KNNGraph, Any, Links]:
+        """The graph of an embedding, its coordinates, and its links."""
         size = self.stores.catalog.bytes_of_model(call.path, call.graph)
         if size > self.most_bytes:
             raise LimitExceeded(
@@ -109,9 +116,12 @@ class Questions:
         stored = self.stores.read(call.path, COORDINATES, MUST_LINKS, CANNOT_LINKS).arrays
         if len(stored[COORDINATES]) != graph.n_points:
             raise DataLoss(f"{call.path} is not of the points of its graph")
-        links = check_links(stored[MUST_LINKS], stored[CANNOT_LINKS], graph.n_points)
-        made = make_embedding(stored[COORDINATES].shape[1], embedding_parameters(call.map, "map"), len(links))
-        placed = Placed(stored[COORDINATES], made.widths[-1], RELATIONSHIPS[made.relationship])
+        return graph, stored[COORDINATES], check_links(stored[MUST_LINKS], stored[CANNOT_LINKS], graph.n_points)
+
+    def _pairs(self, call: PredictCall) -> suggestion_pb2.SuggestResponse:
+        graph, coordinates, links = self._map(call)
+        made = make_embedding(coordinates.shape[1], embedding_parameters(call.map, "map"), len(links))
+        placed = Placed(coordinates, made.widths[-1], RELATIONSHIPS[made.relationship])
         skipped = read_pairs(call.suggest.excluded_pairs, graph.n_points, "excluded_pairs")
         found = choose_pairs(graph, suggestion_count(call.suggest), placed, links, skipped)
         response = suggestion_pb2.SuggestResponse()
@@ -126,6 +136,12 @@ class Questions:
                 text=str(one),
             )
         return response
+
+    def _places(self, call: PredictCall) -> suggestion_pb2.ExplainResponse:
+        graph, _, links = self._map(call)
+        found = held_places(graph, links, np.array(call.explain.points, dtype=np.intp))
+        most = explanation_labels(call.explain)
+        return suggestion_pb2.ExplainResponse(places=[_place(one, most) for one in found])
 
     def _explanations(self, request: suggestion_pb2.ExplainRequest, model: Loaded) -> suggestion_pb2.ExplainResponse:
         found = explain(model.classifier, list(request.points)) if request.points else []
@@ -181,3 +197,11 @@ def _explanation(one: Explanation, most: int) -> suggestion_pb2.Explanation:
             point=part.point, class_position=int(part.label), value=part.value, share=part.share, path=path
         )
     return explanation
+
+
+def _place(one: HeldPlace, most: int) -> suggestion_pb2.HeldPlace:
+    shown = one.links[:most]
+    place = suggestion_pb2.HeldPlace(point=one.point, free_share=one.free, holding_count=len(one.links))
+    for link, path in zip(shown, one.paths([link.end for link in shown]), strict=True):
+        place.links.add(first=link.first, second=link.second, together=link.together, share=link.share, path=path)
+    return place
