@@ -434,8 +434,9 @@ class HoldingLink(_message.Message):
     FIRST_ID_FIELD_NUMBER: _builtins.int
     SECOND_ID_FIELD_NUMBER: _builtins.int
     first: _builtins.int
-    """The row numbers of its points."""
+    """The row number of one of its points."""
     second: _builtins.int
+    """The row number of the other."""
     together: _builtins.bool
     """Whether it is a must-link."""
     share: _builtins.float
@@ -443,8 +444,9 @@ class HoldingLink(_message.Message):
     links of one point share what ends there.
     """
     first_id: _builtins.str
-    """The ids of its points, if asked for."""
+    """The id of the first point, if asked for."""
     second_id: _builtins.str
+    """The id of the second point, if asked for."""
     @_builtins.property
     def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The points on the shortest way through the graph from the explained point to the nearer end of the link."""
