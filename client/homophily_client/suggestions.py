@@ -106,6 +106,7 @@ class Explanation(Record, of=suggestion_pb2.Explanation):
 class HoldingLink(Record, of=suggestion_pb2.HoldingLink):
     """A link that holds a point in its place on a map."""
 
+    #: The points that it links.
     first: int
     second: int
     #: Whether it is a must-link.
@@ -123,6 +124,7 @@ class HoldingLink(Record, of=suggestion_pb2.HoldingLink):
 class HeldPlace(Record, of=suggestion_pb2.HeldPlace):
     """What holds a point in its place on a map."""
 
+    #: The point that is held.
     point: int
     #: The probability that the walk meets no linked point. All shares and this one add up to 1.
     free: float = field(metadata=named("free_share"))
