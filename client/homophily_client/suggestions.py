@@ -106,8 +106,9 @@ class Explanation(Record, of=suggestion_pb2.Explanation):
 class HoldingLink(Record, of=suggestion_pb2.HoldingLink):
     """A link that holds a point in its place on a map."""
 
-    #: The points that it links.
+    #: One of its points.
     first: int
+    #: The other.
     second: int
     #: Whether it is a must-link.
     together: bool

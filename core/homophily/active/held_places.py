@@ -34,7 +34,9 @@ class HoldingLink:
     """A link that holds a point in its place."""
 
     first: int
+    """One of its points."""
     second: int
+    """The other."""
     together: bool
     """Whether it is a must-link."""
     share: float
@@ -48,6 +50,7 @@ class HeldPlace:
     """What holds a point in its place."""
 
     point: int
+    """The point that is held."""
     links: tuple[HoldingLink, ...]
     """All links that the walk may meet, those it meets most often first."""
     free: float
