@@ -2,7 +2,8 @@
 
 - homophily_client/_pb from the protos. The generated modules import each other as ``homophily.v1``, a name that the
   core uses, so the imports are rewritten.
-- internal_pb2 of the service's contract, the messages between its own processes, from internal.proto beside it.
+- internal_pb2 and open_inference_pb2 of the service's contract, the messages between its own processes and those of the
+  Open Inference Protocol, from the protos beside them.
 - homophily_client/options.py from the service's table of parameters.
 - homophily_client/_sync from homophily_client/_async, by leaving out what makes it asynchronous.
 """
@@ -51,7 +52,8 @@ def stubs() -> dict[Path, str]:
     # Only one of the protos has a service; the stubs of the others are empty.
     files = {name: text for name, text in files.items() if "_pb2_grpc" not in name or "service" in name}
     files["__init__.py"] = '"""Generated from proto/ by client/generate.py; do not edit."""\n'
-    internal = {name: text for name, text in _stubs(CONTRACT, ["internal.proto"]).items() if "_grpc" not in name}
+    internal = _stubs(CONTRACT, ["internal.proto", "open_inference.proto"])
+    internal = {name: text for name, text in internal.items() if "_grpc" not in name}
     return {PACKAGE / "_pb" / name: text for name, text in files.items()} | {
         CONTRACT / name: text for name, text in internal.items()
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from homophily_service.api.access import NEIGHBOURS, STRANGERS, caller, current_record
 from homophily_service.api.budgets import RETRY_SECONDS, Budget, Held, held
+from homophily_service.api.inference import PROBES
 from homophily_service.api.interceptors import Context, Interceptor, metadata_of
 from homophily_service.contract.errors import LimitExceeded, ServiceError, Unauthenticated
 from homophily_service.runtime.settings import Settings
@@ -18,7 +19,7 @@ LOOPBACK = re.compile(r"unix:|ipv4:127\.|ipv6:(\[|%5B)::1(\]|%5D)")
 
 
 class Authentication(Interceptor):
-    """Identifies the caller by the bearer token. Anybody may call the health service."""
+    """Identifies the caller by the bearer token. Anybody may ask whether the service is healthy."""
 
     # A revoked token works at most for the sum of both, even in calls that are under way.
     SECONDS_REMEMBERED, SECONDS_BETWEEN_CHECKS = 1.0, 0.5
@@ -64,7 +65,7 @@ class _AuthenticatedCall:
     async def __aenter__(self) -> None:
         if self.authentication.tokens is None:
             caller.set(EVERY_PROJECT)
-        elif self.method.startswith("/grpc.health."):
+        elif self.method.startswith("/grpc.health.") or self.method in PROBES:
             caller.set(NEIGHBOURS if LOOPBACK.match(self.context.peer()) else STRANGERS)
         else:
             self.header = metadata_of(self.context, "authorization")

@@ -70,7 +70,7 @@ class Models:
     async def Predict(self, request: model_pb2.PredictRequest, _: Any) -> model_pb2.PredictResponse:
         """Answers for new points, by a predictor process."""
         name = allowed_name(ModelName, request.name, "name")
-        model, blob = await self._remembered(name)
+        model, blob = await self.described(name)
         if request.probabilities and not model.calibrated:
             raise FailedPrecondition(
                 f"{name} was not fitted with calibrate: it has no probabilities", reason="NOT_CALIBRATED"
@@ -79,7 +79,7 @@ class Models:
         response.classes.CopyFrom(model.classes)
         return response
 
-    async def _remembered(self, name: ModelName) -> tuple[model_pb2.Model, str]:
+    async def described(self, name: ModelName) -> tuple[model_pb2.Model, str]:
         """A model and the path of its arrays, cached for a second: it may be deleted by another server."""
         known = self._known.get(name)
         if known is None or time.monotonic() - known[0] > SECONDS_REMEMBERED:

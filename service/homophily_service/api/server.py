@@ -24,6 +24,8 @@ from homophily_service.api.audit import Audit, start_audit
 from homophily_service.api.batch_loader import BatchLoader
 from homophily_service.api.datasets import Datasets
 from homophily_service.api.embeddings import Embeddings
+from homophily_service.api.inference import SERVICE as INFERENCE
+from homophily_service.api.inference import Inference
 from homophily_service.api.interceptors import Errors, Interceptors, Logging, Messages, Metrics
 from homophily_service.api.jobs import Jobs
 from homophily_service.api.metrics import ServiceMetrics
@@ -104,6 +106,7 @@ class Server:
         self.watcher = Watcher(self.stores.queue, settings.poll_seconds)
         self.predictors = Predictors(settings)
         self.servicer = Servicer(settings, self.stores, self.watcher, self.predictors)
+        self.inference = Inference(self.servicer)
         self.health = health.aio.HealthServicer()
         self.server = grpc.aio.server(
             interceptors=[
@@ -123,9 +126,10 @@ class Server:
             options=_options(settings),
         )
         homophily_service_pb2_grpc.add_HomophilyServiceServicer_to_server(self.servicer, self.server)
+        self.server.add_generic_rpc_handlers((self.inference.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.server)
         if has_reflection(settings):
-            reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME), self.server)
+            reflection.enable_server_reflection((SERVICE, INFERENCE, reflection.SERVICE_NAME), self.server)
         try:
             address = _address(settings.host, settings.port)
             if self._credentials is None:
@@ -159,7 +163,7 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._set_ready(False)
         self.watcher.stop()
         await self.server.stop(self.settings.shutdown_grace)
         await asyncio.gather(*self.servicer.under_way, return_exceptions=True)
@@ -179,11 +183,16 @@ class Server:
         try:
             await asyncio.to_thread(self.stores.database.ping)
         except Exception as error:
-            await self.health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+            await self._set_ready(False)
             if not isinstance(error, Unavailable):
                 raise
         else:
-            await self.health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+            await self._set_ready(True)
+
+    async def _set_ready(self, is_ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        await self.health.set(SERVICE, status.SERVING if is_ready else status.NOT_SERVING)
+        self.inference.is_ready = is_ready
 
     async def _requeue_lost(self) -> None:
         """Queue jobs again whose worker is lost; while all workers are busy, only the API can."""
