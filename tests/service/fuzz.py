@@ -23,10 +23,10 @@ from scipy.sparse import csr_array
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, server_pb2, suggestion_pb2
 from homophily_client.points import Points
 from homophily_client.tables import TableOptions, read_table
+from homophily_service.contract import open_inference_pb2 as inference_pb2
 
 from .serving import (
     DESCRIPTOR,
-    SERVICE,
     Project,
     Service,
     bytes_of,
@@ -39,6 +39,8 @@ from .serving import (
     start,
 )
 
+# All calls, of our own protocol and of the Open Inference Protocol.
+METHODS = [*DESCRIPTOR.methods, *inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
 # Codes that would be the service's own fault. It never returns ABORTED and CANCELLED.
 OURS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.CANCELLED}
 IN_FLIGHT = 16
@@ -198,8 +200,35 @@ class Fuzzer:
             "ListEmbeddings": [[embedding_pb2.ListEmbeddingsRequest(**listing)]],
             "DeleteEmbedding": [[embedding_pb2.DeleteEmbeddingRequest(name=f"{parent}/embeddings/none")]],
         }
-        assert valid.keys() == {method.name for method in DESCRIPTOR.methods}
+        valid |= self._inference(model, of_table)
+        assert valid.keys() == {method.name for method in METHODS}
         return valid
+
+    def _inference(self, model: model_pb2.Model, of_table: model_pb2.Model) -> dict[str, list[list[Message]]]:
+        """Requests of the Open Inference Protocol."""
+        request = inference_pb2.ModelInferRequest
+        given = request.InferInputTensor
+        typed = given(name="points", datatype="FP64", shape=X[:2].shape)
+        typed.contents.fp64_contents.extend(X[:2].ravel())
+        columns = [
+            given(name="x", datatype="INT8", shape=[2]),
+            given(name="city", datatype="BYTES", shape=[2]),
+            given(name="vector", datatype="FP32", shape=[2, 2]),
+            given(name="note", datatype="BYTES", shape=[2, 1]),
+        ]
+        strings = [b"\3\0\0\0Ulm\0\0\0\0", b"\1\0\0\0a\2\0\0\0b "]
+        raw = [b"\1\2", strings[0], bytes(16), strings[1]]
+        return {
+            "ServerLive": [[inference_pb2.ServerLiveRequest()]],
+            "ServerReady": [[inference_pb2.ServerReadyRequest()]],
+            "ServerMetadata": [[inference_pb2.ServerMetadataRequest()]],
+            "ModelReady": [[inference_pb2.ModelReadyRequest(name=model.name, version="1")]],
+            "ModelMetadata": [[inference_pb2.ModelMetadataRequest(name=of_table.name)]],
+            "ModelInfer": [
+                [request(model_name=model.name, inputs=[typed], outputs=[{"name": "score"}])],
+                [request(model_name=of_table.name, inputs=columns, raw_input_contents=raw, id="7")],
+            ],
+        }
 
     def _maps(self, model: model_pb2.Model, mapped: embedding_pb2.Embedding) -> list[list[Message]]:
         """Requests for maps of all sources."""
@@ -289,7 +318,8 @@ class Fuzzer:
         number = self.random.choice(NUMBERS)
         if kind in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32):
             number = max(-(2**31), min(2**31 - 1, number))
-        return number
+        is_unsigned = kind in (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
+        return abs(number) if is_unsigned else number
 
     def _garbled(self, data: bytes) -> bytes:
         """Change, add or remove bytes."""
@@ -315,8 +345,8 @@ class Calls:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.kinds: dict[str, Any] = {}
-        for method in DESCRIPTOR.methods:
-            path = f"/{SERVICE}/{method.name}"
+        for method in METHODS:
+            path = f"/{method.containing_service.full_name}/{method.name}"
             if method.client_streaming:
                 self.kinds[method.name] = channel.stream_unary(path)
             elif method.server_streaming:

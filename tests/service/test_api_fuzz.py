@@ -19,7 +19,7 @@ import homophily_service
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName, EmbeddingName, InvalidName, JobName, ModelName, ProjectName, check_id
 
-from .fuzz import DESCRIPTOR, TEXTS, X, fuzz
+from .fuzz import METHODS, TEXTS, X, fuzz
 from .serving import PATIENCE, PROGRAM, Project, Service, chunk, refusal, running, start
 
 ALLOWED = set(string.ascii_lowercase + string.digits + "-")
@@ -29,7 +29,7 @@ def test_no_message_is_answered_with_a_mistake_of_the_service(service: Service, 
     before = lasting(service)
     found = fuzz(service, 100_000 if long else 1540, seed=4)
     # All calls were reached, and some of each went through or were refused for what they asked.
-    assert {method for method, _ in found} == {method.name for method in DESCRIPTOR.methods}
+    assert {method for method, _ in found} == {method.name for method in METHODS}
     assert sum(times for (_, code), times in found.items() if code == "OK") > 100
     assert lasting(service) == before
     assert not [line for line in service.lines() if line["level"] == "error"]
