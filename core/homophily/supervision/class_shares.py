@@ -240,7 +240,7 @@ def informative_offsets(logits: Floats, start: Floats, labels: LabelEvidence | N
 
 
 def _log_sum(logits: Floats) -> Floats:
-    """log Σ_c exp(logits_c) over rows, which are classes; SciPy's takes three times as long."""
+    """Log Σ_c exp(logits_c) over rows, which are classes; SciPy's takes three times as long."""
     top = logits.max(axis=0)
     return np.asarray(top + np.log(np.exp(logits - top).sum(axis=0)))
 
