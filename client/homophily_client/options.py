@@ -51,7 +51,7 @@ class SolverOptions:
     method : {'irr', 'err'}, optional
         err or irr; default err.
     power : int, optional
-        The power p of the Laplacian; default 2.
+        The power p of the Laplacian; default 2, or 1 with sharp relationships.
     lambda1 : float, optional
         Weight of smooth values.
     lambda2 : float, optional

@@ -92,7 +92,8 @@ class Explanation(Record, of=suggestion_pb2.Explanation):
     score: float
     #: The part of it that class shares brought in.
     offset: float
-    #: What is left of it: 0 for IRR; for ERR, what is not linear in the labels.
+    #: What is left of it: 0 for IRR; for smooth ERR, what is not linear in the labels. With sharp relationships, what
+    #: ends among points of the class that are not connected, within it, with any of its labels.
     remainder: float
     #: The score to expect without the label that adds most, where there is a formula for it.
     score_without_largest: float | None

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
@@ -121,7 +123,7 @@ def test_contributions_to_sharp_answers_are_where_walks_meet_labels(
             met[labelled] += hold * here[labelled]
             here[labelled] *= 1.0 - hold
             here = 0.5 * here + 0.5 * P.T @ here
-        expected = np.zeros(len(W))
+        expected, kept = np.zeros(len(W)), 0.0
         for sign, name in ((1.0, one.answer), (-1.0, one.runner_up)):
             inside = np.flatnonzero(decided == np.searchsorted(model.classes_, name))
             ends = inside[np.isin(inside, labelled) & (few[inside] == name)]
@@ -131,11 +133,15 @@ def test_contributions_to_sharp_answers_are_where_walks_meet_labels(
             L = np.diag(W[np.ix_(free, inside)].sum(axis=1)) - W[np.ix_(free, free)]
             z = np.linalg.lstsq(L, here[free], rcond=None)[0]
             expected[ends] += sign * W[np.ix_(ends, free)] @ z
+            # Parts of the class without a label keep what ends there.
+            part = connected_components(csr_array(W[np.ix_(inside, inside)]), directed=False)[1]
+            kept += sign * here[inside[~np.isin(part, part[np.isin(inside, ends)])]].sum()
         found = np.zeros(len(W))
         for part in one.contributions:
             found[part.point] = part.value
         np.testing.assert_allclose(found, expected, atol=1e-5)
-        assert found.sum() == pytest.approx(one.score, abs=2e-3)
+        assert found.sum() + kept == pytest.approx(one.score, abs=2e-3)
+        assert one.remainder == pytest.approx(kept, abs=2e-3)
 
 
 def test_a_label_explains_its_own_point(graph: KNNGraph) -> None:

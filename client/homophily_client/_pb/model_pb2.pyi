@@ -428,7 +428,9 @@ class SolverParameters(_message.Message):
     method: Global___Method.ValueType
     """IRR or ERR."""
     power: _builtins.int
-    """The power p of the Laplacian; 2 if not given (1 with relationship_neighbors)."""
+    """The power p of the Laplacian; 2 if not given (1 with sharp relationships or with
+    relationship_neighbors).
+    """
     lambda1: _builtins.float
     """The weight λ1 of the smoothness of values."""
     lambda2: _builtins.float

@@ -388,7 +388,9 @@ class Explanation(_message.Message):
     offset: _builtins.float
     """The part of the score that class shares, not labels, brought in."""
     remainder: _builtins.float
-    """What is left of the score: 0 for IRR; for ERR, what is not linear in the labels."""
+    """What is left of the score: 0 for IRR; for smooth ERR, what is not linear in the labels. With sharp relationships, what
+    ends among points of the class that are not connected, within it, with any of its labels.
+    """
     score_without_largest: _builtins.float
     """The score to expect without the label that adds most, where there is a formula for it."""
     contributing_count: _builtins.int

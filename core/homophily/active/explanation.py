@@ -47,7 +47,8 @@ class Explanation:
     offset: float
     """The part of the score that class shares, not labels, brought in."""
     remainder: float
-    """What is left of the score: 0 for IRR; for ERR, what is not linear in the labels."""
+    """What is left of the score: 0 for IRR; for smooth ERR, what is not linear in the labels. With sharp relationships,
+    what ends among points of the class that are not connected, within it, with any of its labels."""
     contributions: tuple[Contribution, ...]
     """Of all labels that add anything, the largest first."""
     without_largest: float | None

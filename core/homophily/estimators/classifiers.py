@@ -46,7 +46,7 @@ class IRRClassifier(GraphClassifier):
     Parameters
     ----------
     graph, power, lambda1, class_prior, sharpen : KNNGraph, int, float, array-like, bool
-        As :class:`ERRClassifier` has them; a ``power`` of None means 2.
+        As :class:`ERRClassifier` has them; a ``power`` of None means 2, or 1 with sharp relationships.
     tol : float, default=1e-10
         Relative accuracy of the linear solution.
     normalized, backend : bool, {"numpy", "cupy", "auto"}
@@ -118,8 +118,9 @@ class ERRClassifier(GraphClassifier):
         Unfitted graph to build from points; None means ``KNNGraph()``. Its parameters can be set as
         ``graph__n_neighbors`` and so on.
     power : int, default=None
-        The power p of the Laplacian. None means 2, which is usually the more accurate, or 1 in the sparse form, which
-        allows no other. p = 1 costs about an eighth of the time and memory.
+        The power p of the Laplacian. None means 2, which is usually the more accurate, or 1 for sharp relationships,
+        which start from IRR, and in the sparse form, which allows no other. p = 1 costs about an eighth of the time and
+        memory.
     lambda1 : float, default=1e-2
         Weight λ1 of the smoothness of values.
     lambda2 : float, default=4e-3

@@ -185,7 +185,7 @@ def _print_explanation(one: Explanation, model: Model) -> None:
     if one.offset:
         facts["from class shares"] = f"{one.offset:+.4g}"
     if abs(one.remainder) > 1e-6 * max(1.0, abs(one.score)):
-        facts["not linear in the labels"] = f"{one.remainder:+.4g}"
+        facts["not traced to a label"] = f"{one.remainder:+.4g}"
     if one.score_without_largest is not None:
         facts["without the largest"] = f"a lead of {one.score_without_largest:.4g}"
     if one.contributing > len(one.contributions):

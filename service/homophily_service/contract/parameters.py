@@ -123,7 +123,14 @@ SOLVER = Group(
     "How labels are spread over the graph.",
     (
         Parameter("method", "err or irr; default err.", str, default="err"),
-        Parameter("power", "The power p of the Laplacian; default 2.", int, 1, 8, searched="asked"),
+        Parameter(
+            "power",
+            "The power p of the Laplacian; default 2, or 1 with sharp relationships.",
+            int,
+            1,
+            8,
+            searched="asked",
+        ),
         Parameter("lambda1", "Weight of smooth values.", low=SMALLEST, high=LARGEST, searched="default"),
         Parameter("lambda2", "ERR: weight of smooth relationships.", high=LARGEST, err_only=True, searched="default"),
         Parameter(
