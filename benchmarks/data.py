@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from sklearn.datasets import load_breast_cancer, load_digits, make_moons
 
 Floats = NDArray[np.float64]
 Classes = NDArray[np.int64]
@@ -61,6 +60,8 @@ def default_sets(folder: Path | None) -> list[DataSet]:
     """The sets that the default parameters are judged on."""
     if folder is not None:
         return [read(folder, name) for name in DEFAULTS_SETS]
+    from sklearn.datasets import load_breast_cancer, load_digits, make_moons  # takes a second, for few of the sets
+
     digits = load_digits(return_X_y=True)
     sets = [two_and_five("digits {2, 5}", *digits)]
     for one, other in ((3, 8), (1, 7)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ for name in [name for name in os.environ if name.startswith("GRPC_")]:
 # left, as the core takes its own from it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+# Imports and the collected tests make objects that stay: no garbage is looked for until all are there.
+gc.disable()
 
 #: The slowest files. They run first, so that none of them is left for the end.
 SLOWEST = (
@@ -101,6 +105,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = OF_THE_CPU.get(item.name) or OF_THE_CPU.get(item.name.partition("[")[0])
             if reason:
                 item.add_marker(pytest.mark.skip(reason=f"for the CPU only: {reason}"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

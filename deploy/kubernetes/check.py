@@ -30,7 +30,7 @@ Resource = dict[str, Any]
 def committed(overlay: str) -> list[Resource]:
     """The resources in rendered/."""
     path = HERE / "rendered" / f"{overlay}.yaml"
-    return list(yaml.safe_load_all(path.read_text())) if path.exists() else []
+    return list(yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader)) if path.exists() else []
 
 
 def rendered(overlay: str) -> list[Resource] | None:

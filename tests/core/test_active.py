@@ -34,7 +34,7 @@ def digits() -> ERRClassifier:
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)
-    return fitted(X, y, list(range(20)))
+    return fitted(X[:1000], y[:1000], list(range(20)))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

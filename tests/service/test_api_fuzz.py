@@ -131,8 +131,8 @@ def is_inside(path: str, data: Path) -> bool:
     return ".." not in where.parts and (not where.is_absolute() or any(where.is_relative_to(one) for one in known))
 
 
-def test_an_id_is_taken_only_if_it_is_safe_in_a_path() -> None:
-    generator = random.Random(0)
+def test_an_id_is_taken_only_if_it_is_safe_in_a_path(long: bool) -> None:
+    count, generator = 100_000 if long else 20_000, random.Random(0)
     alphabet = "ab9-" * 8 + "./\\\0#%~ \n\tA_ж2e:*?\u202e\ud7ff\U0001f4a5"
     taken = 0
 
@@ -142,7 +142,7 @@ def test_an_id_is_taken_only_if_it_is_safe_in_a_path() -> None:
         except InvalidName:
             return False
 
-    for _ in range(100_000):
+    for _ in range(count):
         text = "".join(generator.choices(alphabet, k=generator.choice([0, 1, 2, 3, 5, 8, 62, 63, 64])))
         safe = 1 <= len(text) <= 63 and ALLOWED.issuperset(text) and text[0] != "-"
         taken += safe
@@ -153,7 +153,7 @@ def test_an_id_is_taken_only_if_it_is_safe_in_a_path() -> None:
             lambda text: JobName.parse(f"projects/p/jobs/{text}", "field").id,
         ):
             assert accepted(parse, text) == safe
-    assert 1000 < taken < 99_000
+    assert 0.01 < taken / count < 0.99
 
 
 def test_a_name_is_of_its_own_collection() -> None:

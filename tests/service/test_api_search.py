@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from sklearn.datasets import make_moons
 
 from homophily.selection import ranges
 from homophily_client import Client, InvalidArgument, JobCancelled, Model
@@ -40,6 +39,8 @@ def client(service: Service) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def moons() -> tuple[Any, Any]:
+    from sklearn.datasets import make_moons
+
     return make_moons(U, noise=0.15, random_state=0)
 
 

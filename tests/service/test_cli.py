@@ -20,7 +20,6 @@ import pytest
 from numpy.testing import assert_array_equal
 from pyarrow import parquet
 from scipy import sparse
-from sklearn.datasets import dump_svmlight_file
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -63,6 +62,8 @@ def files(tmp_path: Path) -> Path:
     parquet.write_table(
         pa.table({f"c{place}": column for place, column in enumerate(points.T)}), tmp_path / "points.parquet"
     )
+    from sklearn.datasets import dump_svmlight_file
+
     dump_svmlight_file(points, y + 1, str(tmp_path / "points.svmlight"))
     np.save(tmp_path / "few.npy", np.where(np.arange(len(y)) < 10, y, -1))
     np.save(tmp_path / "truth.npy", y)

@@ -22,7 +22,6 @@ from numpy.lib.format import write_array_header_1_0
 from numpy.testing import assert_array_equal
 from pyarrow import feather, parquet
 from scipy import sparse
-from sklearn.datasets import dump_svmlight_file
 
 from homophily_client.tables import TableOptions
 from homophily_service.cli.failures import WrongInput
@@ -306,6 +305,8 @@ def test_an_unknown_ending_is_named_and_a_dataset_has_none() -> None:
 
 
 def test_svmlight_files_are_sparse(tmp_path: Path) -> None:
+    from sklearn.datasets import dump_svmlight_file
+
     dump_svmlight_file(X, [1, -1, 1], str(tmp_path / "points.svmlight"))
     assert_array_equal(read_points(tmp_path / "points.svmlight").points.toarray(), X)
     assert read_points(tmp_path / "points.svmlight", n_features=5).points.shape == (3, 5)

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from homophily_service.api.messages import STATES
 from homophily_service.cli import failures
 from homophily_service.cli.commands import app
-from homophily_service.cli.demonstration import command
 from homophily_service.contract.kinds import KINDS
 from homophily_service.runtime.settings import Settings
 
@@ -69,6 +68,8 @@ def test_a_service_without_mlflow_refuses_to_register_before_anything_is_sent(ru
 def test_what_the_demonstration_says_to_type_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
 ) -> None:
+    from homophily_service.cli.demonstration import command  # loads half of scikit-learn
+
     monkeypatch.setenv("PATH", path)
     monkeypatch.chdir(tmp_path)
     subprocess.run(["/bin/sh", "-c", f"{command()} --help"], check=True, stdout=subprocess.DEVNULL)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_wine
 
 from .commands import Run
+
+
+def wine_data(**how: Any) -> Any:
+    from sklearn.datasets import load_wine
+
+    return load_wine(**how)
 
 
 @pytest.fixture
 def wine(run: Run, tmp_path: Path) -> Path:
     """A table of which every sixth row has a label, one of them a wrong one, and a model of it."""
-    data = load_wine(as_frame=True)
+    data = wine_data(as_frame=True)
     frame = data.frame.rename(columns={"target": "cultivar"})
     frame["cultivar"] = [f"cultivar {number}" for number in data.target]
     frame.loc[24, "cultivar"] = "cultivar 2"
@@ -40,7 +46,7 @@ def test_what_is_suggested_can_be_filled_in_and_given_back(run: Run, wine: Path)
     assert {row["label"] for row in rows} == {""}
     # A person knows four of them.
     for row in rows[:4]:
-        row["label"] = f"cultivar {load_wine().target[int(row['bottle'].split()[1])]}"
+        row["label"] = f"cultivar {wine_data().target[int(row['bottle'].split()[1])]}"
     with (wine / "ask.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
@@ -83,7 +89,7 @@ def test_a_wrong_label_is_a_suspect(run: Run, wine: Path) -> None:  # noqa: ARG0
 
 
 def test_pairs_are_suggested_for_a_map(run: Run, tmp_path: Path) -> None:
-    np.save(tmp_path / "points.npy", load_wine().data)
+    np.save(tmp_path / "points.npy", wine_data().data)
     run("embed", "points.npy", "--name", "map", "--max-iter", "3")
     found = run("suggest", "embeddings/map", "--n", "3", "--json").json["pairs"]
     assert len(found) == 3
@@ -97,7 +103,7 @@ def test_pairs_are_suggested_for_a_map(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_place_of_a_point_is_explained(run: Run, tmp_path: Path) -> None:
-    np.save(tmp_path / "points.npy", load_wine().data)
+    np.save(tmp_path / "points.npy", wine_data().data)
     (tmp_path / "links.csv").write_text("i,j,kind\n0,1,must\n0,100,cannot\n")
     run("embed", "points.npy", "--links", "links.csv", "--name", "held", "--max-iter", "3")
     shown = run("explain", "embeddings/held", "--point", "0").out

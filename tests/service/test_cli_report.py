@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from homophily_client import Client
 from homophily_service.cli.report import principal_components
@@ -22,6 +21,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture
 def digits(tmp_path: Path) -> Path:
     """A few hundred digits; 40 labelled, 100 held back."""
+    from sklearn.datasets import load_digits
+
     data: Any = load_digits(n_class=4)
     points, truth = data.data[:400], data.target[:400]
     np.save(tmp_path / "points.npy", points)

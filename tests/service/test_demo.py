@@ -7,15 +7,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from homophily_service.cli import demonstration as demo
 
 from .serving import descendants
 
 
-def test_digits_are_split_and_labels_drawn_the_same_way_each_time() -> None:
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    from homophily_service.cli import demonstration  # loads half of scikit-learn
+
+    return demonstration
+
+
+def test_digits_are_split_and_labels_drawn_the_same_way_each_time(demo: Any) -> None:
     digits = demo.load_and_split()
     assert digits.X.shape == (1597, 64)
     assert len(digits.new_y) == demo.NEW_POINTS
@@ -26,7 +32,7 @@ def test_digits_are_split_and_labels_drawn_the_same_way_each_time() -> None:
     assert all(digits.y[point] == label for point, label in labels.items())
 
 
-def test_pairs_of_the_map_are_of_the_same_digit_or_of_two() -> None:
+def test_pairs_of_the_map_are_of_the_same_digit_or_of_two(demo: Any) -> None:
     y = demo.load_and_split().y
     pairs = demo.draw_pairs(y)
     assert [len(pairs["must_link"]), len(pairs["cannot_link"])] == [demo.LINKS_OF_EACH_KIND] * 2
@@ -34,13 +40,15 @@ def test_pairs_of_the_map_are_of_the_same_digit_or_of_two() -> None:
     assert all(y[i] != y[j] for i, j in pairs["cannot_link"])
 
 
-def test_a_service_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_does_not_start_is_told(demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(demo.DemoFailed, match="did not start"), demo.embedded_service(tmp_path):
         pass
 
 
-def test_a_service_is_waited_for_until_it_is_ready_or_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_waited_for_until_it_is_ready_or_gone(
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = [None, "NOT_SERVING", "SERVING", "NOT_SERVING"]
     monkeypatch.setattr(demo, "ask_health", lambda *_: answers.pop(0))
     log = tmp_path / "log"
@@ -53,7 +61,7 @@ def test_a_service_is_waited_for_until_it_is_ready_or_gone(tmp_path: Path, monke
     assert answers == []
 
 
-def test_the_service_of_a_demonstration_that_fails_is_stopped(tmp_path: Path) -> None:
+def test_the_service_of_a_demonstration_that_fails_is_stopped(demo: Any, tmp_path: Path) -> None:
     before = set(descendants(os.getpid()))
 
     def fail() -> None:

@@ -14,8 +14,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
-from sklearn.compose import make_column_transformer
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from homophily import ERRClassifier
 
@@ -386,6 +384,9 @@ def test_label_is_about_as_good_as_the_same_steps_by_hand(run: Run, tmp_path: Pa
     table.assign(y=known).to_csv(tmp_path / "t.csv", index=False)
     run("label", "t.csv", "--label-column", "y", "-o", "o.csv")
     error = np.mean(np.array(answers(tmp_path / "o.csv")["label"], dtype=int) != group)
+    from sklearn.compose import make_column_transformer
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
     by_hand = make_column_transformer((StandardScaler(), list(numbers)), (OneHotEncoder(), ["city", "plan"]))
     points = by_hand.fit_transform(table)
     expected = np.mean(ERRClassifier().fit(np.asarray(points), known).transduction_ != group)

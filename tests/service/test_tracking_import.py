@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import numpy as np
 import pytest
-from mlflow.entities import FileInfo
-from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from homophily import ERRClassifier, KNNGraph, Preprocessing
 from homophily_client._pb import job_pb2, model_pb2, points_pb2
@@ -29,6 +26,7 @@ from homophily_service.tracking import import_
 from homophily_service.tracking.mlflow_models import log_model
 from homophily_service.tracking.place import Place, connect
 
+FOLDERS = "mlflow.store.artifact.local_artifact_repo.LocalArtifactRepository"
 # MLflow's own: of types that it could not check, and of what it is built on.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning:mlflow",
@@ -42,6 +40,9 @@ class Worker:
     """What a worker's child does, without the processes around it."""
 
     def __init__(self, folder: Path) -> None:
+        import mlflow  # takes seconds, which every process that collects these tests would need
+
+        self.mlflow = mlflow
         self.settings = Settings(data_dir=folder)
         self.stores = Stores.open(self.settings)
         self.stores.database.migrate()
@@ -52,7 +53,7 @@ class Worker:
         mlflow.set_experiment(experiment_id=self.experiment)
 
     def close(self) -> None:
-        mlflow.tracking.fluent._active_experiment_id = None
+        self.mlflow.tracking.fluent._active_experiment_id = None
         os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
         self.stores.close()
 
@@ -166,7 +167,7 @@ def test_a_model_beyond_the_limit_is_refused_before_it_is_downloaded(
         raise AssertionError("nothing is to be downloaded")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalArtifactRepository, "download_artifacts", download)
+        patch.setattr(f"{FOLDERS}.download_artifacts", download)
         patch.setattr(worker, "settings", worker.settings.model_copy(update={"max_dataset_bytes": size - 1}))
         with pytest.raises(LimitExceeded, match=f"has {size} bytes, the limit is {size - 1}"):
             worker.imported(uri)
@@ -177,11 +178,14 @@ def test_a_model_beyond_the_limit_is_refused_before_it_is_downloaded(
 def test_a_file_that_is_larger_than_announced_is_not_downloaded_whole(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow.entities import FileInfo
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
     uri, folder = worker.logged()
     (folder / "homophily" / "graph" / "weights_data.npy").write_bytes(bytes(8 << 20))
     list_artifacts, largest = LocalArtifactRepository.list_artifacts, [0]
 
-    def lie(self: Any, path: str | None = None) -> list[FileInfo]:
+    def lie(self: Any, path: str | None = None) -> list[Any]:
         return [FileInfo(one.path, one.is_dir, 100) for one in list_artifacts(self, path)]
 
     rmtree = shutil.rmtree

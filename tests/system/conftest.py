@@ -21,7 +21,9 @@ LOG_LINES = 300
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: pytest.TestReport = yield
-    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    arguments = getattr(item, "funcargs", {})
+    shared = arguments.get("cluster")
+    folder = arguments.get("tmp_path") if shared is None else shared.folder
     if report.failed and folder is not None:
         report.sections.append(("whole logs", str(folder)))
         for log in sorted(folder.glob("*.log")):

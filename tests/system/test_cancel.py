@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from homophily_client._pb import job_pb2
 from homophily_service.contract import states
 
-from .conftest import MakeCluster
-from .harness import PROJECT, endless_fit, eventually, labels, points
+from .harness import PROJECT, Cluster, endless_fit, eventually, labels, points
 
 SECONDS_TO_STOP = 2.0
 
 
-def test_a_fit_that_is_cancelled_or_out_of_time_stops_computing(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster()
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A service with one worker."""
+    cluster = Cluster(tmp_path_factory.mktemp("cancel"))
     cluster.serve(workers=1)
+    yield cluster
+    cluster.close()
+
+
+def test_a_fit_that_is_cancelled_or_out_of_time_stops_computing(cluster: Cluster) -> None:
     client = cluster.client()
 
     # Cancelled in the middle of the computation.
@@ -48,9 +57,7 @@ def test_a_fit_that_is_cancelled_or_out_of_time_stops_computing(make_cluster: Ma
     assert cluster.exceptions() == []
 
 
-def test_a_job_shows_how_far_its_neighbour_search_is_and_stops_in_the_middle_of_it(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster()
-    cluster.serve(workers=1)
+def test_a_job_shows_how_far_its_neighbour_search_is_and_stops_in_the_middle_of_it(cluster: Cluster) -> None:
     client = cluster.client()
 
     # Directions of equal weight, which no search can leave out: half a minute on one core.

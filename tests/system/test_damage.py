@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
+import pytest
 
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_client.names import DatasetName, ModelName
@@ -98,9 +99,16 @@ def _answer(ask: Callable[[], Any]) -> Any:
 # -- flipped bits
 
 
-def test_no_flipped_bit_is_ever_answered_from(make_cluster: MakeCluster, long: bool) -> None:
-    cluster = make_cluster(predictor_cache_bytes=1)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A service whose predictor keeps one model in memory."""
+    cluster = Cluster(tmp_path_factory.mktemp("damage"), predictor_cache_bytes=1)
     cluster.serve(workers=1, predictors=1)
+    yield cluster
+    cluster.close()
+
+
+def test_no_flipped_bit_is_ever_answered_from(cluster: Cluster, long: bool) -> None:
     client = cluster.client()
     other, stored = Stored(cluster, client, 1), Stored(cluster, client, 0)
     solution, prediction = stored.solution(), stored.prediction()
@@ -164,9 +172,7 @@ CLAIMED = 16 << 30
 ALLOWED = 1 << 30
 
 
-def test_a_forged_file_is_neither_run_nor_believed(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    cluster = make_cluster()
-    cluster.serve(workers=1, predictors=1)
+def test_a_forged_file_is_neither_run_nor_believed(cluster: Cluster, tmp_path: Path) -> None:
     client = cluster.client()
     other, stored = Stored(cluster, client, 1), Stored(cluster, client, 0)
     right = stored.solution()

@@ -77,7 +77,7 @@ class Asked(NamedTuple):
 def test_machines_that_share_only_stores_do_each_job_once_while_they_are_killed(
     make_cluster: MakeCluster, postgres: Postgres, s3: S3, mlflow: MlflowServer, long: bool
 ) -> None:
-    count, kills = (200, 40) if long else (12, 3)
+    count, kills = (200, 40) if long else (10, 3)
     # So many attempts that every job can succeed, however often it is hit.
     attempts = {"max_attempts": 100, "max_job_attempts": 100}
     cluster = make_cluster(database_url=postgres.new_database(), blobs_url=s3.url, **attempts)

@@ -122,7 +122,7 @@ class Fits:
         self.names: list[str] = []
         self.results: list[model_pb2.Model] = []
 
-    def seconds(self, count: int = 3, below: float = math.inf) -> float:
+    def seconds(self, count: int = 2, below: float = math.inf) -> float:
         """The least from being asked for to the end: other tests add to some fits, MLflow would add to all."""
         spent: list[float] = []
         while len(spent) < count or (min(spent) > below and len(spent) < 7):

@@ -36,8 +36,7 @@ from homophily_service.storage.models import load_model
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import limits_of
 
-# Not __name__, which is __main__ in the process.
-_log = logging.getLogger("homophily_service.predictor.process")
+_log = logging.getLogger(__name__)
 
 # malloc gets larger buffers from the system each time, which costs more than a second read.
 READ_BYTES = 1 << 16
@@ -403,7 +402,3 @@ def main() -> None:
     # The API was killed before it read all answers.
     with suppress(ConnectionError):
         serve(connection.fileno(), settings)
-
-
-if __name__ == "__main__":
-    main()

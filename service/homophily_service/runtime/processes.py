@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 RESTART_SECONDS = 1.0
+STARTER = "homophily_service.runtime.start"
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -47,7 +48,7 @@ def keep_freed_memory(most: int = 64 << 20, largest: int = 8 << 20) -> None:
 
 
 def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Run a module as a process; returns it with our end of the socket.
+    """Run a module's ``main`` as a process; returns it with our end of the socket.
 
     The settings go through the socket: they may hold a password, and every user can read a process's arguments.
     """
@@ -58,7 +59,7 @@ def start(module: str, settings: Settings, threads: int) -> tuple[subprocess.Pop
     environment = os.environ | thread_variables(threads)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-m", STARTER, module, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -25,8 +25,7 @@ from homophily_service.tracking.place import Place, connect
 if TYPE_CHECKING:
     from homophily_service.tracking.sender import Sender
 
-# Not __name__, which is __main__ in the process.
-_log = logging.getLogger("homophily_service.tracking.tracker")
+_log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 AT_ONCE = 100
@@ -189,7 +188,3 @@ def _track(settings: Settings) -> None:
     limit_memory(settings.tracking_memory_bytes)
     _log.info("tracking every job as a run in %s", Place.of(settings).shown)
     Tracker(settings).run()
-
-
-if __name__ == "__main__":
-    main()

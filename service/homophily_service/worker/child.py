@@ -22,8 +22,7 @@ from homophily_service.tracking.import_ import remove_abandoned
 
 # Slightly nice: jobs must not starve while calls keep the cores busy.
 NICENESS = 3
-# Not __name__, which is __main__ in the process.
-_log = logging.getLogger("homophily_service.worker.child")
+_log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -73,7 +72,3 @@ def main() -> None:
             end = Answer(error=job_error(InternalError("an internal error of the service; see its log")))
         answer(end)
         about(None)
-
-
-if __name__ == "__main__":
-    main()

@@ -29,8 +29,7 @@ from homophily_service.runtime.telemetry import JobSpans, start_traces
 from homophily_service.storage.records import Lease, LeaseLost, NewJob
 from homophily_service.storage.stores import Stores
 
-# Not __name__, which is __main__ in the process.
-_log = logging.getLogger("homophily_service.worker.supervisor")
+_log = logging.getLogger(__name__)
 
 # How often a running job's lease is renewed and its cancellation looked for.
 HEARTBEAT_SECONDS = 0.5
@@ -346,7 +345,3 @@ def run_worker(settings: Settings, started: Callable[[Worker], object] | None = 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     worker.run()
-
-
-if __name__ == "__main__":
-    main()
