@@ -1,4 +1,4 @@
-"""Render the overlays and check them against the schemas of Kubernetes, KEDA and Prometheus: part of `make lint`.
+"""Render the overlays and check them against the schemas of Kubernetes, KEDA, Prometheus and KServe: part of `make lint`.
 
 `--write` renders them into rendered/, for `kubectl apply -f` without kustomize, and to be checked without kubectl. With
 kubectl, rendered/ must be equal to its output.
@@ -19,7 +19,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 HERE = Path(__file__).resolve().parent
-OVERLAYS = ("dev", "cpu", "gpu")
+OVERLAYS = ("dev", "cpu", "gpu", "kserve")
 # The oldest version whose gRPC probes and autoscaling/v2 are stable, and a recent one.
 VERSIONS = ("1.27", "1.34")
 HEADER = "# Rendered by deploy/kubernetes/check.py --write from overlays/{}: change it there.\n"
@@ -62,7 +62,8 @@ def problems(resource: Resource) -> list[str]:
     schema = HERE / "schemas" / f"{resource['kind']}.json"
     if schema.exists():
         validator = Draft202012Validator(json.loads(schema.read_text()))
-        return [f"{name}: {error.json_path}: {error.message}" for error in validator.iter_errors(resource)]
+        found = [f"{name}: {error.json_path}: {error.message}" for error in validator.iter_errors(resource)]
+        return found if found or resource["kind"] != "ServingRuntime" else problems(pod_of(resource))
     found = []
     for version in VERSIONS:
         try:
@@ -70,6 +71,12 @@ def problems(resource: Resource) -> list[str]:
         except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
             found.append(f"{name}: Kubernetes {version}: {getattr(error, 'message', None) or error}")
     return found
+
+
+def pod_of(runtime: Resource) -> Resource:
+    """The pod that KServe makes of a runtime, which Kubernetes has a schema for."""
+    spec = {name: runtime["spec"][name] for name in ("containers", "volumes")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": runtime["metadata"]["name"]}, "spec": spec}
 
 
 def main() -> int:
