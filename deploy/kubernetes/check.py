@@ -1,4 +1,4 @@
-"""Render the overlays and check them against the schemas of Kubernetes, KEDA, Prometheus and KServe: part of `make lint`.
+"""Render the overlays and check them against the schemas of Kubernetes, KEDA, Prometheus and KServe, in `make lint`.
 
 `--write` renders them into rendered/, for `kubectl apply -f` without kustomize, and to be checked without kubectl. With
 kubectl, rendered/ must be equal to its output.
