@@ -31,6 +31,8 @@ check = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(check)
 
 Resource = dict[str, Any]
+# Overlays that use the settings, secrets and network policies of another one.
+BESIDE = {"kserve": "cpu"}
 RENDERED: dict[str, list[Resource]] = {overlay: check.committed(overlay) for overlay in check.OVERLAYS}
 
 
@@ -55,13 +57,20 @@ def one(overlay: str, kind: str, name: str) -> Resource:
     return found
 
 
+def pod_of(workload: Resource) -> Resource:
+    """What its pods are made of; KServe's runtimes are such a description themselves."""
+    pod: Resource = workload["spec"] if workload["kind"] == "ServingRuntime" else workload["spec"]["template"]["spec"]
+    return pod
+
+
 def containers(workload: Resource) -> list[Resource]:
-    pod = workload["spec"]["template"]["spec"]
+    pod = pod_of(workload)
     return [*pod.get("initContainers", ()), *pod["containers"]]
 
 
 def environment(workload: Resource, overlay: str) -> dict[str, str | None]:
     """Variables of the first container; None for those out of secrets."""
+    overlay = BESIDE.get(overlay, overlay)
     (container, *_) = containers(workload)
     found: dict[str, str | None] = {}
     for source in container.get("envFrom", ()):
@@ -77,8 +86,10 @@ def settings_of(workload: Resource, overlay: str, monkeypatch: pytest.MonkeyPatc
     return load_settings()
 
 
+pods = pytest.mark.parametrize("rendered", each("Deployment", "Job", "ServingRuntime"))
 workloads = pytest.mark.parametrize("rendered", each("Deployment", "Job"))
 servers = pytest.mark.parametrize("rendered", each("Deployment"))
+bounded = pytest.mark.parametrize("rendered", each("Deployment", "ServingRuntime"))
 production = pytest.mark.parametrize("overlay", ["cpu", "gpu"])
 
 
@@ -106,10 +117,10 @@ def test_no_container_runs_as_root(rendered: Rendered) -> None:
         assert not {"runAsUser", "runAsNonRoot", "privileged"} & own.keys()
 
 
-@workloads
+@pods
 def test_only_volumes_are_written_to(rendered: Rendered) -> None:
     workload = rendered.resource
-    volumes = {volume["name"]: volume for volume in workload["spec"]["template"]["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
     for container in containers(workload):
         mounted = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
         assert "/tmp" in mounted
@@ -121,7 +132,7 @@ def test_only_volumes_are_written_to(rendered: Rendered) -> None:
             assert "sizeLimit" in volume["emptyDir"]
 
 
-@workloads
+@pods
 def test_every_container_has_requests_and_limits(rendered: Rendered) -> None:
     workload = rendered.resource
     for container in containers(workload):
@@ -168,7 +179,7 @@ def test_no_job_takes_longer_than_a_worker_has_to_finish_it(overlay: str, monkey
     assert api.max_job_time_limit == settings.max_job_time_limit
 
 
-@servers
+@bounded
 def test_limits_of_the_service_are_hit_before_those_of_the_container(
     rendered: Rendered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +228,23 @@ def test_only_the_migration_can_change_tables(overlay: str) -> None:
     migrate = f"homophily-migrate-{VERSION.replace('.', '-')}"
     assert secrets.pop(migrate) == "homophily-database-owner"
     assert secrets == {f"homophily-{name}": "homophily-database" for name in ("api", "worker", "tracker")}
+
+
+def test_kserve_runs_an_api_without_workers_under_the_same_restrictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = one("kserve", "ServingRuntime", "homophily")
+    model = one("kserve", "InferenceService", "homophily-models")["spec"]["predictor"]["model"]
+    (container,) = containers(runtime)
+    assert model["runtime"] == runtime["metadata"]["name"]
+    assert model["modelFormat"] in runtime["spec"]["supportedModelFormats"]
+    assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
+    (api,) = containers(one("cpu", "Deployment", "homophily-api"))
+    restrictions = pod_of(one("cpu", "Deployment", "homophily-api"))["securityContext"] | api["securityContext"]
+    assert {name: restrictions[name] for name in container["securityContext"]} == container["securityContext"]
+    settings = settings_of(runtime, "kserve", monkeypatch)
+    assert settings.workers == 0
+    assert not settings.tracker
+    assert settings.auth == "tokens"
+    assert container["ports"][0]["containerPort"] == settings.port
 
 
 @workloads
@@ -317,7 +345,8 @@ def test_everything_is_refused_by_default() -> None:
     for overlay, resources in RENDERED.items():
         policies = [r["spec"] for r in resources if r["kind"] == "NetworkPolicy"]
         nothing = [p for p in policies if not p.get("ingress") and not p.get("egress")]
-        assert any(set(p["policyTypes"]) == {"Ingress", "Egress"} for p in nothing), overlay
+        if overlay not in BESIDE:
+            assert any(set(p["policyTypes"]) == {"Ingress", "Egress"} for p in nothing), overlay
         # Nobody gets in from everywhere.
         for policy in policies:
             assert all(rule.get("from") for rule in policy.get("ingress", ()))
