@@ -170,7 +170,7 @@ def test_parameters_in_use_have_no_gaps(estimator):
     X, y = moons()
     for model in (estimator(), estimator(graph=KNNGraph(n_neighbors=4))):
         resolved = model.fit(X, y).resolved_params_
-        assert resolved["power"] == 2
+        assert resolved["power"] == (1 if resolved["sharpen"] else 2)
         assert resolved["graph__metric"] == "euclidean"
         assert resolved["graph__n_neighbors"] == model.graph_.n_neighbors_
         assert not {"graph", "callback"} & set(resolved)
