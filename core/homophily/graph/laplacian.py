@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from homophily.arrays import Floats
+from homophily.graph.vector_rows import product_rows
 from homophily.threads import run_chunks, thread_count
 
 Method = Literal["cg", "direct"]
@@ -23,13 +24,11 @@ Method = Literal["cg", "direct"]
 BLOCK = 2048
 #: Multiply-adds below which a second thread costs more than it brings.
 THREAD_WORK = 100_000
-#: Columns from which a row of them is long enough for vector instructions.
-WIDE = 8
 #: Iterations after which conjugate gradients stop.
 MAX_ITER = 20_000
 
 
-# Unsigned indices spare the compiler Python's negative indexing, which halves the speed of these loops.
+# Unsigned indices spare the compiler Python's negative indexing, which halves the speed of this loop.
 @njit(cache=True, nogil=True)
 def _product_vector(indptr: Any, indices: Any, data: Any, x: Any, out: Any, first: int, last: int) -> None:
     for i in range(np.uint64(first), np.uint64(last)):
@@ -37,60 +36,6 @@ def _product_vector(indptr: Any, indices: Any, data: Any, x: Any, out: Any, firs
         for e in range(indptr[i], indptr[i + np.uint64(1)]):
             total += data[e] * x[indices[e]]
         out[i] = total
-
-
-@njit(cache=True, nogil=True)
-def _product_block(indptr: Any, indices: Any, data: Any, x: Any, out: Any, first: int, last: int) -> None:
-    # Four columns at a time stay in registers while a row is read.
-    columns = np.uint64(x.shape[1])
-    one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    for i in range(np.uint64(first), np.uint64(last)):
-        begin, end = indptr[i], indptr[i + one]
-        c = np.uint64(0)
-        while c + four <= columns:
-            a0, a1, a2, a3 = 0.0, 0.0, 0.0, 0.0
-            for e in range(begin, end):
-                w, j = data[e], indices[e]
-                a0 += w * x[j, c]
-                a1 += w * x[j, c + one]
-                a2 += w * x[j, c + two]
-                a3 += w * x[j, c + three]
-            out[i, c], out[i, c + one], out[i, c + two], out[i, c + three] = a0, a1, a2, a3
-            c += four
-        if c + two <= columns:
-            a0, a1 = 0.0, 0.0
-            for e in range(begin, end):
-                w, j = data[e], indices[e]
-                a0 += w * x[j, c]
-                a1 += w * x[j, c + one]
-            out[i, c], out[i, c + one] = a0, a1
-            c += two
-        if c < columns:
-            a0 = 0.0
-            for e in range(begin, end):
-                a0 += data[e] * x[indices[e], c]
-            out[i, c] = a0
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _product_rows(indptr: Any, indices: Any, data: Any, x: Any, out: Any, first: int, last: int) -> None:
-    # Four entries at a time: the compiler makes the loop over many columns one of vector instructions.
-    one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    for i in range(np.uint64(first), np.uint64(last)):
-        row = out[i]
-        row[:] = 0
-        e, end = np.uint64(indptr[i]), np.uint64(indptr[i + one])
-        while e + four <= end:
-            w0, w1, w2, w3 = data[e], data[e + one], data[e + two], data[e + three]
-            x0, x1, x2, x3 = x[indices[e]], x[indices[e + one]], x[indices[e + two]], x[indices[e + three]]
-            for c in range(row.size):
-                row[c] += w0 * x0[c] + w1 * x1[c] + w2 * x2[c] + w3 * x3[c]
-            e += four
-        while e < end:
-            w, x0 = data[e], x[indices[e]]
-            for c in range(row.size):
-                row[c] += w * x0[c]
-            e += one
 
 
 class Blocks:
@@ -112,7 +57,7 @@ class Blocks:
 
     def multiply(self, matrix: csr_array, x: Floats, out: Floats) -> None:
         """``out ← matrix @ x``, in the precision of the arrays."""
-        kernel: Any = _product_block if x.ndim == 1 or x.shape[1] < WIDE else _product_rows
+        kernel: Any = product_rows
         if x.ndim == 1 or x.shape[1] == 1:
             kernel, x, out = _product_vector, x.reshape(-1), out.reshape(-1)
         indptr, indices = (a.view(f"u{a.itemsize}") for a in (matrix.indptr, matrix.indices))
