@@ -56,7 +56,7 @@ class Blocks:
         run_chunks(lambda c: kernel(*arrays, self.bounds, self.cuts[c], self.cuts[c + 1]), self.chunks)
 
     def multiply(self, matrix: csr_array, x: Floats, out: Floats) -> None:
-        """``out ← matrix @ x``, in the precision of the arrays."""
+        """``out ← matrix @ x``, in the precision of the arrays, whose rows are contiguous."""
         kernel: Any = product_rows
         if x.ndim == 1 or x.shape[1] == 1:
             kernel, x, out = _product_vector, x.reshape(-1), out.reshape(-1)

@@ -177,10 +177,11 @@ def _solve_directly(system: _System, b: Floats) -> Floats:
             f"Got {system.lambda1} instead, for which the system is singular.",
             "lambda1",
         ) from error
-    x = root[:, None] * factors.solve(root[:, None] * b)
+    # SuperLU returns columns; products with L want rows.
+    x = np.ascontiguousarray(root[:, None] * factors.solve(root[:, None] * b))
     r, _ = system.residual(x, b)
     x += root[:, None] * factors.solve(root[:, None] * r)
-    return np.ascontiguousarray(x)
+    return x
 
 
 def solve_irr(
