@@ -57,9 +57,10 @@ class Blocks:
 
     def multiply(self, matrix: csr_array, x: Floats, out: Floats) -> None:
         """``out ← matrix @ x``, in the precision of the arrays, whose rows are contiguous."""
-        kernel: Any = product_rows
         if x.ndim == 1 or x.shape[1] == 1:
             kernel, x, out = _product_vector, x.reshape(-1), out.reshape(-1)
+        else:
+            kernel = product_rows(x.shape[1])
         indptr, indices = (a.view(f"u{a.itemsize}") for a in (matrix.indptr, matrix.indices))
         rows = self.bounds[self.cuts]
         run_chunks(lambda c: kernel(indptr, indices, matrix.data, x, out, rows[c], rows[c + 1]), self.chunks)
