@@ -55,15 +55,18 @@ class Blocks:
         """Call ``kernel(*arrays, bounds, first block, last block)`` on every thread."""
         run_chunks(lambda c: kernel(*arrays, self.bounds, self.cuts[c], self.cuts[c + 1]), self.chunks)
 
-    def multiply(self, matrix: csr_array, x: Floats, out: Floats) -> None:
-        """``out ← matrix @ x``, in the precision of the arrays, whose rows are contiguous."""
-        if x.ndim == 1 or x.shape[1] == 1:
-            kernel, x, out = _product_vector, x.reshape(-1), out.reshape(-1)
-        else:
-            kernel = product_rows(x.shape[1])
+    def multiply(self, matrix: csr_array, x: Any, out: Any, y: Any = None, z: Any = None, *factors: float) -> None:
+        """``out ← matrix @ x``, in the precision of the arrays, whose rows are contiguous.
+
+        With two columns or more, α y + β z is added, for ``factors`` α and β.
+        """
         indptr, indices = (a.view(f"u{a.itemsize}") for a in (matrix.indptr, matrix.indices))
+        kernel: Any = _product_vector
+        arrays: tuple[Any, ...] = x.reshape(-1), out.reshape(-1)
+        if x.size > len(x):
+            kernel, arrays = product_rows(x.shape[1]), (x, out, y, z, factors or (0.0, 0.0))
         rows = self.bounds[self.cuts]
-        run_chunks(lambda c: kernel(indptr, indices, matrix.data, x, out, rows[c], rows[c + 1]), self.chunks)
+        run_chunks(lambda c: kernel(indptr, indices, matrix.data, *arrays, rows[c], rows[c + 1]), self.chunks)
 
 
 def sparse_product(matrix: csr_array, x: Floats, *, n_jobs: int | None = None) -> Floats:
