@@ -13,6 +13,7 @@ from homophily.device.operations import Operations
 from homophily.solve.sharpen import Held, Sharpened, sharpen
 from homophily.supervision.class_shares import LabelEvidence, class_offsets, informative_offsets, spread_sample
 from homophily.supervision.labels import decide_index
+from homophily.threads import single_threaded_blas
 
 #: Points whose scores offsets are inferred from, at most: a share of theirs is known to 0.5 %.
 OFFSET_POINTS = 10_000
@@ -57,4 +58,7 @@ def sharpened(
     wanted = class_offsets(scores, np.full(classes, 1.0 / classes) if shares is None else shares)
     starts = [factor * wanted for factor in ((0.0, 0.5, 1.0) if shares is None else (1.0,))]
     decided = [decide_index(scores + offsets) for offsets in starts]
-    return sharpen(operations.walk(degrees, normalized), degrees, held, decided, classes, choose, judge, report)
+    walk = operations.walk(degrees, normalized)
+    # Its products are small: BLAS's own threads would wait for each other, at full load, most of the time.
+    with single_threaded_blas():
+        return sharpen(walk, degrees, held, decided, classes, choose, judge, report)
