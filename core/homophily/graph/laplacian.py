@@ -24,6 +24,8 @@ Method = Literal["cg", "direct"]
 BLOCK = 2048
 #: Multiply-adds below which a second thread costs more than it brings.
 THREAD_WORK = 100_000
+#: Fewer columns share too little for conjugate gradients to be worth the orthogonalisation.
+LEAST_COLUMNS = 4
 #: Iterations after which conjugate gradients stop.
 MAX_ITER = 20_000
 
@@ -128,12 +130,14 @@ def expected_iterations(laplacian: csr_array, power: int, columns: int, toleranc
     """The iterations that conjugate gradients may need, and those that take as long as a factorisation.
 
     By rules fitted to timings on graphs of 2, 3 and 784 dimensions: iterations grow as the graph's depth d (8d for
-    p = 1, 3d² for p = 2), and fall as the root of the number of columns from ten on, which share directions; a rough
-    solution takes a third. The factors' rows grow as its width w (w/6 for p = 1, 3.5 times that for p = 2). Factors of
-    more than 10⁸ numbers are never asked for.
+    p = 1, 3d² for p = 2; 4pd where columns share directions, and from ten columns on less, as the root of their
+    number); a rough solution takes a third. The factors' rows grow as its width w (w/6 for p = 1, 3.5 times that for
+    p = 2). Factors of more than 10⁸ numbers are never asked for.
     """
     rows, levels = laplacian.shape[0], _levels(laplacian)
-    needed = 8.0 * (len(levels) / 2.5) ** (power - 1) * len(levels) / max(1.0, columns / 10) ** 0.5
+    needed = 8.0 * (len(levels) / 2.5) ** (power - 1) * len(levels)
+    if columns >= LEAST_COLUMNS:
+        needed = min(needed, 4.0 * power * len(levels) / max(1.0, columns / 10) ** 0.5)
     needed = min(needed / 3 if tolerance > 1e-3 else needed, MAX_ITER)
     fill = min(levels.max() * power**1.8 / 6 + laplacian.nnz / rows, rows / 2)
     one = power * (laplacian.nnz * columns + 5_000) + 10 * rows * columns
