@@ -25,7 +25,7 @@ FOLDS = 5
 #: their own, or share it with labels of other classes.
 COLUMNS = 16
 #: Relative accuracy of the influences.
-INFLUENCE_TOLERANCE = 3e-3
+INFLUENCE_TOLERANCE = 1e-2
 #: The cheap start solves (RESTART + L) F = labels, a walk that begins anew with this probability per step.
 RESTART, RESTART_TOLERANCE = 1e-2, 1e-2
 #: Points whose scores settle the start's class shares.
