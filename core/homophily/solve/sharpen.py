@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from math import comb
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -120,15 +119,18 @@ class LazyWalk:
 def chebyshev_steps(steps: int) -> tuple[Floats, Floats]:
     """Coefficients of Chebyshev's polynomials in 2P − 1: for P^steps, and for the sum of all lower powers of P.
 
-    P^t has (2 − [k = 0]) · C(2t, t − k) / 4^t. Terms that are less than :data:`LEFT_OUT` together are left out.
+    Terms that are less than :data:`LEFT_OUT` together are left out.
     """
-    powers = np.zeros((steps + 1, steps + 1))
-    for t in range(steps + 1):
-        powers[t, : t + 1] = [(1 if k == 0 else 2) * comb(2 * t, t - k) / 4**t for k in range(t + 1)]
-    sums = powers[:-1].sum(axis=0)
-    behind = np.cumsum((powers[-1] + sums)[::-1])[::-1]
+    # P = (1 + x)/2 and x T_k = (T_{k−1} + T_{k+1})/2: a step spreads coefficients of T_|k| for all integers k.
+    power, sums = np.zeros(2 * steps + 1), np.zeros(2 * steps + 1)
+    power[steps] = 1.0
+    for _ in range(steps):
+        sums += power
+        power = np.convolve(power, [0.25, 0.5, 0.25], mode="same")
+    power, sums = (np.append(terms[steps], 2.0 * terms[steps + 1 :]) for terms in (power, sums))
+    behind = np.cumsum((power + sums)[::-1])[::-1]
     kept = int(np.count_nonzero(behind > LEFT_OUT))
-    return powers[-1, :kept], sums[:kept]
+    return power[:kept], sums[:kept]
 
 
 def walk_factors(degrees: Floats, normalized: bool) -> tuple[Floats, Floats]:
