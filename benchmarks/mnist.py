@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.data import Classes, DataSet, draw_labels, error_percent, mnist
-from benchmarks.measure import PlainERR, forget_peak, peak_memory, timed, traced_fit, warm_up
+from benchmarks.measure import PlainERR, cpu_timed, forget_peak, isolated, peak_memory, timed, traced_fit, warm_up
 from benchmarks.peers import graph_methods
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily.graph.dense_index import DenseIndex
 
 LABELS = 300
 RELATIONSHIPS = 200
@@ -32,6 +33,7 @@ Solve = Callable[[KNNGraph, Classes, Classes], Outcome]
 def run(options: Options, report: Report) -> None:
     data = mnist(options.data, 3_000 if options.quick else 60_000)
     warm_up()
+    whole(options, report)
     graph = build(data, report)
     seeds = options.seeds or (2 if options.quick else 5)
     labels = [draw_labels(data.y, LABELS, seed) for seed in range(seeds)]
@@ -53,6 +55,32 @@ def run(options: Options, report: Report) -> None:
     )
     if not any("graphlearning" in name for name in solvers()):
         report.note("graphlearning is not installed: its rows are left out (pip install graphlearning).")
+
+
+def whole(options: Options, report: Report) -> None:
+    """From points to labels with the defaults, beside the same with the former search for neighbours."""
+    report.progress("points to labels")
+    seconds, search, former, peak = isolated(points_to_labels, options)
+    report.note(
+        f"From points to labels with the defaults: {seconds:.1f} CPU s, {search:.1f} of them the search for "
+        f"neighbours, peak {peak:,.0f} MiB with the points. With the former search, {former:.1f} CPU s, it would take "
+        f"{seconds - search + former:.1f}: {seconds / (seconds - search + former):.2f} of it."
+    )
+
+
+def points_to_labels(options: Options) -> tuple[float, float, float, float]:
+    """CPU seconds of a fit, of its search and of the former one; MiB that the process held at most for the fit."""
+    data = mnist(options.data, 3_000 if options.quick else 60_000)
+    few = draw_labels(data.y, LABELS, seed=0)
+    ERRClassifier().fit(data.X[:2000], few[:2000])
+    forget_peak()
+    seconds, fitted = cpu_timed(lambda: ERRClassifier().fit(data.X, few))
+    peak, neighbors = peak_memory(), fitted.graph_.n_neighbors_
+
+    def search(method: Any) -> float:
+        return cpu_timed(lambda: DenseIndex(data.X, "euclidean", method).self_query(neighbors))[0]
+
+    return seconds, search("auto"), search("hnsw"), peak
 
 
 def build(data: DataSet, report: Report) -> KNNGraph:
