@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,35 +44,35 @@ def studio(
     image_host: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="A host that images may be loaded from; several times.")
     ] = None,
-    own: Annotated[
-        bool, typer.Option("--alone", help="Run a service of its own, in --data-dir or for this time only.")
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Use a service of its own, which is forgotten at the end.")
     ] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the service of its own.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.")] = DEFAULT_PORT,
 ) -> None:
     """Open a page on which to label and link points, and to watch the map follow."""
-    from homophily_service.cli.demonstration import embedded_service
     from homophily_service.cli.files import is_file
+    from homophily_service.cli.own_service import embedded_service
+    from homophily_service.runtime.ports import check_port
     from homophily_service.studio.run import run
 
+    check_port(host, port)
     first: dict[str, Any] = {}
     if source is not None:
         first = {"file": str(Path(source).absolute())} if is_file(source) else {"name": source}
         if "file" in first and not Path(source).is_file():
             raise WrongInput(f"{source}: there is no such file")
-    if data_dir is not None and not own:
-        raise WrongInput("--data-dir belongs to the service of --alone")
-    temporary: AbstractContextManager[Any] = nullcontext(data_dir)
-    if own and data_dir is None:
-        temporary = tempfile.TemporaryDirectory(prefix="homophily-studio-")
 
     def started(address: str) -> None:
         print_result(f"Open {address}")
         print_status("A person who has this address can act here. Ctrl-C stops.")
 
-    with temporary as folder, embedded_service(Path(folder)) if own else nullcontext(service.target) as target:
-        reader = FileReader(columns.options(), test_column, image_column, image_folder)
+    reader = FileReader(columns.options(), test_column, image_column, image_folder)
+    with ExitStack() as stack:
+        target = service.target
+        if alone:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="homophily-studio-"))
+            target = stack.enter_context(embedded_service(Path(folder)))
         run(_workspaces(service, target, reader), first, host, port, started, image_host or ())
 
 
@@ -118,7 +118,7 @@ class FileReader:
         if self.test_column is not None:
             options = replace(options, drop=(*options.drop, self.test_column))
         data = read_data(path, options)
-        count = data.points.shape[0]
+        count = data.points.shape[0] if data.table is None else data.table.rows
         for option, column in (("--test-column", self.test_column), ("--image-column", self.image_column)):
             if column is not None and (data.original is None or column not in data.original.column_names):
                 raise WrongInput(f"{path.name}: {option}: there is no column {column!r}")

@@ -29,6 +29,8 @@ def run(
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        # A browser that is quick waits for the first answer.
+        listener.listen()
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/#{token}"
         app = application(make, token, (*LOOPBACK, host), first, image_hosts)
