@@ -67,7 +67,7 @@ class Page:
 
     async def value(self, expression: str) -> Any:
         """The value of a JavaScript expression on this page; None if it has none."""
-        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return answer["result"].get("value")
 
     async def open(self, url: str) -> None:
