@@ -72,6 +72,16 @@ def cases(real=np.float64):
     for targets, sources, n in ((1, 1, 1), (150, 140, 2), (130, 260, 3)):
         x, y, weights = normal(targets, n), 3 * normal(sources, n), normal(sources)
         made += _pair_cases(x, y, weights, real)
+    for rows, columns, dimensions in ((1, 1, 1), (5, 60, 3)):
+        x, y, scores = normal(rows, dimensions), normal(columns, dimensions), rng.random((rows, columns), np.float32)
+        distances = np.sqrt(np.sum((x[:, None] - y) ** 2, axis=2))
+        for limit, first in ((np.inf, 0), (0.5, columns // 3)):
+            limits = np.full(rows, limit, dtype=real)
+            sizes = [rows, columns, first, columns - first, dimensions]
+            expected = np.where(scores > limit, 3e38, distances).astype(np.float32)
+            expected[:, :first] = scores[:, :first]
+            arguments = [*sizes, x, y[first:], limits, scores.copy()]
+            made.append(Case("distances_below", blocks(rows * (columns - first)), arguments, [8], [expected]))
     for columns, k in ((1, 1), (50, 7), (300, 129), (1000, 19)):
         values = rng.normal(size=(4, columns)).astype(np.float32)
         values[1] = np.round(values[1])

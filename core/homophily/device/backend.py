@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.kernels import Kernels
 from homophily.device.operations import CpuOperations, Operations
 from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
@@ -38,7 +39,7 @@ class NumpyBackend(Device):
     name = "numpy"
     on_device = False
 
-    def neighbor_search(self, points: NDArray[np.float32]) -> None:
+    def neighbor_search(self, points: NDArray[np.float32], exact: Callable[[slice], Floats]) -> None:
         """None: the CPU's own indexes are taken."""
 
     def eigenpairs(self, problem: EigenProblem) -> None:
@@ -118,11 +119,11 @@ class CupyBackend(Device):
                 self._jobs.sent = None
                 self.release()
 
-    def neighbor_search(self, points: NDArray[np.float32]) -> NeighborSearch:
-        """A search among all pairs of these points."""
+    def neighbor_search(self, points: NDArray[np.float32], exact: Callable[[slice], Floats]) -> NeighborSearch:
+        """A search among all pairs of these points, which ``exact`` gives in float64."""
         from homophily.device.gpu.neighbors import DeviceSearch
 
-        return DeviceSearch(self, points).nearest
+        return DeviceSearch(self, points, exact)
 
     def eigenpairs(self, problem: EigenProblem) -> Eigenpairs:
         """The smallest eigenvalues, their eigenvectors and the residual."""
