@@ -52,6 +52,7 @@ def no_driver(monkeypatch):
 
     made.cuda.runtime.getDeviceCount = refuse
     monkeypatch.setitem(sys.modules, "cupy", made)
+    monkeypatch.setitem(sys.modules, "cupyx", types.ModuleType("cupyx"))
 
 
 @pytest.mark.usefixtures("no_cupy")
@@ -170,6 +171,25 @@ except DeviceUnavailableError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=COMPUTING_SECONDS
     )
     assert run.stdout.startswith(("refused: backend='cupy' needs", "a GPU: 0")), run.stderr
+
+
+@needs_cupy
+def test_the_real_cupyx_is_imported_before_there_are_arrays():
+    program = """
+import sys, warnings; warnings.simplefilter("ignore")
+from homophily.device.backend import get_backend
+from homophily import DeviceUnavailableError
+import cupy
+cupy.cuda.runtime.getDeviceCount = lambda: print("cupyx.optimizing" in sys.modules) or 0
+try:
+    get_backend("cupy")
+except DeviceUnavailableError:
+    pass
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=COMPUTING_SECONDS
+    )
+    assert run.stdout == "True\n", run.stderr
 
 
 def test_the_stand_in_refuses_what_cupy_refuses(standin_cupy):

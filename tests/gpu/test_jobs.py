@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
 from functools import partial
+from importlib.abc import Loader
+from importlib.util import spec_from_loader
 
 import numpy as np
 import pytest
@@ -71,6 +76,48 @@ def test_the_parts_of_a_map_that_stay_the_same_are_sent_once(graph):
     (few, sends), (many, more) = sent.items()
     # A width starts where the last one ended; the target, the repulsion and the links are there already.
     assert more - sends == 2 * (many - few)
+
+
+class Cupyx(Loader):
+    """A module that tries an import, and keeps the traceback of the failure as optuna does where it is installed."""
+
+    def __init__(self, keeps):
+        self.keeps = keeps
+
+    def find_spec(self, name, *_):
+        return spec_from_loader(name, self) if name == "cupyx" else None
+
+    def create_module(self, spec):  # noqa: ARG002
+        return None
+
+    def exec_module(self, module):
+        try:
+            import a_package_that_is_not_installed  # noqa: F401
+        except ImportError as error:
+            if self.keeps:
+                module.kept = error
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with optuna", "without"])
+@pytest.mark.parametrize("job", ["spectral", "map with links", "ERR, p = 2"])
+def test_nothing_of_the_first_job_survives(job, keeps, graph, monkeypatch):
+    monkeypatch.delitem(sys.modules, "cupyx")
+    monkeypatch.setattr(sys, "meta_path", [Cupyx(keeps), *sys.meta_path])
+    X = np.random.default_rng(0).normal(size=(450, 8))
+    kept = []
+
+    def first_job():
+        own = KNNGraph(5, backend="cupy").fit(X.copy())
+        own.few = graph.few
+        kept.extend(weakref.ref(each) for each in (own.index_.points, own.indices_, own.laplacian().data))
+        JOBS[job](own)
+        assert counters.launches > 0
+
+    first_job()
+    gc.collect()
+    assert [reference() is None for reference in kept] == [True] * 3
+    assert counters.used == 0
+    monkeypatch.delitem(sys.modules, "cupyx", raising=False)
 
 
 def test_an_error_leaves_nothing_on_the_device(graph):

@@ -12,6 +12,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
@@ -214,6 +215,10 @@ def select_device(device: str) -> BackendName:
 def _cupy_backend(device: int) -> CupyBackend:
     try:
         cupy = import_module("cupy")
+        # CuPy imports it when first needed, and with it optuna where that is installed, which keeps the tracebacks of
+        # imports that fail: all frames below, with their arrays, would never be freed. On a new thread there are none.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(import_module, "cupyx").result()
     except ImportError as error:
         raise DeviceUnavailableError(
             "backend='cupy' needs CuPy, which cannot be imported: pip install 'homophily[gpu]' for CUDA 12, or "
