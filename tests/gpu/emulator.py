@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ FLAGS = ("-O2", "-ffp-contract=off")
 SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 CACHE = Path(tempfile.gettempdir()) / f"homophily-emulator-{os.getuid()}"
 C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "double": ctypes.c_double}
+
+RUNNING = threading.Lock()
 
 missing_compiler = None if shutil.which("g++") else "g++ is not installed: the kernels cannot be emulated"
 
@@ -90,5 +93,7 @@ class EmulatedKernel:
                 held.append(kind(value.item()))
         pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
         across = grid[1] if len(grid) > 1 else 1
-        failed = self.function(grid[0], across, block[0], self.seed, pointers)
+        # The fibers of a block are the process's.
+        with RUNNING:
+            failed = self.function(grid[0], across, block[0], self.seed, pointers)
         assert not failed, f"threads of {self.kernel} disagree about a barrier"

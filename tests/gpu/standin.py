@@ -91,6 +91,8 @@ class Counters:
     """The bytes of all arrays on the device now, the most they ever were, and the most they may be."""
     peak: int = 0
     capacity: float = np.inf
+    fails_after: float = np.inf
+    """The number of launches after which the device fails, as by an invalid address: for the rest of the process."""
     live: set[int] = field(default_factory=set)
 
     def watch(self, array):
@@ -167,6 +169,10 @@ class ndarray:
     @property
     def device(self):
         return Device(0)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.shape, "version": 3}
 
     def _key(self, key):
         parts = key if isinstance(key, tuple) else (key,)
@@ -281,14 +287,21 @@ class RawModule:
 
         def launch(grid, block, arguments):
             counters.launches += 1
+            _synchronize()
             emulated.seed = counters.launches
             emulated(grid, block, _unwrap(arguments))
 
         return launch
 
 
+def _synchronize():
+    if counters.launches > counters.fails_after:
+        raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+
 class _Pool:
     def free_all_blocks(self):
+        _synchronize()
         counters.released.append(counters.used)
 
     def free_bytes(self):
@@ -327,6 +340,7 @@ def module() -> types.ModuleType:
         memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         runtime=types.SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
+            deviceSynchronize=_synchronize,
             getDeviceCount=lambda: 1,
             memGetInfo=lambda: (2**30, 2**31),
         ),
@@ -338,6 +352,7 @@ def names() -> list[str]:
     """Every name of CuPy that the stand-in has, dotted."""
     others = ["complex128", "ndarray", "RawModule", "asarray", "asnumpy", "get_default_memory_pool"]
     others += ["get_default_pinned_memory_pool", "cuda.Device", "cuda.memory.OutOfMemoryError"]
-    others += ["cuda.runtime.CUDARuntimeError", "cuda.runtime.getDeviceCount", "cuda.runtime.memGetInfo"]
-    arrays = [*PLAIN_ATTRIBUTES, *ARRAY_ATTRIBUTES, *METHODS, "device", "get", "item"]
+    others += [f"cuda.runtime.{name}" for name in ("CUDARuntimeError", "deviceSynchronize", "getDeviceCount")]
+    others += ["cuda.runtime.memGetInfo"]
+    arrays = [*PLAIN_ATTRIBUTES, *ARRAY_ATTRIBUTES, *METHODS, "__cuda_array_interface__", "device", "get", "item"]
     return [*FUNCTIONS, *others, *(f"ndarray.{name}" for name in arrays)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from homophily import relationship_energy
 from homophily.device.backend import get_backend
 from homophily.device.gpu.engines import NystromEngine, TileEngine, make_device_engine
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
@@ -81,6 +82,18 @@ def test_an_engine_tells_that_values_left_its_box_and_adapts(device, n):
     assert np.isnan(device.to_host(energy)).all()
     assert engine.adapt(device.to_device(moved))
     assert_matches_dense(device, engine, G, moved, 1e-9, 1e-8)
+
+
+def test_values_that_spread_too_far_for_modes_take_tiles(device):
+    G, F = graph(power=2), values(150, 1)
+    F[0] += 1e4 * SIGMA
+    matrix = DeviceMatrix.of(device, graph())
+    name, engine = make_device_engine(matrix, graph(), F, SIGMA, power=2, powered=lambda: G)
+    assert name == "tiles"
+    assert_matches_dense(device, engine, G, F, 1e-12, 1e-11)
+    assert relationship_energy(F, G, sigma_f=SIGMA, backend="cupy")[0] == pytest.approx(DenseEngine(G, SIGMA)(F)[0])
+    with pytest.raises(ValueError, match="Use engine='tiles'"):
+        relationship_energy(F, G, sigma_f=SIGMA, backend="cupy", engine="cells")
 
 
 def test_low_rank_with_every_point_a_landmark(device):

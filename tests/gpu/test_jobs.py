@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 
-from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier, KNNGraph, SpectralEmbedding
+from homophily import (
+    DeviceFailedError,
+    ERRClassifier,
+    ERRClustering,
+    ERREmbedding,
+    IRRClassifier,
+    KNNGraph,
+    SpectralEmbedding,
+)
 from homophily.device.backend import get_backend
 from homophily.estimators.clustering import default_embedding
 from homophily.estimators.embedding import falling_widths
@@ -125,6 +133,17 @@ def test_an_error_leaves_nothing_on_the_device(graph):
     with pytest.raises(MemoryError, match="too little free memory"):
         ERRClassifier(**BRIEF).fit(graph, graph.few)
     assert counters.released[-1] == 0
+
+
+def test_a_device_that_fails_is_told_from_a_mistake(graph):
+    with pytest.raises(ZeroDivisionError), get_backend("cupy").job():
+        raise ZeroDivisionError
+    counters.fails_after = counters.launches + 20
+    with pytest.raises(DeviceFailedError, match=r"start a new one \(cudaErrorIllegalAddress"):
+        ERRClassifier(**BRIEF).fit(graph, graph.few)
+    # It stays lost, whatever is asked of it.
+    with pytest.raises(DeviceFailedError), get_backend("cupy").job():
+        pass
 
 
 def test_what_the_host_has_forgotten_leaves_the_device_before_the_job_ends():

@@ -7,7 +7,7 @@ import pytest
 
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client.names import DatasetName, JobName
-from homophily_service.contract.errors import LimitExceeded
+from homophily_service.contract.errors import DeviceFailed, LimitExceeded, Unavailable
 from homophily_service.contract.tasks import Task
 from homophily_service.jobs.compute import compute
 from homophily_service.runtime.settings import Settings
@@ -94,6 +94,13 @@ def test_a_search(bench):
     model = job_pb2.FitResult.FromString(bench.run("fit", asked)).model
     assert (model.device, len(model.search.trials)) == ("cuda:0", 3)
     assert counters.launches > 0
+
+
+def test_a_failed_device_is_an_error_to_try_again(bench):
+    counters.fails_after = counters.launches + 20
+    with pytest.raises(DeviceFailed, match="The GPU failed") as refused:
+        bench.run("fit", job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m", solver=SMOOTH))
+    assert refused.value.code == Unavailable.code
 
 
 def test_too_little_memory_of_the_gpu_is_told_in_its_own_words(bench):

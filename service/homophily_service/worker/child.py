@@ -8,7 +8,7 @@ import os
 from homophily.device.backend import select_device
 from homophily.exceptions import DeviceUnavailableError
 from homophily_client._pb.job_pb2 import Progress
-from homophily_service.contract.errors import InternalError, ServiceError
+from homophily_service.contract.errors import DeviceFailed, InternalError, ServiceError
 from homophily_service.contract.internal_pb2 import Answer, Ready, Waiting
 from homophily_service.contract.job_errors import job_error
 from homophily_service.contract.kinds import KINDS
@@ -65,6 +65,10 @@ def main() -> None:
         try:
             outcome = compute(task, stores, settings, threads, report, backend)
             end = Answer(waiting=outcome) if isinstance(outcome, Waiting) else Answer(result=outcome)
+        except DeviceFailed as error:
+            _log.exception("the GPU failed")
+            answer(Answer(error=job_error(error)))
+            raise SystemExit(1) from None
         except ServiceError as error:
             end = Answer(error=job_error(error))
         except Exception:

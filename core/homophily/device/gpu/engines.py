@@ -85,7 +85,10 @@ def make_device_engine(
     G = laplacian if power == 1 or powered is None else powered()
     on_device = DeviceMatrix.of(matrix.backend, G)
     if n == 1:
-        return "cells", LineEngine(on_device.plus_diagonal(diagonal), F, sigma_f)
+        line = LineEngine(on_device.plus_diagonal(diagonal), F, sigma_f)
+        if engine == "auto" and not line.is_set_up:
+            return "tiles", TileEngine(matrix, sigma_f, power=power, diagonal=diagonal)
+        return "cells", line
     edges = on_device.keep("edges", lambda: DeviceEdges.of(on_device, G))
     return "cells", SpaceEngine(edges.plus_diagonal(diagonal), F, sigma_f, tolerance=tolerance)
 

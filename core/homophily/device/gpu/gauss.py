@@ -80,7 +80,7 @@ class LineEngine:
         self.accuracy = 1e-13
         self._set_up(F)
 
-    def _set_up(self, F: Floats) -> bool:
+    def _set_up(self, F: Floats) -> None:
         self.box = Box.around(F, self.sigma_f)
         width = 2 * float(self.box.half[0])
         series = Series.of(width if np.isfinite(width) else 0.0, self.sigma_f, self.accuracy)
@@ -95,11 +95,16 @@ class LineEngine:
         # Real and imaginary parts side by side, as the kernels have them.
         self.weights = self.backend.to_device(np.repeat(padded, 2))
         self.conjugate = self.backend.to_device(np.stack([padded, -padded], axis=1).ravel())
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether there are modes for the values; not if they spread too far."""
         return bool(self.box.half[0] >= 0)
 
     def adapt(self, F: Any) -> bool:
         """Choose the modes for F."""
-        return self._set_up(self.backend.to_host(F))
+        self._set_up(self.backend.to_host(F))
+        return self.is_set_up
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy at F and its gradient."""

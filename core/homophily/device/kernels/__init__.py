@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,9 @@ class Kernels:
     def launch(self, kernel: str, threads: int, *arguments: Any, across: int = 1) -> None:
         """Run ``kernel`` on ``threads`` threads in blocks of ``THREADS``, times ``across`` in the second direction.
 
-        Arguments are those of the kernel's signature: Python numbers for numbers, device arrays for pointers.
+        Arguments are those of the kernel's signature: numbers for numbers, device arrays for pointers.
         """
-        blocks = -(-threads // THREADS)
+        blocks, across = -(-int(threads) // THREADS), int(across)
         if threads == 0 or across == 0:
             return
         if not (0 < blocks <= MOST_BLOCKS and 0 < across <= MOST_BLOCKS_ACROSS):
@@ -93,10 +94,10 @@ class Kernels:
 
     def _number(self, argument: Argument, value: Any, *_: Any) -> Any:
         if argument.type == "int":
-            if not isinstance(value, int) or not -(2**31) <= value < 2**31:
+            if not isinstance(value, Integral) or not -(2**31) <= int(value) < 2**31:
                 raise TypeError(f"must be an int of 32 bits. Got {value!r} instead.")
-        elif not isinstance(value, float | int):
-            raise TypeError(f"must be a Python number. Got {type(value).__name__} instead.")
+        elif not isinstance(value, Real):
+            raise TypeError(f"must be a number on the host. Got {type(value).__name__} instead.")
         return self._types[argument.type].type(value)
 
     def _pointer(self, argument: Argument, value: Any, integers: list[int], device: Any) -> Any:
@@ -108,7 +109,8 @@ class Kernels:
             raise TypeError(f"must be a contiguous array of {wanted}. Got a {layout} one of {value.dtype}.")
         if value.device != device:
             raise ValueError(f"must be on the current device. Got an array on {value.device} instead.")
-        size = argument.size(*integers)
+        # Products of NumPy's integers would not fit their type.
+        size = argument.size(*map(int, integers))
         if value.size < size:
             raise ValueError(f"must have at least {size} elements. Got {value.size} instead.")
         return value
