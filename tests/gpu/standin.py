@@ -27,6 +27,7 @@ FUNCTIONS = {
     "clip": (),
     "concatenate": ("axis",),
     "cos": (),
+    "cumsum": (),
     "empty": ("dtype",),
     "empty_like": (),
     "exp": (),

@@ -58,13 +58,13 @@ def test_modes_on_a_line(device, power, scale):
 def test_modes_and_pairs_in_space(device, n, modes, monkeypatch):
     monkeypatch.setattr(SpaceEngine, "_modes_are_fewer", lambda _: modes)
     G, F = graph(300), values(300, n)
-    assert_matches_dense(device, SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G), G), F, SIGMA), G, F, 1e-9, 1e-8)
+    assert_matches_dense(device, SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G)), F, SIGMA), G, F, 1e-9, 1e-8)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_scattered_values_take_the_way_over_pairs(device, n):
     G, F = graph(400), values(400, n, 20.0)
-    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G), G), F, SIGMA)
+    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G)), F, SIGMA)
     assert engine.series is None
     assert_matches_dense(device, engine, G, F, 1e-9, 1e-8)
 
@@ -72,7 +72,7 @@ def test_scattered_values_take_the_way_over_pairs(device, n):
 @pytest.mark.parametrize("n", [1, 2])
 def test_an_engine_tells_that_values_left_its_box_and_adapts(device, n):
     G, F = graph(), values(150, n, 0.1)
-    _, engine = make_device_engine(DeviceMatrix.of(device, G), G, F, SIGMA)
+    _, engine = make_device_engine(DeviceMatrix.of(device, G), F, SIGMA)
     if n == 2:
         engine._modes_are_fewer = lambda: True
         engine._set_up(F)
@@ -88,7 +88,7 @@ def test_values_that_spread_too_far_for_modes_take_tiles(device):
     G, F = graph(power=2), values(150, 1)
     F[0] += 1e4 * SIGMA
     matrix = DeviceMatrix.of(device, graph())
-    name, engine = make_device_engine(matrix, graph(), F, SIGMA, power=2, powered=lambda: G)
+    name, engine = make_device_engine(matrix, F, SIGMA, power=2)
     assert name == "tiles"
     assert_matches_dense(device, engine, G, F, 1e-12, 1e-11)
     assert relationship_energy(F, G, sigma_f=SIGMA, backend="cupy")[0] == pytest.approx(DenseEngine(G, SIGMA)(F)[0])
@@ -131,7 +131,7 @@ def low_rank(device):
 
 
 def modes_in_space(device):
-    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, graph()), graph()), values(150, 2), SIGMA)
+    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, graph())), values(150, 2), SIGMA)
     assert engine.series is not None
     return engine
 
@@ -163,9 +163,9 @@ def test_tiles_where_the_low_rank_form_has_no_room(standin_cupy):
     device = get_backend("cupy")
     G, F = graph(), values(150, 4)
     matrix = DeviceMatrix.of(device, G)
-    assert make_device_engine(matrix, G, F, SIGMA, engine="nystrom")[0] == "nystrom"
+    assert make_device_engine(matrix, F, SIGMA, engine="nystrom")[0] == "nystrom"
     standin_cupy.cuda.runtime.memGetInfo = lambda: (2**14, 2**31)
-    assert make_device_engine(matrix, G, F, SIGMA, engine="nystrom")[0] == "tiles"
+    assert make_device_engine(matrix, F, SIGMA, engine="nystrom")[0] == "tiles"
 
 
 def test_tile_widths_come_from_the_free_memory(standin_cupy):

@@ -14,11 +14,11 @@ Our kernels add in a fixed order, without atomics; matrix products and CuPy's ow
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, log, pi, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
@@ -150,18 +150,20 @@ class DeviceEdges(NamedTuple):
     """Which entries of [at the first ends; at the second ends] belong to a point: its part of the gradient."""
 
     @classmethod
-    def of(cls, matrix: DeviceMatrix, G: csr_array) -> DeviceEdges:
-        """The edges of a matrix that is on the device already; ``G`` is the same one on the host."""
+    def of(cls, matrix: DeviceMatrix) -> DeviceEdges:
+        """The edges of a matrix that is on the device already."""
         backend, xp, size = matrix.backend, matrix.backend.xp, matrix.shape[0]
         rows = matrix.rows()
-        # The upper triangle's entries come first, in their order; how many they are the host knows without asking.
-        upper = int(np.count_nonzero(G.indices > np.repeat(np.arange(size), np.diff(G.indptr))))
+        # The upper triangle's entries come first, in their order; the host asks how many they are.
+        upper = int(backend.to_host((rows < matrix.indices).sum()))
         entries = xp.arange(matrix.entries, dtype=np.int64)
         chosen = xp.argsort(xp.where(rows < matrix.indices, entries, entries + matrix.entries))[:upper]
         points = xp.arange(size, dtype=np.int32)
+        on_diagonal = rows == matrix.indices
         rows = xp.concatenate([xp.take(rows, chosen), points])
         columns = xp.concatenate([xp.take(matrix.indices, chosen), points])
-        diagonal = backend.to_device(G.diagonal())
+        diagonal = replace(matrix, data=xp.where(on_diagonal, matrix.data, 0.0))
+        diagonal = diagonal.product(xp.ones((size, 1))).reshape(-1)
         ends = xp.concatenate([rows, columns])
         count = 2 * (upper + size)
         # Numbers that do not repeat are sorted the same way by every method.

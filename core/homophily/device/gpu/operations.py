@@ -24,7 +24,7 @@ class GpuOperations(Operations):
     def __init__(self, matrix: DeviceMatrix, laplacian: csr_array) -> None:
         self.backend, self.laplacian = matrix.backend, laplacian
         self.solve_irr = partial(solve_irr, matrix, laplacian)
-        self.engine = partial(make_device_engine, matrix, laplacian)
+        self.engine = partial(make_device_engine, matrix)
         self.label_energy = partial(DeviceLabelEnergy, matrix)
         self.preconditioner = partial(DevicePreconditioner, matrix, laplacian)
         self.walk = partial(DeviceWalk, matrix)
