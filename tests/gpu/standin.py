@@ -85,6 +85,10 @@ class Counters:
     """The elements of each array sent to the device."""
     downloads: int = 0
     launches: int = 0
+    kinds: set[tuple[str, ...]] = field(default_factory=set)
+    """What CuPy compiles a kernel of its own for: functions and operators, with the types of their arrays."""
+    compiled: int = 0
+    """The files of kernels that were compiled rather than loaded."""
     largest_allocation: float = np.inf
     released: list[int] = field(default_factory=list)
     """The bytes in use on the device each time its memory was given back."""
@@ -224,8 +228,13 @@ class ndarray:
         return bool(self._wait())
 
 
+def _note_kind(name, *arguments):
+    counters.kinds.add((name, *(str(each.dtype) for each in arguments if isinstance(each, ndarray))))
+
+
 def _operator(name):
     def apply(self, other):
+        _note_kind(name, self, other)
         return _wrap(getattr(self._array, name)(_unwrap(other)))
 
     return apply
@@ -252,6 +261,7 @@ def _checked(function, name, keywords):
         if name.startswith("linalg."):
             # As CuPy does when first asked for one of these.
             import_module("cupyx")
+        _note_kind(name, *arguments)
         unknown = set(named) - set(keywords)
         assert not unknown, f"{name} is not known to take {unknown} in CuPy"
         result = function(*_unwrap(arguments), **{key: _unwrap(value) for key, value in named.items()})
@@ -263,6 +273,8 @@ def _checked(function, name, keywords):
 
 
 class Device:
+    compute_capability = "80"
+
     def __init__(self, device=0):
         self.id = device
 
@@ -279,9 +291,12 @@ class Device:
 
 
 class RawModule:
-    def __init__(self, *, code, options=()):
-        name = next(name for name in SOURCES if source(name) == code)
-        self.name, self.real = name, "float" if "-DREAL=float" in options else "double"
+    def __init__(self, *, code=None, options=(), path=None):
+        assert (code is None) != (path is None)
+        if code is not None:
+            assert code in map(source, SOURCES)
+            counters.compiled += 1
+        self.real = "float" if "-DREAL=float" in options else "double"
 
     def get_function(self, kernel):
         emulated = EmulatedKernel(kernel, self.real)

@@ -44,6 +44,11 @@ def source(name: str) -> str:
     return "\n".join((here / part).read_text(encoding="utf-8") for part in ("common.cuh", f"{name}.cu"))
 
 
+def options_of(dtype: np.dtype) -> tuple[str, ...]:
+    """What the compiler is told about a type of reals."""
+    return "--std=c++17", f"-DREAL={'double' if dtype == np.float64 else 'float'}"
+
+
 @cache
 def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
     """The kernels of a file and their arguments."""
@@ -117,8 +122,13 @@ class Kernels:
 
     def _function(self, kernel: str) -> Any:
         if kernel not in self._compiled:
+            from homophily.device.kernels.binaries import compiled
+
             name = self._files[kernel]
-            options = ("--std=c++17", f"-DREAL={'double' if self.dtype == np.float64 else 'float'}")
-            module = self.xp.RawModule(code=source(name), options=options)
+            path = compiled(name, self.dtype, self.xp.cuda.Device().compute_capability)
+            if path is None:
+                module = self.xp.RawModule(code=source(name), options=options_of(self.dtype))
+            else:
+                module = self.xp.RawModule(path=str(path))
             self._compiled |= {each: module.get_function(each) for each in signatures(name)}
         return self._compiled[kernel]
