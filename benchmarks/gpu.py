@@ -6,6 +6,7 @@ of it has been measured.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil, log, pi, sqrt
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.data import Classes, DataSet, Floats, draw_labels, error_percent, helices, mnist, usps
+from benchmarks.gpu_counts import POINTS, per_evaluation
 from benchmarks.measure import PlainERR, forget_peak, peak_memory, timed, traced_fit, typical_seconds, warm_up
 from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
@@ -74,6 +76,7 @@ def run(options: Options, report: Report) -> None:
         "where kernels are shorter than that, the device waits for the host."
     )
     report.table("Waits of the optimiser for the device, counted from the CPU's trials", waits(graph, few))
+    counts(report)
     try:
         backend = get_backend("cupy")
     except DeviceUnavailableError as error:
@@ -92,6 +95,18 @@ def run(options: Options, report: Report) -> None:
     draws = [draw_labels(data.y, LABELS, seed) for seed in range(options.seeds or (2 if options.quick else 5))]
     report.table(f"mnist: {data.name}, {LABELS} labels, {len(draws)} draws", list(labelled(graph, data.y, draws)))
     report.note("Peak MiB are of the process for the CPU, of the device for the GPU.")
+
+
+def counts(report: Report) -> None:
+    """What a step asks of a device."""
+    if not shutil.which("g++"):
+        report.note("Launches, waits and bytes were not counted: g++, which emulates the kernels, is not installed.")
+        return
+    report.table("Per evaluation of energy and gradient, counted without a GPU", per_evaluation())
+    report.note(
+        f"Counted on the tests' stand-in for CuPy at {POINTS} points. Launches of our kernels and operations of CuPy "
+        "do not depend on the number of points, except over tiles (n = 10), of which there are points / 1024."
+    )
 
 
 def estimate(graph: KNNGraph, few: Classes) -> list[Row]:

@@ -84,7 +84,12 @@ class Counters:
     uploads: list[int] = field(default_factory=list)
     """The elements of each array sent to the device."""
     downloads: int = 0
+    sent: int = 0
+    fetched: int = 0
+    """Bytes to and from the device."""
     launches: int = 0
+    operations: int = 0
+    """CuPy's own functions and operators, most of which launch a kernel."""
     kinds: set[tuple[str, ...]] = field(default_factory=set)
     """What CuPy compiles a kernel of its own for: functions and operators, with the types of their arrays."""
     compiled: int = 0
@@ -213,6 +218,7 @@ class ndarray:
 
     def get(self):
         counters.downloads += 1
+        counters.fetched += self.nbytes
         return self._wait().copy()
 
     def item(self):
@@ -229,6 +235,7 @@ class ndarray:
 
 
 def _note_kind(name, *arguments):
+    counters.operations += 1
     counters.kinds.add((name, *(str(each.dtype) for each in arguments if isinstance(each, ndarray))))
 
 
@@ -242,6 +249,7 @@ def _operator(name):
 
 def _in_place(name):
     def apply(self, other):
+        _note_kind(name, self, other)
         self._array = getattr(self._array, name)(_unwrap(other))
         return self
 
@@ -331,7 +339,9 @@ def _asarray(array, dtype=None):
     if isinstance(array, ndarray):
         return ndarray(np.array(array._array, dtype=dtype))
     counters.uploads.append(np.size(array))
-    return ndarray(np.array(array, dtype=dtype))
+    made = np.array(array, dtype=dtype)
+    counters.sent += made.nbytes
+    return ndarray(made)
 
 
 def _asnumpy(array):
