@@ -35,7 +35,7 @@ def program(name: str, text: str | None = None) -> str:
         begin = text.index(f"void {kernel}(")
         following = text.find('extern "C"', begin)
         own = text[begin : following if following > 0 else len(text)]
-        barriers = bool(re.search(r"__syncthreads|block_sum|store_sums", own))
+        barriers = bool(re.search(r"__syncthreads|block_sum|store_sums|row_times", own))
         values = ", ".join(
             f"*({argument.type}{'*' if argument.pointer else ''}*)a[{at}]" for at, argument in enumerate(arguments)
         )

@@ -27,8 +27,8 @@ from homophily.device.kernels import THREADS
 
 CHUNK = 8
 """Modes per pass, as in ``modes.cu``."""
-#: Blocks of a sum: several for each multiprocessor of a large GPU.
-MOST_SUM_BLOCKS = 512
+#: Blocks of a sum: eight for each of an H100's 132 multiprocessors, ten for each of an A100's 108.
+MOST_SUM_BLOCKS = 1056
 #: Enough for values on a line that spread over 1,600 σ_f.
 MOST_LINE_MODES = 4096
 #: In space, above which near pairs take over: 512 KB of sums.
@@ -112,8 +112,9 @@ class LineEngine:
         points, inverse = F.shape[0], self.sigma_f**-2
         f = F.ravel() - float(self.box.centre[0])
         inside = (xp.abs(f).max() <= float(self.box.half[0])).reshape(1)
-        blocks = min(MOST_SUM_BLOCKS, -(-points // THREADS))
-        partial = xp.empty((blocks, 2 * CHUNK))
+        lanes = self.matrix.lanes()
+        blocks, edge_blocks = (min(MOST_SUM_BLOCKS, -(-threads // THREADS)) for threads in (points, points * lanes))
+        partial, edge_partial = (xp.empty((count, 2 * CHUNK)) for count in (blocks, edge_blocks))
         sources, edges = xp.empty(2 * CHUNK * self.chunks), xp.empty(2 * CHUNK * self.chunks)
         gradient, half = xp.zeros(points), xp.empty(4 * points)
         parts = [slice(2 * CHUNK * chunk, 2 * CHUNK * (chunk + 1)) for chunk in range(self.chunks)]
@@ -123,10 +124,10 @@ class LineEngine:
         field = self.conjugate * sources
         for chunk, part in enumerate(parts):
             launch("half_phases", points, points, CHUNK * chunk, self.omega, f, half)
-            sizes = points, self.matrix.entries, CHUNK * chunk, blocks, self.omega, inverse
+            sizes = points, self.matrix.entries, lanes, CHUNK * chunk, edge_blocks, self.omega, inverse
             matrix = self.matrix.indptr, self.matrix.indices, self.matrix.data
-            launch("edge_modes", blocks * THREADS, *sizes, *matrix, f, half, field[part], gradient, partial)
-            add_blocks(backend, partial, edges[part])
+            launch("edge_modes", edge_blocks * THREADS, *sizes, *matrix, f, half, field[part], gradient, edge_partial)
+            add_blocks(backend, edge_partial, edges[part])
         weighted = self.weights * edges
         for chunk, part in enumerate(parts):
             launch("adjoint_modes", points, points, CHUNK * chunk, self.omega, f, weighted[part], gradient)

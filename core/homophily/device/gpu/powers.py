@@ -73,4 +73,4 @@ def _rows(
     places = xp.take(places, begins)
     indptr = xp.concatenate([begins, xp.full(1, count, dtype=np.int64)]).astype(np.int32)
     sums = DeviceMatrix(backend, (places.size, count), indptr, order.astype(np.int32), xp.ones(count))
-    return places // columns + row, places % columns, sums.product(values.reshape(-1, 1)).reshape(-1)
+    return places // columns + row, places % columns, sums.product(values.reshape(-1, 1), lanes=1).reshape(-1)
