@@ -8,7 +8,7 @@ DATA_FLAG := $(if $(DATA),--data $(DATA),)
 JOBS ?= 2
 FLAGS ?=
 
-.PHONY: demo serve ui test test-gpu chaos siege fuzz machines-net lint docs proto format audit bench image-test image-lock clean
+.PHONY: demo serve ui test test-gpu chaos siege fuzz machines-net lint docs proto studio format audit bench image-test image-lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.dev: pyproject.toml client/pyproject.toml
@@ -95,6 +95,8 @@ fuzz: $(VENV)/.dev  ## 10⁶ random and garbled messages to every call, hours; m
 machines-net: $(VENV)/.dev  ## cuts off a worker in its own network namespace, and reconnects it; as root, with iproute2
 	$(BIN)/python -m pytest tests/system/cut_off.py
 
+STUDIO = service/homophily_service/studio/web/bundle.py
+
 lint: $(VENV)/.dev
 	$(BIN)/buf lint proto
 	$(BIN)/buf breaking proto --against proto/released.binpb
@@ -105,6 +107,7 @@ lint: $(VENV)/.dev
 	$(BIN)/python docs/check_docstrings.py
 	$(BIN)/hadolint deploy/docker/Dockerfile
 	$(BIN)/python deploy/kubernetes/check.py
+	$(BIN)/python $(STUDIO) --check
 
 # -n: a reference to a name that is not there is a warning, and -W makes every warning fail the build.
 docs: $(VENV)/.docs  ## the documentation, docs/_build/html/index.html
@@ -112,6 +115,9 @@ docs: $(VENV)/.docs  ## the documentation, docs/_build/html/index.html
 
 proto: $(VENV)/.dev  ## generate the client's stubs, options and blocking form
 	$(BIN)/python client/generate.py
+
+studio: $(VENV)/.dev  ## bundle the page of `homophily studio` from its TypeScript; needs npm
+	$(BIN)/python $(STUDIO)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

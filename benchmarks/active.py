@@ -23,7 +23,7 @@ from homophily.active.strategies import STRATEGIES
 from homophily.graph.spectral import spectral_vectors
 from homophily_client import Client
 
-#: The classifier and the default strategy were chosen on the first three seeds.
+#: The classifier and the default strategy were chosen on seeds 0 to 3.
 FIRST_SEED, SEEDS, BATCH, MOST_LABELS = 10, 5, 5, 100
 SETS = ("ssl_digit1", "ssl_text", "pcmac", "gcat", "ssl_coil", "usps", "pendigits")
 #: Sets beyond this size show the strategies that stand for their kind only.

@@ -1,4 +1,4 @@
-"""A headless Chromium, controlled through its debugging port: opens pages, reads them and takes screenshots."""
+"""A headless Chromium, controlled through its debugging port: opens pages, reads them, acts and takes screenshots."""
 
 from __future__ import annotations
 
@@ -44,8 +44,16 @@ def _why_no_chromium() -> str:
 class Page:
     """A tab of the browser."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket, self._number = socket, 0
+    def __init__(self, session: aiohttp.ClientSession, port: str, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._session, self._port, self._socket, self._number = session, port, socket, 0
+
+    async def tab(self, url: str) -> Page:
+        """Another tab."""
+        async with self._session.put(f"http://127.0.0.1:{self._port}/json/new?about:blank") as answer:
+            address = json.loads(await answer.text())["webSocketDebuggerUrl"]
+        page = Page(self._session, self._port, await self._session.ws_connect(address, max_msg_size=0))
+        await page.open(url)
+        return page
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """A command of Chromium's protocol."""
@@ -59,7 +67,7 @@ class Page:
 
     async def value(self, expression: str) -> Any:
         """The value of a JavaScript expression on this page; None if it has none."""
-        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return answer["result"].get("value")
 
     async def open(self, url: str) -> None:
@@ -75,17 +83,45 @@ class Page:
             await asyncio.sleep(0.1)
         return found
 
+    async def click(self, x: float, y: float, modifiers: int = 0) -> None:
+        await self.drag([(x, y)], modifiers)
+
+    async def drag(self, places: list[tuple[float, float]], modifiers: int = 0) -> None:
+        """Press the mouse at the first place, move it over the others, and let go at the last; 8 is Shift."""
+        for kind, (x, y) in [
+            ("mouseMoved", places[0]),
+            ("mousePressed", places[0]),
+            *(("mouseMoved", place) for place in places[1:]),
+            ("mouseReleased", places[-1]),
+        ]:
+            held = {"button": "left", "buttons": 1, "clickCount": 1}
+            await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, modifiers=modifiers, **held)
+
+    async def press(self, key: str, modifiers: int = 0) -> None:
+        """Press a key; 2 is Ctrl."""
+        text = {"text": key} if len(key) == 1 and not modifiers else {"text": "\r"} if key == "Enter" else {}
+        code = {"Enter": 13, "Escape": 27}.get(key, ord(key[0].upper()))
+        shared = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **shared)
+
+    async def type(self, text: str) -> None:
+        await self.call("Input.insertText", text=text)
+
     async def photograph(self, path: Path) -> None:
         answer = await self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))
 
 
-def browse(folder: Path, look: Callable[[Page], Awaitable[T]], size: tuple[int, int] = (1400, 1000)) -> T:
-    """Start a browser, call ``look`` with a page, and end the browser."""
+def browse(
+    folder: Path, look: Callable[[Page], Awaitable[T]], size: tuple[int, int] = (1400, 1000), *, webgl: bool = False
+) -> T:
+    """Start a browser, call ``look`` with a page, and end the browser; WebGL is computed by the processor."""
     program = _chromium()
     assert program is not None
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    # It connects to MLflow only.
+    options = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-first-run"]
+    options += ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"] if webgl else ["--disable-gpu"]
+    # It connects to our pages only.
     options += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
     options += [f"--user-data-dir={folder}", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}"]
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
@@ -108,4 +144,4 @@ async def _look(port_file: Path, look: Callable[[Page], Awaitable[T]]) -> T:
             tabs = json.loads(await answer.text())
         address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
         async with session.ws_connect(address, max_msg_size=0) as socket:
-            return await look(Page(socket))
+            return await look(Page(session, port, socket))

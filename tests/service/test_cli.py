@@ -334,4 +334,4 @@ def test_every_command_that_ends_by_itself_can_print_json() -> None:
     inner = [one for group in groups for one in group.commands.values()]
     commands = [*(one for one in tool.commands.values() if one not in groups), *inner]
     without = {one.name for one in commands if not any("--json" in option.opts for option in one.params)}
-    assert without == {"serve", "worker", "tracker", "ui"}
+    assert without == {"serve", "worker", "tracker", "ui", "studio"}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from homophily_service.cli import own_service
+
 from .serving import descendants
 
 
@@ -40,32 +42,30 @@ def test_pairs_of_the_map_are_of_the_same_digit_or_of_two(demo: Any) -> None:
     assert all(y[i] != y[j] for i, j in pairs["cannot_link"])
 
 
-def test_a_service_that_does_not_start_is_told(demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(demo.DemoFailed, match="did not start"), demo.embedded_service(tmp_path):
+    with pytest.raises(own_service.ServiceFailed, match="did not start"), own_service.embedded_service(tmp_path):
         pass
 
 
-def test_a_service_is_waited_for_until_it_is_ready_or_gone(
-    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_is_waited_for_until_it_is_ready_or_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [None, "NOT_SERVING", "SERVING", "NOT_SERVING"]
-    monkeypatch.setattr(demo, "ask_health", lambda *_: answers.pop(0))
+    monkeypatch.setattr(own_service, "ask_health", lambda *_: answers.pop(0))
     log = tmp_path / "log"
     log.write_text("no space left")
     with subprocess.Popen(["sleep", "60"], text=True) as process:
-        demo._wait_until_ready(process, "here", log)
+        own_service._wait_until_ready(process, "here", log)
         process.kill()
-    with pytest.raises(demo.DemoFailed, match="here is not ready; its last lines:\nno space left"):
-        demo._wait_until_ready(process, "here", log)
+    with pytest.raises(own_service.ServiceFailed, match="here is not ready; its last lines:\nno space left"):
+        own_service._wait_until_ready(process, "here", log)
     assert answers == []
 
 
-def test_the_service_of_a_demonstration_that_fails_is_stopped(demo: Any, tmp_path: Path) -> None:
+def test_the_service_of_a_demonstration_that_fails_is_stopped(tmp_path: Path) -> None:
     before = set(descendants(os.getpid()))
 
     def fail() -> None:
-        with demo.embedded_service(tmp_path):
+        with own_service.embedded_service(tmp_path):
             assert set(descendants(os.getpid())) > before
             raise ZeroDivisionError
 

@@ -23,6 +23,7 @@ ORDER = (
     ("plots",),
     ("tracking",),
     ("api", "predictor", "worker"),
+    ("studio",),
     ("cli",),
     ("", "__main__"),
 )

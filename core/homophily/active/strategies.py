@@ -13,9 +13,12 @@ import numpy as np
 from homophily.active.situation import Situation
 from homophily.arrays import Floats
 
-#: Steps of the walk that makes up a point's surroundings: few where the model is sure of most points, so that single
-#: points at borders are found. Chosen on seeds 0 to 2 of `python -m benchmarks active`.
-SURROUNDINGS, SURROUNDINGS_OF_SURE, SURE = 4, 1, 0.9
+#: Steps of the walk that makes up a point's surroundings, up to each mean margin of the model: the surer it is, the
+#: fewer, and none above the last, where single points at borders are found. Chosen on seeds 0 to 3 of
+#: `python -m benchmarks active`.
+SURROUNDINGS = {0.8: 4, 0.95: 1}
+#: A point that is taken makes those within this number of steps less uncertain.
+TOLD_BY_A_LABEL = 4
 #: Of the variance strategies: the noise of a label, and what is added to eigenvalues, the first of which is 0.
 NOISE, SHIFT = 0.01, 0.01
 
@@ -43,7 +46,7 @@ class _Uncertain:
         return self.uncertainty
 
     def take(self, point: int) -> None:
-        self.uncertainty *= 1.0 - self.situation.around(point, SURROUNDINGS)
+        self.uncertainty *= 1.0 - self.situation.around(point, TOLD_BY_A_LABEL)
 
 
 class _Surroundings(_Uncertain):
@@ -51,7 +54,8 @@ class _Surroundings(_Uncertain):
 
     def __init__(self, situation: Situation) -> None:
         super().__init__(situation, 1.0 - situation.nearness * situation.margin)
-        self.steps = SURROUNDINGS_OF_SURE if situation.margin.mean() > SURE else SURROUNDINGS
+        mean = situation.margin.mean()
+        self.steps = next((steps for most, steps in SURROUNDINGS.items() if mean <= most), 0)
 
     def scores(self) -> Floats:
         return self.situation.diffuse(self.uncertainty, self.steps)

@@ -17,6 +17,7 @@ from homophily_service.cli import (
     report,
     serve,
     store,
+    studio,
     submit,
     version,
 )
@@ -40,6 +41,7 @@ for name, function, panel in (
     ("serve", serve.serve, _RUN),
     ("worker", serve.worker, _RUN),
     ("tracker", serve.tracker, _RUN),
+    ("studio", studio.studio, _RUN),
     ("ui", serve.ui, _RUN),
     ("migrate", store.migrate, _RUN),
     ("fsck", store.fsck, _RUN),

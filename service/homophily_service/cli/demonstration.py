@@ -5,22 +5,16 @@ The picture compares with classifiers that learn from the labelled digits alone,
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.status import Status
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -29,9 +23,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from homophily_client import Client, ClientError, JobHandle, Model
+from homophily_service.cli.own_service import embedded_service
 from homophily_service.cli.progress import follow_own
-from homophily_service.cli.screen import err, print_json, print_result, print_status, print_table
-from homophily_service.cli.serve import ask_health
+from homophily_service.cli.screen import print_json, print_result, print_status, print_table
 from homophily_service.cli.uploads import send
 from homophily_service.plots.canvas import colours
 
@@ -49,9 +43,6 @@ METHODS: dict[str, dict[str, Any]] = {
 BEST = "ERR, p = 2"
 # For the map: pairs of digits that are the same, and pairs that are not.
 LINKS_OF_EACH_KIND = 100
-
-START_SECONDS = 60.0
-STOP_SECONDS = 30.0
 
 
 class DemoFailed(Exception):
@@ -218,90 +209,6 @@ def draw_labels(y: NDArray[Any], seed: int) -> dict[int, int]:
     while len(np.unique(y[known])) < 10:
         known = rng.choice(len(y), LABELS, replace=False)
     return {int(point): int(y[point]) for point in known}
-
-
-# -- the service -------------------------------------------------------------------------------------------------------
-
-
-# The service ends with this process. It arranges that itself, as gRPC's threads do not survive a fork.
-_SERVE = """
-import signal, sys
-from homophily_service.runtime.processes import die_with_parent
-die_with_parent(int(sys.argv.pop(1)), signal.SIGTERM)
-from homophily_service.cli import main
-main()
-"""
-
-
-@contextmanager
-def embedded_service(folder: Path) -> Iterator[str]:
-    """`homophily serve` on a free port, ready on entry and stopped on exit; yields its address."""
-    # Settings of another service must not reach this one.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
-    # Its runs would be deleted with its folder.
-    environment |= {"HOMOPHILY_LOG_LEVEL": "warning", "HOMOPHILY_TRACKING": "false"}
-    log = folder / "log"
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, str(os.getpid()), "serve", "--port=0", f"--data-dir={folder / 'data'}"],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-            # Ctrl-C must reach only this process, which then stops the service.
-            start_new_session=True,
-        )
-    try:
-        began = time.monotonic()
-        with Status("starting a service", console=err):
-            target = _address(process, log)
-            _wait_until_ready(process, target, log)
-        print_status(f"✓ a service runs on {target} ({time.monotonic() - began:.1f} s)")
-        yield target
-    except BaseException:
-        process.terminate()
-        _wait_or_kill(process)
-        raise
-    with Status("stopping the service", console=err):
-        process.terminate()
-        code = _wait_or_kill(process)
-    if code:
-        raise DemoFailed(f"the service ended with code {code}{_tail(log)}")
-
-
-def _address(process: subprocess.Popen[str], log: Path) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    match = re.search(r"serves on (\S+:\d+)", line)
-    if match is None:
-        raise DemoFailed(f"the service did not start{_tail(log)}")
-    return match.group(1)
-
-
-def _wait_until_ready(process: subprocess.Popen[str], target: str, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    # It may answer before it is ready, and a call may be lost.
-    while ask_health(target, deadline - time.monotonic()) != "SERVING":
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise DemoFailed(f"the service on {target} is not ready{_tail(log)}")
-        time.sleep(0.1)
-
-
-def _wait_or_kill(process: subprocess.Popen[str]) -> int:
-    try:
-        code = process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        code = process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-    return code
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return "" if not lines else "; its last lines:\n" + "\n".join(lines[-10:])
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

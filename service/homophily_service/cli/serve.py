@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from homophily_service.runtime.settings import Settings
     from homophily_service.storage.tokens import Tokens
 
+LOOPBACK = "127.0.0.1"
 SERVICE = "homophily.v1.HomophilyService"
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -67,11 +68,15 @@ def serve(
     auth: Annotated[str | None, typer.Option(help="none or tokens; default none.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of the Prometheus endpoint; default none.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; default info.")] = None,
+    studio: Annotated[
+        bool, typer.Option("--studio", help="Serve the studio's page, too; see `homophily studio`.")
+    ] = False,
     assignments: Set = None,
 ) -> None:
     """Run the API and its workers until Ctrl-C or SIGTERM."""
     # Imported late: a client's commands need not load the server.
     from homophily_service.api import server
+    from homophily_service.cli.own_service import beside
     from homophily_service.runtime.logs import start_logging
 
     settings = settings_from(
@@ -86,12 +91,17 @@ def serve(
         log_level=log_level,
     )
     start_logging(settings.log_level)
+    if studio and settings.tls_certificate is not None:
+        raise WrongInput("--studio does not know the service's CA: run `homophily studio --ca FILE` beside it")
+    with ExitStack() as stack:
 
-    def started(running: server.Server) -> None:
-        print_result(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
-        print_result(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
+        def started(running: server.Server) -> None:
+            print_result(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
+            print_result(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
+            if studio:
+                stack.enter_context(beside("studio", "--target", f"{LOOPBACK}:{running.port}"))
 
-    server.run_server(settings, started)
+        server.run_server(settings, started)
 
 
 def worker(

@@ -1,0 +1,1 @@
+"""The studio: a page on which a person labels and links points, and watches the map follow."""
