@@ -17,7 +17,7 @@ def _compiler():
         skip_unless_ci(f"{nvrtc.WHEEL} is not installed: pip install 'homophily[gpu-tests]'")
 
 
-ARCHITECTURES = (75, 80, 90, 120)
+ARCHITECTURES = binaries.ARCHITECTURES
 MOST_REGISTERS = 128
 """Blocks of 128 threads with so many registers each leave four to a multiprocessor of 65,536."""
 MOST_SHARED = 8 * 1024
