@@ -68,6 +68,8 @@ def cases(real=np.float64):
             expected = product * 2.5 * function.slope(K)
             arguments = [rows, width, function.id, 2.5, K.astype(real), product]
             made.append(Case("tile_slopes", blocks(rows * width), arguments, [5], [expected]))
+    for points, n in ((5, 1), (40, 3)):
+        made += _masked_cases(normal, rng, real, points, n)
     for points, lanes in ((9, 1), (300, 1), (300, 8)):
         made += _mode_cases(normal, real, points, lanes)
     for targets, sources, n in ((1, 1, 1), (150, 140, 2), (130, 260, 3)):
@@ -101,6 +103,30 @@ def _sparse(rng, rows, density, real):
     where, indices = np.nonzero(A)
     indptr = np.searchsorted(where, np.arange(rows + 1))
     return A, [indptr.astype(np.int32), indices.astype(np.int32), A[where, indices]]
+
+
+def _masked_cases(normal, rng, real, points, n):
+    G, graph = _sparse(rng, points, 0.2, real)
+    mask = rng.random((points, points)) < 0.3
+    np.fill_diagonal(mask, True)
+    rows, columns = (part.astype(np.int32) for part in np.nonzero(mask))
+    indptr, pairs, blocks = (
+        np.searchsorted(rows, np.arange(points + 1)).astype(np.int32),
+        rows.size,
+        -(-rows.size // 128),
+    )
+    F, delta = normal(points, n), normal(pairs)
+    empty = np.full(pairs, np.nan, dtype=real)
+    for function in RELATIONSHIPS.values():
+        K = np.where(mask, function.value(np, 0.6 * np.sum((F[:, None] - F) ** 2, axis=2)), 0.0).astype(real)
+        values = K[rows, columns]
+        arguments = [pairs, points, n, function.id, 0.6, rows, columns, F, empty]
+        yield Case("masked_values", blocks, arguments, [8], [values])
+        half = values * delta - (K @ G.T)[rows, columns]
+        expected = [values * half, 2.4 * half * function.slope(values)]
+        sizes = [pairs, points, graph[2].size, function.id, 2.4]
+        arguments = [*sizes, indptr, rows, columns, *graph, delta, values, empty.copy(), empty.copy()]
+        yield Case("masked_pulls", blocks, arguments, [13, 14], expected)
 
 
 def _preconditioner_cases(normal, rng, real):

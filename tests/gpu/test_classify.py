@@ -140,10 +140,14 @@ def test_probabilities_and_new_points_follow():
 
 
 @on_device
-def test_the_sparse_form_is_refused():
-    X, y = few_labels(100)
-    with pytest.raises(ValueError, match="'backend' parameter of ERRClassifier"):
-        ERRClassifier(relationship_neighbors=5, backend="cupy").fit(X, y)
+@pytest.mark.parametrize("data", [few_labels, three_classes])
+def test_the_sparse_form_is_that_of_the_cpu(data):
+    X, y = data()
+    how = {"relationship_neighbors": 30, "tol": 1e-8, "max_iter": 500}
+    host, device = (ERRClassifier(backend=name, **how).fit(X, y) for name in ("numpy", "cupy"))
+    assert device.energy_ == pytest.approx(host.energy_, rel=1e-8)
+    np.testing.assert_allclose(device.solution_, host.solution_, atol=1e-4)
+    assert (device.transduction_ == host.transduction_).all()
 
 
 @on_device

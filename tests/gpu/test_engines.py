@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array, eye_array
 
 from homophily import relationship_energy
 from homophily.device.backend import get_backend
 from homophily.device.gpu.engines import NystromEngine, TileEngine, make_device_engine
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
+from homophily.device.gpu.masked import DeviceSparseEngine
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.functions import RELATIONSHIPS
+from homophily.relationship.masked import SparseEngine
 from homophily.relationship.nystrom import choose_landmarks
 
 from ..core.oracle import knn_weights, laplacian, relative_error
@@ -94,6 +97,22 @@ def test_values_that_spread_too_far_for_modes_take_tiles(device):
     assert relationship_energy(F, G, sigma_f=SIGMA, backend="cupy")[0] == pytest.approx(DenseEngine(G, SIGMA)(F)[0])
     with pytest.raises(ValueError, match="Use engine='tiles'"):
         relationship_energy(F, G, sigma_f=SIGMA, backend="cupy", engine="cells")
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("relationship", RELATIONSHIPS.values(), ids=RELATIONSHIPS)
+def test_the_sparse_form_is_that_of_the_cpu(device, n, normalized, relationship):
+    W, F = knn_weights(150, parts=3, isolated=4), values(150, n)
+    mask = csr_array(np.random.default_rng(1).random((150, 150)) < 0.1) + eye_array(150, dtype=bool)
+    degrees = np.asarray(W.sum(axis=1)).ravel() if normalized else None
+    how = {"relationship": relationship, "repulsion": 0.5}
+    host = SparseEngine(csr_array(W), degrees, csr_array(mask), SIGMA, **how)
+    engine = DeviceSparseEngine(device, csr_array(W), degrees, csr_array(mask), SIGMA, **how)
+    energy, gradient = engine(device.to_device(F))
+    expected, slope = host(F)
+    assert relative_error(device.to_host(energy)[0], expected) <= 1e-12
+    assert relative_error(device.to_host(gradient), slope) <= 1e-11
 
 
 def test_low_rank_with_every_point_a_landmark(device):

@@ -19,7 +19,7 @@ import numpy as np
 
 THREADS = 128
 """Threads per block of every launch, as in ``common.cuh``."""
-SOURCES = ("csr", "reduce", "tiles", "modes", "pairs", "distances", "topk", "search")
+SOURCES = ("csr", "reduce", "tiles", "modes", "pairs", "masked", "distances", "topk", "search")
 MOST_BLOCKS = 2**31 - 1
 MOST_BLOCKS_ACROSS = 2**16 - 1
 
