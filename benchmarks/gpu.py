@@ -6,6 +6,7 @@ of it has been measured.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil, log, pi, sqrt
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.data import Classes, DataSet, Floats, draw_labels, error_percent, helices, mnist, usps
+from benchmarks.gpu_counts import POINTS, per_evaluation
+from benchmarks.gpu_lanes import Pass, one_and_several_lanes
 from benchmarks.measure import PlainERR, forget_peak, peak_memory, timed, traced_fit, typical_seconds, warm_up
 from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
@@ -33,6 +36,7 @@ QUICK_SIZES = (1_000, 2_000)
 STEPS = 50
 PLAIN: dict[str, Any] = {"kind": PlainERR, "tol": 0.0, "max_iter": STEPS}
 LABELS = 300
+RANK = 256
 
 
 class Device(NamedTuple):
@@ -73,7 +77,14 @@ def run(options: Options, report: Report) -> None:
         "most 24 µs of the host a launch (measured with the stand-in's arrays, which are slower to ask than CuPy's): "
         "where kernels are shorter than that, the device waits for the host."
     )
+    lanes = one_and_several_lanes(uneven(graph, few), DEVICES, LAUNCH_SECONDS)
+    report.table("ESTIMATE, not measured: an evaluation with one thread per row, as it was, and with several", lanes)
+    report.note(
+        "Busy: the share of turns at which a thread of a warp has an entry of the matrix, counted on its rows. For a "
+        f"million points the rows are taken to be like these. n = 10 is the low-rank form with {RANK} landmarks."
+    )
     report.table("Waits of the optimiser for the device, counted from the CPU's trials", waits(graph, few))
+    counts(report)
     try:
         backend = get_backend("cupy")
     except DeviceUnavailableError as error:
@@ -92,6 +103,18 @@ def run(options: Options, report: Report) -> None:
     draws = [draw_labels(data.y, LABELS, seed) for seed in range(options.seeds or (2 if options.quick else 5))]
     report.table(f"mnist: {data.name}, {LABELS} labels, {len(draws)} draws", list(labelled(graph, data.y, draws)))
     report.note("Peak MiB are of the process for the CPU, of the device for the GPU.")
+
+
+def counts(report: Report) -> None:
+    """What a step asks of a device."""
+    if not shutil.which("g++"):
+        report.note("Launches, waits and bytes were not counted: g++, which emulates the kernels, is not installed.")
+        return
+    report.table("Per evaluation of energy and gradient, counted without a GPU", per_evaluation())
+    report.note(
+        f"Counted on the tests' stand-in for CuPy at {POINTS} points. Launches of our kernels and operations of CuPy "
+        "do not depend on the number of points, except over tiles (n = 10), of which there are points / 1024."
+    )
 
 
 def estimate(graph: KNNGraph, few: Classes) -> list[Row]:
@@ -146,6 +169,19 @@ def passes(graph: KNNGraph, few: Classes) -> Iterator[Work]:
             power + 16,
             iteration_seconds(graph, few, power),
         )
+
+
+def uneven(graph: KNNGraph, few: Classes) -> Iterator[Pass]:
+    """Energy and gradient of labels with one column and with ten, as passes over rows of unequal length."""
+    works = {work.name: work for work in passes(graph, few)}
+    for power in (1, 2):
+        name = next(name for name in works if name.startswith("energy") and f"p = {power}" in name)
+        work, L = works[name], graph.laplacian(power)
+        yield Pass(f"n = 1, p = {power}", L, 1, work.bytes, work.operations, work.launches)
+    L, u = graph.laplacian(), graph.n_points
+    # C and GC are written once and read by four products; 30 operations an exponential.
+    bytes_moved, operations = 8.0 * 6 * u * RANK, u * RANK * (60.0 + 8.0 * RANK) + 2.0 * L.nnz * RANK
+    yield Pass("n = 10, p = 1", L, RANK, bytes_moved, operations, 40)
 
 
 def iteration_seconds(graph: KNNGraph, few: Classes, power: int) -> float:

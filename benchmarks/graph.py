@@ -16,7 +16,6 @@ from benchmarks.measure import isolated, peak_memory
 from benchmarks.report import Options, Report, Row
 from homophily import KNNGraph
 from homophily.graph.dense_index import DenseIndex
-from homophily.graph.region_layout import true_neighbors
 from homophily.threads import thread_count
 
 NEIGHBORS = 10
@@ -157,7 +156,6 @@ def recall(X: Points, found: NDArray[np.integer], metric: Any) -> float:
     """Share of the true neighbours of a sample among those found; as near as the last of them counts as true."""
     sample = np.sort(np.random.default_rng(1).permutation(len(X))[:SAMPLE])
     exact = DenseIndex(X, metric, "exact")
-    near = true_neighbors(exact._seen, sample, len(X), 2 * NEIGHBORS + 2).astype(np.int64)
-    truth = exact._first(X[sample], sample, NEIGHBORS, near)[0]
+    truth = exact._nearest(X[sample], sample, NEIGHBORS, 2 * NEIGHBORS + 2)[0]
     distances = exact._first(X[sample], sample, NEIGHBORS, found[sample].astype(np.int64))[0]
     return float(np.mean(distances <= truth[:, -1:]))

@@ -16,7 +16,8 @@ ValueError
 └── ContradictingLinksError     links that cannot all be obeyed, where conclusions from them are needed
 
 RuntimeError
-└── DeviceUnavailableError     backend="cupy" without CuPy, a driver or a GPU
+├── DeviceUnavailableError     backend="cupy" without CuPy, a driver or a GPU
+└── DeviceFailedError     a GPU failed during a fit, and is lost to this process
 """
 
 from __future__ import annotations
@@ -98,6 +99,10 @@ class DeviceFallbackWarning(HomophilyWarning):
 
 class DeviceUnavailableError(RuntimeError):
     """A GPU was asked for, but CuPy, a driver or the GPU is missing."""
+
+
+class DeviceFailedError(RuntimeError):
+    """A GPU failed during a fit, as by an invalid address or an uncorrectable memory error; start a new process."""
 
 
 @contextmanager

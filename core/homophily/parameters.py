@@ -30,6 +30,16 @@ def wrong_parameter(parameter: str, owner: str, must: str, got: object) -> Param
     return ParameterError(f"The {parameter!r} parameter of {owner} must be {must}. Got {got} instead.", parameter)
 
 
+def refuse_device_array(array: Any, parameter: str) -> None:
+    """Raise ParameterError for an array of CuPy or PyTorch on a GPU, which NumPy refuses in words of its own."""
+    if hasattr(array, "__cuda_array_interface__"):
+        raise ParameterError(
+            f"The {parameter!r} parameter must be an array on the host, also with backend='cupy', which sends it to the"
+            f" device. Got one on a GPU instead: pass {parameter}.get() of CuPy, or {parameter}.cpu() of PyTorch.",
+            parameter,
+        )
+
+
 class CheckedEstimator(BaseEstimator):
     """A scikit-learn estimator whose errors name the parameter that is wrong."""
 

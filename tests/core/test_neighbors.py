@@ -52,6 +52,42 @@ def test_dense_search_equals_brute_force(method, metric):
     assert index.recall == 1.0
 
 
+def clusters_far_apart(u, columns=50, width=1e-5, dtype=np.float64):
+    """Clusters whose points differ only in digits that float32 products of them do not have."""
+    rng = np.random.default_rng(0)
+    centres = rng.uniform(-1, 1, (10, columns))
+    return (centres[rng.integers(0, 10, u)] + width * rng.normal(size=(u, columns))).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("method", "u", "width", "dtype"),
+    [
+        ("kd-tree", 500, 1e-5, np.float64),
+        ("exact", 500, 1e-5, np.float64),
+        ("exact", 500, 1e-3, np.float32),
+        ("regions", 4000, 1e-5, np.float64),
+    ],
+)
+def test_neighbours_in_tight_clusters_far_apart_are_found(method, u, width, dtype):
+    X = clusters_far_apart(u, 2 if method == "kd-tree" else 50, width, dtype)
+    index = DenseIndex(X, method=method)
+    distances, _ = index.self_query(10)
+    asked = np.arange(0, u, u // 50)
+    true = brute_force(X[asked].astype(np.float64), X.astype(np.float64), 11)[0][:, 1:]
+    # Distances that rounding alone tells apart may be in either order.
+    recall = np.mean(distances[asked] <= true[:, -1:] * (1 + 1e-12))
+    assert recall == pytest.approx(index.recall, abs=0.01)
+    assert recall >= (0.99 if method == "regions" else 1.0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_is_redone_is_the_same_whatever_the_thread_count(threads):
+    X = np.repeat(clusters_far_apart(200), 15, axis=0)
+    found = DenseIndex(X, method="exact", n_jobs=threads).self_query(9)
+    for one, other in zip(found, DenseIndex(X, method="exact", n_jobs=2).self_query(9), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_sparse_search_equals_brute_force(metric):
     X, Q = sparse_points(), sparse_points(20, seed=5)

@@ -81,8 +81,6 @@ def test_the_error_knows_the_parameter(estimator, parameter, value):
         (KNNGraph(n_directions=1), "n_directions"),
         (KNNGraph(metric="precomputed"), "X"),
         (ERRClassifier(relationship_neighbors=5, power=2), "power"),
-        (ERRClassifier(relationship_neighbors=5, backend="cupy"), "backend"),
-        (ERREmbedding(relationship_neighbors=5, backend="cupy"), "backend"),
         (ERRClassifier(graph=KNNGraph(n_neighbors=0)), "n_neighbors"),
         (SpectralEmbedding(graph=KNNGraph(weights="fixed")), "sigma_x"),
         (ERREmbedding(link_penalty=LinkPenalty(weight=-1.0)), "weight"),

@@ -39,20 +39,20 @@ def cases(real=np.float64):
         return -(-threads // THREADS)
 
     made = []
-    for rows, columns in ((1, 1), (37, 3), (129, 1), (140, 2)):
+    for rows, columns, lanes in ((1, 1, 1), (37, 3, 8), (129, 1, 1), (140, 2, 2), (33, 1, 32)):
         A, parts = _sparse(rng, rows, 0.2, real)
-        sizes = [rows, rows, columns, parts[2].size]
+        sizes = [rows, rows, columns, lanes, parts[2].size]
         x, y, beta = normal(rows, columns), normal(rows, columns), normal(rows)
         out = np.full((rows, columns), np.nan, dtype=real)
-        size = blocks(rows * columns)
-        made.append(Case("csr_product", size, [*sizes, *parts, x, out], [8], [A @ x]))
+        size = blocks(rows * columns * lanes)
+        made.append(Case("csr_product", size, [*sizes, *parts, x, out], [9], [A @ x]))
         expected = real(0.7) * (A @ x) + beta[:, None] * y
-        made.append(Case("csr_product_plus", size, [*sizes, *parts, x, 0.7, beta, y, out.copy()], [11], [expected]))
-    for rows, columns in ((5, 1), (2048, 2), (5000, 3)):
+        made.append(Case("csr_product_plus", size, [*sizes, *parts, x, 0.7, beta, y, out.copy()], [12], [expected]))
+    for rows, columns in ((5, 1), (512, 2), (5000, 3)):
         x, y = normal(rows, columns), normal(rows, columns)
-        stages = blocks(rows) // 16 + 1
-        pad = np.zeros((stages * 2048 - rows, columns), dtype=real)
-        products = np.concatenate([x * y, pad]).reshape(stages, 2048, columns).sum(axis=1)
+        stages = blocks(rows) // 4 + 1
+        pad = np.zeros((stages * 512 - rows, columns), dtype=real)
+        products = np.concatenate([x * y, pad]).reshape(stages, 512, columns).sum(axis=1)
         partial, out = np.full((stages, columns), np.nan, dtype=real), np.full(columns, np.nan, dtype=real)
         made.append(Case("column_dots", stages, [rows, columns, stages, x, y, partial], [5], [products], columns))
         made.append(Case("column_sums", columns, [stages, columns, products, out], [3], [products.sum(axis=0)]))
@@ -68,10 +68,23 @@ def cases(real=np.float64):
             expected = product * 2.5 * function.slope(K)
             arguments = [rows, width, function.id, 2.5, K.astype(real), product]
             made.append(Case("tile_slopes", blocks(rows * width), arguments, [5], [expected]))
-    made += [*_mode_cases(normal, real, 9), *_mode_cases(normal, real, 300)]
+    for points, n in ((5, 1), (40, 3)):
+        made += _masked_cases(normal, rng, real, points, n)
+    for points, lanes in ((9, 1), (300, 1), (300, 8)):
+        made += _mode_cases(normal, real, points, lanes)
     for targets, sources, n in ((1, 1, 1), (150, 140, 2), (130, 260, 3)):
         x, y, weights = normal(targets, n), 3 * normal(sources, n), normal(sources)
         made += _pair_cases(x, y, weights, real)
+    for rows, columns, dimensions in ((1, 1, 1), (5, 60, 3)):
+        x, y, scores = normal(rows, dimensions), normal(columns, dimensions), rng.random((rows, columns), np.float32)
+        distances = np.sqrt(np.sum((x[:, None] - y) ** 2, axis=2))
+        for limit, first in ((np.inf, 0), (0.5, columns // 3)):
+            limits = np.full(rows, limit, dtype=real)
+            sizes = [rows, columns, first, columns - first, dimensions]
+            expected = np.where(scores > limit, 3e38, distances).astype(np.float32)
+            expected[:, :first] = scores[:, :first]
+            arguments = [*sizes, x, y[first:], limits, scores.copy()]
+            made.append(Case("distances_below", blocks(rows * (columns - first)), arguments, [8], [expected]))
     for columns, k in ((1, 1), (50, 7), (300, 129), (1000, 19)):
         values = rng.normal(size=(4, columns)).astype(np.float32)
         values[1] = np.round(values[1])
@@ -92,17 +105,42 @@ def _sparse(rng, rows, density, real):
     return A, [indptr.astype(np.int32), indices.astype(np.int32), A[where, indices]]
 
 
+def _masked_cases(normal, rng, real, points, n):
+    G, graph = _sparse(rng, points, 0.2, real)
+    mask = rng.random((points, points)) < 0.3
+    np.fill_diagonal(mask, True)
+    rows, columns = (part.astype(np.int32) for part in np.nonzero(mask))
+    indptr, pairs, blocks = (
+        np.searchsorted(rows, np.arange(points + 1)).astype(np.int32),
+        rows.size,
+        -(-rows.size // 128),
+    )
+    F, delta = normal(points, n), normal(pairs)
+    empty = np.full(pairs, np.nan, dtype=real)
+    for function in RELATIONSHIPS.values():
+        K = np.where(mask, function.value(np, 0.6 * np.sum((F[:, None] - F) ** 2, axis=2)), 0.0).astype(real)
+        values = K[rows, columns]
+        arguments = [pairs, points, n, function.id, 0.6, rows, columns, F, empty]
+        yield Case("masked_values", blocks, arguments, [8], [values])
+        half = values * delta - (K @ G.T)[rows, columns]
+        expected = [values * half, 2.4 * half * function.slope(values)]
+        sizes = [pairs, points, graph[2].size, function.id, 2.4]
+        arguments = [*sizes, indptr, rows, columns, *graph, delta, values, empty.copy(), empty.copy()]
+        yield Case("masked_pulls", blocks, arguments, [13, 14], expected)
+
+
 def _preconditioner_cases(normal, rng, real):
-    for rows, columns in ((1, 1), (37, 3), (140, 1)):
+    for rows, columns, lanes in ((1, 1, 1), (37, 3, 4), (140, 1, 16)):
         A, parts = _sparse(rng, rows, 0.2, real)
-        size, entries = -(-rows * columns // THREADS), parts[2].size
+        size, shared, entries = -(-rows * columns // THREADS), -(-rows * columns * lanes // THREADS), parts[2].size
         root, shifted = rng.uniform(0.5, 2.0, (2, rows)).astype(real)
         x, scaled, residual, step, out = normal(5, rows, columns)
         empty = np.full((rows, columns), np.nan, dtype=real)
         for go in np.array([[0], [1]], dtype=real):
             done = bool(go[0])
             expected = A @ x if done else empty
-            yield Case("csr_product_if", size, [rows, rows, columns, entries, go, *parts, x, empty], [9], [expected])
+            arguments = [rows, rows, columns, lanes, entries, go, *parts, x, empty]
+            yield Case("csr_product_if", shared, arguments, [10], [expected])
             begun = root[:, None] * x, root[:, None] * x / real(1.7), root[:, None] ** 2 * x / real(1.7)
             arguments = [rows, columns, go, 1.7, root, x, empty, empty, empty, empty]
             expected = [*begun, begun[2]] if done else [empty] * 4
@@ -110,10 +148,10 @@ def _preconditioner_cases(normal, rng, real):
             left = residual - root[:, None] * (shifted[:, None] * scaled + real(0.6) * (A @ x))
             ahead = real(0.3) * step + real(0.8) * left
             following = root[:, None] * ahead
-            arguments = [rows, columns, entries, go, *parts, 0.6, 0.3, 0.8, root, shifted]
+            arguments = [rows, columns, lanes, entries, go, *parts, 0.6, 0.3, 0.8, root, shifted]
             arguments += [x, scaled, residual, step, empty, out]
             expected = [left, ahead, following, out + following] if done else [residual, step, empty, out]
-            yield Case("chebyshev_step", size, arguments, [14, 15, 16, 17], expected)
+            yield Case("chebyshev_step", shared, arguments, [15, 16, 17, 18], expected)
 
 
 #: A search after its first trial, which was lower and steep: slope -2 at x, -1.2 there.
@@ -238,7 +276,7 @@ def _vector_cases(normal, real):
             yield Case("search_move", blocks, arguments, [4, 5, 6], [*moved, turned])
 
 
-def _mode_cases(normal, real, points):
+def _mode_cases(normal, real, points, lanes):
     f = normal(points)
     omega, inverse, blocks = 0.9, 1.3, min(2, -(-points // THREADS))
     G, parts = _sparse(np.random.default_rng(1), points, min(1.0, 6 / points), real)
@@ -263,10 +301,24 @@ def _mode_cases(normal, real, points):
         start = normal(points)
         gradient = start + np.sum(strength * (slope - 2 * gap * inverse * value), axis=1)
         sums = np.einsum("jk,jkq->jq", strength, at_edges)
-        by_block = np.stack([sums[owner == b].sum(axis=0) for b in range(blocks)])
-        arguments = [points, parts[2].size, first, blocks, omega, inverse, *parts, f, _pairs(both).ravel().astype(real)]
+        edge_blocks = min(3, -(-points * lanes // THREADS))
+        owner_of_row = (np.arange(points) // (THREADS // lanes)) % edge_blocks
+        by_block = np.stack([sums[owner_of_row == b].sum(axis=0) for b in range(edge_blocks)])
+        partial = np.full((edge_blocks, 16), np.nan, dtype=real)
+        arguments = [
+            points,
+            parts[2].size,
+            lanes,
+            first,
+            edge_blocks,
+            omega,
+            inverse,
+            *parts,
+            f,
+            _pairs(both).ravel().astype(real),
+        ]
         arguments += [weights, start.copy(), partial.copy()]
-        yield Case("edge_modes", blocks, arguments, [12, 13], [gradient, _pairs(by_block)])
+        yield Case("edge_modes", edge_blocks, arguments, [13, 14], [gradient, _pairs(by_block)])
         adjoint = start + (phases.conj() @ (waves * field)).imag
         arguments = [points, first, omega, f, weights, start.copy()]
         yield Case("adjoint_modes", size, arguments, [5], [adjoint])

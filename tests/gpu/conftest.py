@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 
@@ -45,6 +46,7 @@ def standin_cupy(monkeypatch):
     standin.counters.__init__()
     made = standin.module()
     monkeypatch.setitem(sys.modules, "cupy", made)
+    monkeypatch.setitem(sys.modules, "cupyx", types.ModuleType("cupyx"))
     backend._cupy_backend.cache_clear()
     yield made
     backend._cupy_backend.cache_clear()

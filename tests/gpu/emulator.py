@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recove
 CACHE = Path(tempfile.gettempdir()) / f"homophily-emulator-{os.getuid()}"
 C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "double": ctypes.c_double}
 
+RUNNING = threading.Lock()
+
 missing_compiler = None if shutil.which("g++") else "g++ is not installed: the kernels cannot be emulated"
 
 
@@ -32,7 +35,7 @@ def program(name: str, text: str | None = None) -> str:
         begin = text.index(f"void {kernel}(")
         following = text.find('extern "C"', begin)
         own = text[begin : following if following > 0 else len(text)]
-        barriers = bool(re.search(r"__syncthreads|block_sum|store_sums", own))
+        barriers = bool(re.search(r"__syncthreads|block_sum|store_sums|row_times", own))
         values = ", ".join(
             f"*({argument.type}{'*' if argument.pointer else ''}*)a[{at}]" for at, argument in enumerate(arguments)
         )
@@ -90,5 +93,7 @@ class EmulatedKernel:
                 held.append(kind(value.item()))
         pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
         across = grid[1] if len(grid) > 1 else 1
-        failed = self.function(grid[0], across, block[0], self.seed, pointers)
+        # The fibers of a block are the process's.
+        with RUNNING:
+            failed = self.function(grid[0], across, block[0], self.seed, pointers)
         assert not failed, f"threads of {self.kernel} disagree about a barrier"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 import weakref
 from dataclasses import dataclass, field
+from importlib import import_module
 
 import numpy as np
 
@@ -26,6 +27,7 @@ FUNCTIONS = {
     "clip": (),
     "concatenate": ("axis",),
     "cos": (),
+    "cumsum": (),
     "empty": ("dtype",),
     "empty_like": (),
     "exp": (),
@@ -82,7 +84,16 @@ class Counters:
     uploads: list[int] = field(default_factory=list)
     """The elements of each array sent to the device."""
     downloads: int = 0
+    sent: int = 0
+    fetched: int = 0
+    """Bytes to and from the device."""
     launches: int = 0
+    operations: int = 0
+    """CuPy's own functions and operators, most of which launch a kernel."""
+    kinds: set[tuple[str, ...]] = field(default_factory=set)
+    """What CuPy compiles a kernel of its own for: functions and operators, with the types of their arrays."""
+    compiled: int = 0
+    """The files of kernels that were compiled rather than loaded."""
     largest_allocation: float = np.inf
     released: list[int] = field(default_factory=list)
     """The bytes in use on the device each time its memory was given back."""
@@ -90,6 +101,8 @@ class Counters:
     """The bytes of all arrays on the device now, the most they ever were, and the most they may be."""
     peak: int = 0
     capacity: float = np.inf
+    fails_after: float = np.inf
+    """The number of launches after which the device fails, as by an invalid address: for the rest of the process."""
     live: set[int] = field(default_factory=set)
 
     def watch(self, array):
@@ -167,6 +180,10 @@ class ndarray:
     def device(self):
         return Device(0)
 
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.shape, "version": 3}
+
     def _key(self, key):
         parts = key if isinstance(key, tuple) else (key,)
         for part in parts:
@@ -201,6 +218,7 @@ class ndarray:
 
     def get(self):
         counters.downloads += 1
+        counters.fetched += self.nbytes
         return self._wait().copy()
 
     def item(self):
@@ -216,8 +234,14 @@ class ndarray:
         return bool(self._wait())
 
 
+def _note_kind(name, *arguments):
+    counters.operations += name not in ("empty", "empty_like")
+    counters.kinds.add((name, *(str(each.dtype) for each in arguments if isinstance(each, ndarray))))
+
+
 def _operator(name):
     def apply(self, other):
+        _note_kind(name, self, other)
         return _wrap(getattr(self._array, name)(_unwrap(other)))
 
     return apply
@@ -225,6 +249,7 @@ def _operator(name):
 
 def _in_place(name):
     def apply(self, other):
+        _note_kind(name, self, other)
         self._array = getattr(self._array, name)(_unwrap(other))
         return self
 
@@ -241,6 +266,10 @@ for _name in COMPARISONS:
 
 def _checked(function, name, keywords):
     def call(*arguments, **named):
+        if name.startswith("linalg."):
+            # As CuPy does when first asked for one of these.
+            import_module("cupyx")
+        _note_kind(name, *arguments)
         unknown = set(named) - set(keywords)
         assert not unknown, f"{name} is not known to take {unknown} in CuPy"
         result = function(*_unwrap(arguments), **{key: _unwrap(value) for key, value in named.items()})
@@ -252,6 +281,8 @@ def _checked(function, name, keywords):
 
 
 class Device:
+    compute_capability = "80"
+
     def __init__(self, device=0):
         self.id = device
 
@@ -268,23 +299,33 @@ class Device:
 
 
 class RawModule:
-    def __init__(self, *, code, options=()):
-        name = next(name for name in SOURCES if source(name) == code)
-        self.name, self.real = name, "float" if "-DREAL=float" in options else "double"
+    def __init__(self, *, code=None, options=(), path=None):
+        assert (code is None) != (path is None)
+        if code is not None:
+            assert code in map(source, SOURCES)
+            counters.compiled += 1
+        self.real = "float" if "-DREAL=float" in options else "double"
 
     def get_function(self, kernel):
         emulated = EmulatedKernel(kernel, self.real)
 
         def launch(grid, block, arguments):
             counters.launches += 1
+            _synchronize()
             emulated.seed = counters.launches
             emulated(grid, block, _unwrap(arguments))
 
         return launch
 
 
+def _synchronize():
+    if counters.launches > counters.fails_after:
+        raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+
 class _Pool:
     def free_all_blocks(self):
+        _synchronize()
         counters.released.append(counters.used)
 
     def free_bytes(self):
@@ -298,7 +339,9 @@ def _asarray(array, dtype=None):
     if isinstance(array, ndarray):
         return ndarray(np.array(array._array, dtype=dtype))
     counters.uploads.append(np.size(array))
-    return ndarray(np.array(array, dtype=dtype))
+    made = np.array(array, dtype=dtype)
+    counters.sent += made.nbytes
+    return ndarray(made)
 
 
 def _asnumpy(array):
@@ -323,6 +366,7 @@ def module() -> types.ModuleType:
         memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         runtime=types.SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
+            deviceSynchronize=_synchronize,
             getDeviceCount=lambda: 1,
             memGetInfo=lambda: (2**30, 2**31),
         ),
@@ -334,6 +378,7 @@ def names() -> list[str]:
     """Every name of CuPy that the stand-in has, dotted."""
     others = ["complex128", "ndarray", "RawModule", "asarray", "asnumpy", "get_default_memory_pool"]
     others += ["get_default_pinned_memory_pool", "cuda.Device", "cuda.memory.OutOfMemoryError"]
-    others += ["cuda.runtime.CUDARuntimeError", "cuda.runtime.getDeviceCount", "cuda.runtime.memGetInfo"]
-    arrays = [*PLAIN_ATTRIBUTES, *ARRAY_ATTRIBUTES, *METHODS, "device", "get", "item"]
+    others += [f"cuda.runtime.{name}" for name in ("CUDARuntimeError", "deviceSynchronize", "getDeviceCount")]
+    others += ["cuda.runtime.memGetInfo"]
+    arrays = [*PLAIN_ATTRIBUTES, *ARRAY_ATTRIBUTES, *METHODS, "__cuda_array_interface__", "device", "get", "item"]
     return [*FUNCTIONS, *others, *(f"ndarray.{name}" for name in arrays)]

@@ -13,15 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from homophily import DeviceFallbackWarning, DeviceUnavailableError, ERRClassifier, KNNGraph
 from homophily.device import backend
 from homophily.device.backend import get_backend, select_device
 from homophily.device.gpu.gauss import read_modes, space_phases
 from homophily.device.gpu.matrix import DeviceMatrix, column_dots
+from homophily.device.gpu.powers import power_of
 from homophily.graph.computing import EigenProblem
 from homophily.graph.subspace import chebyshev_filter, iterate
 
+from ..core.oracle import knn_weights, laplacian
 from ..patience import COMPUTING_SECONDS
 from . import standin
 
@@ -52,6 +55,7 @@ def no_driver(monkeypatch):
 
     made.cuda.runtime.getDeviceCount = refuse
     monkeypatch.setitem(sys.modules, "cupy", made)
+    monkeypatch.setitem(sys.modules, "cupyx", types.ModuleType("cupyx"))
 
 
 @pytest.mark.usefixtures("no_cupy")
@@ -172,6 +176,25 @@ except DeviceUnavailableError as error:
     assert run.stdout.startswith(("refused: backend='cupy' needs", "a GPU: 0")), run.stderr
 
 
+@needs_cupy
+def test_the_real_cupyx_is_imported_before_there_are_arrays():
+    program = """
+import sys, warnings; warnings.simplefilter("ignore")
+from homophily.device.backend import get_backend
+from homophily import DeviceUnavailableError
+import cupy
+cupy.cuda.runtime.getDeviceCount = lambda: print("cupyx.optimizing" in sys.modules) or 0
+try:
+    get_backend("cupy")
+except DeviceUnavailableError:
+    pass
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=COMPUTING_SECONDS
+    )
+    assert run.stdout == "True\n", run.stderr
+
+
 def test_the_stand_in_refuses_what_cupy_refuses(standin_cupy):
     array = standin_cupy.zeros(3)
     with pytest.raises(TypeError, match="Implicit conversion"):
@@ -194,6 +217,25 @@ def test_products_and_sums_on_the_device(device):
     np.testing.assert_allclose(
         device.to_host(column_dots(device, on_device, on_device)), np.sum(F * F, axis=0), rtol=1e-14
     )
+
+
+@pytest.mark.parametrize("products", [2**22, 500, 1])
+@pytest.mark.parametrize("power", [2, 3])
+def test_powers_are_formed_on_the_device(device, power, products, monkeypatch):
+    monkeypatch.setattr("homophily.device.gpu.powers.MOST_PRODUCTS", products)
+    # With a hub, and points without an edge.
+    G = laplacian(knn_weights(80, parts=2, isolated=3)).tolil()
+    G[5, :40] = G[:40, 5] = 0.25
+    G = csr_array((G + G.T) / 2)
+    made = power_of(DeviceMatrix.of(device, G), power)
+    indptr, indices, data = (device.to_host(part) for part in (made.indptr, made.indices, made.data))
+    found, expected = csr_array((data, indices, indptr), G.shape), G.toarray()
+    assert found.has_canonical_format
+    np.testing.assert_allclose(found.toarray(), np.linalg.matrix_power(expected, power), atol=1e-14)
+    pattern = np.linalg.matrix_power((expected != 0).astype(int), power) > 0
+    np.testing.assert_array_equal(np.diff(indptr), pattern.sum(axis=1))
+    if power == 2:
+        np.testing.assert_array_equal(found.toarray(), found.toarray().T)
 
 
 def test_a_matrix_too_large_for_32_bits_is_refused(device):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
+import numpy as np
 import pytest
 
 from homophily import KNNGraph
 from homophily.device import backend
 from homophily.device.gpu.optimize import DeviceCG
 
+from . import emulator
+from .needs import skip_unless_ci
 from .standin import counters
 
 gpu = pytest.importorskip("benchmarks.gpu", reason="benchmarks is not on the path: run from the repository")
+per_evaluation = gpu.per_evaluation
+warp_efficiency = importlib.import_module("benchmarks.gpu_lanes").warp_efficiency
 DataSet, Options, Report = gpu.DataSet, gpu.Options, gpu.Report
 
 
@@ -58,6 +64,37 @@ def test_the_waits_that_are_told_are_those_of_the_device(monkeypatch):
         for power in (1, 2):
             gpu.make_err(power=power, backend="cupy", **settings).fit(graph, few)
     assert [(row["number"], round(row["waits a step"] * row["number"])) for row in told] == waited
+
+
+# What a step took when it was last looked at. Fewer are welcome: lower the number then.
+MOST = {
+    "labels, n = 1, p = 1": {"launches": 46, "CuPy's operations": 36, "waits": 0.7, "sent": 0.5, "fetched": 1},
+    "labels, n = 1, p = 2": {"launches": 54, "CuPy's operations": 36, "waits": 0.1, "sent": 0.1, "fetched": 0.7},
+    "labels, n = 10, p = 1": {"launches": 31, "CuPy's operations": 42, "waits": 0.1, "sent": 0.1, "fetched": 0.7},
+    "map, n = 2": {"launches": 50, "CuPy's operations": 315, "waits": 1, "sent": 0, "fetched": 0.2},
+}
+
+
+def test_a_step_asks_no_more_of_the_device_than_before():
+    if emulator.missing_compiler:
+        skip_unless_ci(emulator.missing_compiler)
+    rows = per_evaluation()
+    assert [row["descent"] for row in rows] == list(MOST)
+    for row in rows:
+        most = MOST[row["descent"]]
+        found = {"sent": row["bytes sent a point"], "fetched": row["bytes fetched a point"]}
+        found |= {name: row[name] for name in most if name in row}
+        assert {name: count for name, count in found.items() if count > most[name]} == {}, row["descent"]
+
+
+def test_several_lanes_keep_warps_busier():
+    # Most rows are short, and one thread per row waits for the longest of 32.
+    lengths = 10 + np.random.default_rng(0).exponential(20.0, 3200).astype(int)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    assert warp_efficiency(indptr, 1) < 0.4
+    assert warp_efficiency(np.arange(0, 641, 20), 1) == 1.0
+    assert warp_efficiency(indptr, 1, columns=32) == 1.0
+    assert warp_efficiency(indptr, 8) > 0.5
 
 
 def test_the_estimate_is_marked_as_one(monkeypatch, capsys, tmp_path):

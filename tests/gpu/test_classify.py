@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from sklearn.datasets import make_blobs, make_moons
 
-from homophily import ERRClassifier, IRRClassifier, KNNGraph
+from homophily import (
+    ERRClassifier,
+    ERREmbedding,
+    IRRClassifier,
+    KNNGraph,
+    ParameterError,
+    SpectralEmbedding,
+    relationship_energy,
+)
 from homophily.device import operations
 from homophily.relationship import nystrom
 
@@ -130,7 +140,60 @@ def test_probabilities_and_new_points_follow():
 
 
 @on_device
-def test_the_sparse_form_is_refused():
+@pytest.mark.parametrize("data", [few_labels, three_classes])
+def test_the_sparse_form_is_that_of_the_cpu(data):
+    X, y = data()
+    how = {"relationship_neighbors": 30, "tol": 1e-8, "max_iter": 500}
+    host, device = (ERRClassifier(backend=name, **how).fit(X, y) for name in ("numpy", "cupy"))
+    assert device.energy_ == pytest.approx(host.energy_, rel=1e-8)
+    np.testing.assert_allclose(device.solution_, host.solution_, atol=1e-4)
+    assert (device.transduction_ == host.transduction_).all()
+
+
+@on_device
+@pytest.mark.parametrize("number", [np.int64, np.int32])
+@pytest.mark.parametrize("real", [np.float64, np.float32])
+def test_numbers_of_numpy_are_numbers(number, real):
     X, y = few_labels(100)
-    with pytest.raises(ValueError, match="'backend' parameter of ERRClassifier"):
-        ERRClassifier(relationship_neighbors=5, backend="cupy").fit(X, y)
+    classifier = ERRClassifier(
+        power=number(2), lambda1=real(0.01), lambda2=real(1), sigma_f=real(0.5), repulsion=real(1.5),
+        max_iter=number(200), tol=real(1e-3), sharpen=False, backend="cupy",
+    )  # fmt: skip
+    assert classifier.fit(X, y).n_evaluations_ > 1
+    graph = KNNGraph(number(30), backend="cupy").fit(X)
+    ERREmbedding(number(2), max_iter=number(3), tol=real(0), backend="cupy").fit(graph)
+    SpectralEmbedding(number(2), backend="cupy").fit(graph)
+    F = np.arange(100.0) / 100
+    for engine in ("cells", "tiles", "nystrom"):
+        relationship_energy(F, graph.laplacian(), sigma_f=real(0.5), engine=engine, backend="cupy")
+
+
+@on_device
+def test_an_array_on_the_device_is_refused_by_a_sentence(cupy):
+    X, y = few_labels(60)
+    on_gpu = cupy.asarray(X)
+    fitted = IRRClassifier(backend="cupy").fit(X, y)
+    for refused in (
+        lambda: KNNGraph(backend="cupy").fit(on_gpu),
+        lambda: IRRClassifier(backend="cupy").fit(on_gpu, y),
+        lambda: fitted.predict(on_gpu),
+        lambda: ERREmbedding(backend="cupy").fit(on_gpu),
+    ):
+        with pytest.raises(ParameterError, match=r"'X' parameter must be an array on the host.* pass X.get\(\)"):
+            refused()
+    with pytest.raises(ParameterError, match=r"pass F.get\(\)"):
+        relationship_energy(on_gpu, np.eye(60), sigma_f=1.0, backend="cupy")
+
+
+@on_device
+def test_fits_from_two_threads_are_those_of_one():
+    data = [(X[:, ::-1] if turned else X, y) for X, y in [few_labels(200)] for turned in (False, True)]
+
+    def fit(given):
+        return ERRClassifier(sharpen=False, backend="cupy").fit(*given).solution_
+
+    alone = [fit(given) for given in data]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(fit, data * 4))
+    for found, expected in zip(together, alone * 4, strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array, eye_array
 
+from homophily import relationship_energy
 from homophily.device.backend import get_backend
 from homophily.device.gpu.engines import NystromEngine, TileEngine, make_device_engine
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
+from homophily.device.gpu.masked import DeviceSparseEngine
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.relationship.dense import DenseEngine
 from homophily.relationship.functions import RELATIONSHIPS
+from homophily.relationship.masked import SparseEngine
 from homophily.relationship.nystrom import choose_landmarks
 
 from ..core.oracle import knn_weights, laplacian, relative_error
@@ -57,13 +61,13 @@ def test_modes_on_a_line(device, power, scale):
 def test_modes_and_pairs_in_space(device, n, modes, monkeypatch):
     monkeypatch.setattr(SpaceEngine, "_modes_are_fewer", lambda _: modes)
     G, F = graph(300), values(300, n)
-    assert_matches_dense(device, SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G), G), F, SIGMA), G, F, 1e-9, 1e-8)
+    assert_matches_dense(device, SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G)), F, SIGMA), G, F, 1e-9, 1e-8)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_scattered_values_take_the_way_over_pairs(device, n):
     G, F = graph(400), values(400, n, 20.0)
-    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G), G), F, SIGMA)
+    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G)), F, SIGMA)
     assert engine.series is None
     assert_matches_dense(device, engine, G, F, 1e-9, 1e-8)
 
@@ -71,7 +75,7 @@ def test_scattered_values_take_the_way_over_pairs(device, n):
 @pytest.mark.parametrize("n", [1, 2])
 def test_an_engine_tells_that_values_left_its_box_and_adapts(device, n):
     G, F = graph(), values(150, n, 0.1)
-    _, engine = make_device_engine(DeviceMatrix.of(device, G), G, F, SIGMA)
+    _, engine = make_device_engine(DeviceMatrix.of(device, G), F, SIGMA)
     if n == 2:
         engine._modes_are_fewer = lambda: True
         engine._set_up(F)
@@ -81,6 +85,34 @@ def test_an_engine_tells_that_values_left_its_box_and_adapts(device, n):
     assert np.isnan(device.to_host(energy)).all()
     assert engine.adapt(device.to_device(moved))
     assert_matches_dense(device, engine, G, moved, 1e-9, 1e-8)
+
+
+def test_values_that_spread_too_far_for_modes_take_tiles(device):
+    G, F = graph(power=2), values(150, 1)
+    F[0] += 1e4 * SIGMA
+    matrix = DeviceMatrix.of(device, graph())
+    name, engine = make_device_engine(matrix, F, SIGMA, power=2)
+    assert name == "tiles"
+    assert_matches_dense(device, engine, G, F, 1e-12, 1e-11)
+    assert relationship_energy(F, G, sigma_f=SIGMA, backend="cupy")[0] == pytest.approx(DenseEngine(G, SIGMA)(F)[0])
+    with pytest.raises(ValueError, match="Use engine='tiles'"):
+        relationship_energy(F, G, sigma_f=SIGMA, backend="cupy", engine="cells")
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("relationship", RELATIONSHIPS.values(), ids=RELATIONSHIPS)
+def test_the_sparse_form_is_that_of_the_cpu(device, n, normalized, relationship):
+    W, F = knn_weights(150, parts=3, isolated=4), values(150, n)
+    mask = csr_array(np.random.default_rng(1).random((150, 150)) < 0.1) + eye_array(150, dtype=bool)
+    degrees = np.asarray(W.sum(axis=1)).ravel() if normalized else None
+    how = {"relationship": relationship, "repulsion": 0.5}
+    host = SparseEngine(csr_array(W), degrees, csr_array(mask), SIGMA, **how)
+    engine = DeviceSparseEngine(device, csr_array(W), degrees, csr_array(mask), SIGMA, **how)
+    energy, gradient = engine(device.to_device(F))
+    expected, slope = host(F)
+    assert relative_error(device.to_host(energy)[0], expected) <= 1e-12
+    assert relative_error(device.to_host(gradient), slope) <= 1e-11
 
 
 def test_low_rank_with_every_point_a_landmark(device):
@@ -118,7 +150,7 @@ def low_rank(device):
 
 
 def modes_in_space(device):
-    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, graph()), graph()), values(150, 2), SIGMA)
+    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, graph())), values(150, 2), SIGMA)
     assert engine.series is not None
     return engine
 
@@ -150,9 +182,9 @@ def test_tiles_where_the_low_rank_form_has_no_room(standin_cupy):
     device = get_backend("cupy")
     G, F = graph(), values(150, 4)
     matrix = DeviceMatrix.of(device, G)
-    assert make_device_engine(matrix, G, F, SIGMA, engine="nystrom")[0] == "nystrom"
+    assert make_device_engine(matrix, F, SIGMA, engine="nystrom")[0] == "nystrom"
     standin_cupy.cuda.runtime.memGetInfo = lambda: (2**14, 2**31)
-    assert make_device_engine(matrix, G, F, SIGMA, engine="nystrom")[0] == "tiles"
+    assert make_device_engine(matrix, F, SIGMA, engine="nystrom")[0] == "tiles"
 
 
 def test_tile_widths_come_from_the_free_memory(standin_cupy):

@@ -134,8 +134,17 @@ def test_the_launcher_refuses_wrong_numbers(launcher):
         launcher.launch("column_dots", 128, 4, 2, x, y, out)
     with pytest.raises(ValueError, match="cannot be launched"):
         launcher.launch("column_dots", 128, 4, 2, 1, x, y, out, across=2**16)
-    with pytest.raises(TypeError, match=r"'factor' .* must be a Python number"):
+    with pytest.raises(TypeError, match=r"'factor' .* must be a number on the host"):
         launcher.launch("tile_slopes", 8, 4, 2, 0, x, x, y)
+
+
+def test_the_launcher_takes_the_numbers_of_numpy(launcher):
+    x, y, out = arrays()
+    launcher.launch("column_dots", np.int64(128), np.int32(4), np.int64(2), np.int8(1), x, y, out, across=np.int64(2))
+    launcher.launch("tile_slopes", 8, 4, 2, 0, np.float32(0.5), x, y)
+    # 200 · 200 does not fit 16 bits, nor would it be larger than 8.
+    with pytest.raises(ValueError, match=r"must have at least 40000 elements\. Got 8"):
+        launcher.launch("column_dots", 128, np.int16(200), np.int16(200), 1, x, y, out)
 
 
 def test_the_launcher_refuses_an_array_on_another_device(launcher, standin_cupy, monkeypatch):

@@ -120,7 +120,14 @@ def test_engines_that_do_not_fit_are_refused(engine, n):
         relationship_energy(np.zeros((50, n)), G, sigma_f=1.0, engine=engine, backend="cupy")
 
 
-def test_values_too_far_apart_for_modes_are_refused():
+def test_maps_of_the_sparse_form_are_those_of_the_cpu():
+    graph = KNNGraph(10).fit(cloud(120)[0])
+    how = {"relationship_neighbors": 15, "max_iter": 5, "tol": 0.0}
+    host, device = (ERREmbedding(backend=name, **how).fit(graph) for name in ("numpy", "cupy"))
+    assert device.energy_ == pytest.approx(host.energy_, rel=1e-8)
+
+
+def test_values_too_far_apart_for_modes_are_refused_by_that_engine():
     G = KNNGraph(5).fit(cloud(50)[0]).laplacian()
     with pytest.raises(ValueError, match="too far for the 'cells' engine"):
-        relationship_energy(np.linspace(0, 1e5, 50), G, sigma_f=1.0, backend="cupy")
+        relationship_energy(np.linspace(0, 1e5, 50), G, sigma_f=1.0, engine="cells", backend="cupy")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from homophily import KNNGraph
+from homophily.device.kernels import SOURCES
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2, points_pb2
 from homophily_client.names import DatasetName, JobName
-from homophily_service.contract.errors import LimitExceeded
+from homophily_service.contract.errors import DeviceFailed, LimitExceeded, Unavailable
 from homophily_service.contract.tasks import Task
 from homophily_service.jobs.compute import compute
+from homophily_service.jobs.warm import warm_up_device
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.records import NewJob
 from homophily_service.storage.uploads import publish_dataset
@@ -74,8 +77,8 @@ def test_a_fit_and_changed_labels(bench):
     changed = job_pb2.TransduceRequest(model="projects/p/models/m", labels=labels(p10="a"), model_id="changed")
     model = job_pb2.TransduceResult.FromString(bench.run("transduce", changed)).model
     assert model.device == "cuda:0"
-    # The linear start and the steps from it share the graph (and L², which the steps take): indices and data of both.
-    assert sum(size > 2 * model.graph.edge_count for size in counters.uploads) == 4
+    # The linear start and the steps from it share the graph, indices and data; its square is formed there.
+    assert sum(size > 2 * model.graph.edge_count for size in counters.uploads) == 2
     assert counters.released[-1] == 0
 
 
@@ -94,6 +97,25 @@ def test_a_search(bench):
     model = job_pb2.FitResult.FromString(bench.run("fit", asked)).model
     assert (model.device, len(model.search.trials)) == ("cuda:0", 3)
     assert counters.launches > 0
+
+
+def test_the_first_jobs_find_everything_compiled(bench):
+    warm_up_device("cupy")
+    compiled, kinds = counters.compiled, set(counters.kinds)
+    # A search of neighbours, which few columns do not need, comes along.
+    KNNGraph(backend="cupy").fit(np.random.default_rng(1).normal(size=(40, 9)))
+    fit = job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m", calibrate=True, solver=SMOOTH)
+    bench.run("fit", fit)
+    bench.run("embed", job_pb2.EmbedRequest(dataset=DATASET, links=LINKS, embedding_id="map", n_clusters=2))
+    assert counters.compiled == compiled == len(SOURCES)
+    assert counters.kinds - kinds == set()
+
+
+def test_a_failed_device_is_an_error_to_try_again(bench):
+    counters.fails_after = counters.launches + 20
+    with pytest.raises(DeviceFailed, match="The GPU failed") as refused:
+        bench.run("fit", job_pb2.FitRequest(dataset=DATASET, labels=FEW, model_id="m", solver=SMOOTH))
+    assert refused.value.code == Unavailable.code
 
 
 def test_too_little_memory_of_the_gpu_is_told_in_its_own_words(bench):

@@ -112,8 +112,20 @@ def collector() -> Iterator[Collector]:
 NVML = """
 typedef struct { unsigned long long total, free, used; } memory_t;
 int nvmlInitWithFlags(unsigned flags) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 4; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(long)(index + 1); return 0; }
+int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
+  if ((long)handle < 4) return 3;  /* these cannot be divided */
+  *current = *pending = 1;
+  return 0;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) { *count = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **handle) {
+  if (index % 2) return 6;  /* there is none of this number */
+  if (index > 2) return 6;
+  *handle = (void *)(long)(10 + index);
+  return 0;
+}
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
   long number = (long)handle;
   if (number == 2) return 15;  /* this one is lost */
@@ -125,7 +137,7 @@ int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a library that answers as NVIDIA's would on a machine with three devices, one of them lost."""
+    """A folder with a library that answers as NVIDIA's would of four devices, one lost and one divided."""
     folder = tmp_path_factory.mktemp("driver")
     library = folder / "libnvidia-ml.so.1"
     subprocess.run(
@@ -326,7 +338,9 @@ def test_the_endpoint_tells_what_is_stored_and_what_waits(watched: Service) -> N
     assert value(found, "homophily_untracked_jobs") == 0
     assert value(found, "homophily_device_memory_bytes", device="0", kind="used") == 1 << 30
     assert value(found, "homophily_device_memory_bytes", device="2", kind="total") == 80 << 30
-    assert ("homophily_device_memory_bytes", (("device", "1"), ("kind", "used"))) not in found
+    assert value(found, "homophily_device_memory_bytes", device="3:2", kind="used") == 12 << 30
+    for absent in ("1", "3", "3:1"):
+        assert ("homophily_device_memory_bytes", (("device", absent), ("kind", "used"))) not in found
 
 
 def test_memory_is_reported_of_devices_that_answer_and_of_none_without_driver_or_library(
@@ -335,7 +349,7 @@ def test_memory_is_reported_of_devices_that_answer_and_of_none_without_driver_or
     program = "from homophily_service.runtime.devices import Devices; print([one.device for one in Devices().memory()])"
     (tmp_path / "pynvml.py").write_text("raise ModuleNotFoundError('No module named pynvml', name='pynvml')")
     for variables, expected in (
-        ({"LD_LIBRARY_PATH": str(driver)}, "[0, 2]"),
+        ({"LD_LIBRARY_PATH": str(driver)}, "['0', '2', '3:0', '3:2']"),
         ({"LD_LIBRARY_PATH": str(tmp_path)}, "[]"),
         ({"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": str(tmp_path)}, "[]"),
     ):

@@ -18,6 +18,7 @@ if role == "serve":
 
     run_server(settings)
 else:
+    from homophily_service.worker.metrics import serve_metrics
     from homophily_service.worker.supervisor import run_worker
 
-    run_worker(settings)
+    run_worker(settings, None if settings.metrics_port is None else lambda worker: serve_metrics(worker, settings))

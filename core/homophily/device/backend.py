@@ -12,18 +12,20 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from homophily.arrays import Floats
 from homophily.device.kernels import Kernels
 from homophily.device.operations import CpuOperations, Operations
-from homophily.exceptions import DeviceFallbackWarning, DeviceUnavailableError
+from homophily.exceptions import DeviceFailedError, DeviceFallbackWarning, DeviceUnavailableError
 from homophily.graph.computing import BackendName, Device, Eigenpairs, EigenProblem, NeighborSearch, register_devices
 
 # Of the memory that is free, as much is planned for; the rest is for what libraries take for themselves.
@@ -38,7 +40,7 @@ class NumpyBackend(Device):
     name = "numpy"
     on_device = False
 
-    def neighbor_search(self, points: NDArray[np.float32]) -> None:
+    def neighbor_search(self, points: NDArray[np.float32], exact: Callable[[slice], Floats]) -> None:
         """None: the CPU's own indexes are taken."""
 
     def eigenpairs(self, problem: EigenProblem) -> None:
@@ -100,29 +102,44 @@ class CupyBackend(Device):
         if self._sent() is not None:
             yield self
             return
-        with self.xp.cuda.Device(self.device):
-            self._jobs.sent = {}
-            try:
-                yield self
-            except MemoryError as error:
-                if not self.is_out_of_memory(error):
-                    raise
-                # The frames that ran out of memory still hold what they had.
-                traceback.clear_frames(error.__traceback__)
-                raise MemoryError(
-                    f"The GPU has too little free memory for this problem ({error}). Free some, use fewer points, or "
-                    "backend='numpy'."
+        try:
+            with self.xp.cuda.Device(self.device):
+                self._jobs.sent = {}
+                try:
+                    yield self
+                finally:
+                    self._jobs.sent.clear()
+                    self._jobs.sent = None
+                    self.release()
+        except Exception as error:
+            failure = self._failure()
+            if failure is not None:
+                raise DeviceFailedError(
+                    f"The GPU failed, and this process cannot use it any more: start a new one ({failure})."
                 ) from error
-            finally:
-                self._jobs.sent.clear()
-                self._jobs.sent = None
-                self.release()
+            if not self.is_out_of_memory(error):
+                raise
+            # The frames that ran out of memory still hold what they had.
+            traceback.clear_frames(error.__traceback__)
+            self.release()
+            raise MemoryError(
+                f"The GPU has too little free memory for this problem ({error}). Free some, use fewer points, or "
+                "backend='numpy'."
+            ) from error
 
-    def neighbor_search(self, points: NDArray[np.float32]) -> NeighborSearch:
-        """A search among all pairs of these points."""
+    def _failure(self) -> Exception | None:
+        """The error that the device has given since it failed, whatever it is asked; None if it works."""
+        try:
+            self.xp.cuda.runtime.deviceSynchronize()
+        except self.xp.cuda.runtime.CUDARuntimeError as error:
+            return cast(Exception, error)
+        return None
+
+    def neighbor_search(self, points: NDArray[np.float32], exact: Callable[[slice], Floats]) -> NeighborSearch:
+        """A search among all pairs of these points, which ``exact`` gives in float64."""
         from homophily.device.gpu.neighbors import DeviceSearch
 
-        return DeviceSearch(self, points).nearest
+        return DeviceSearch(self, points, exact)
 
     def eigenpairs(self, problem: EigenProblem) -> Eigenpairs:
         """The smallest eigenvalues, their eigenvectors and the residual."""
@@ -213,6 +230,10 @@ def select_device(device: str) -> BackendName:
 def _cupy_backend(device: int) -> CupyBackend:
     try:
         cupy = import_module("cupy")
+        # CuPy imports it when first needed, and with it optuna where that is installed, which keeps the tracebacks of
+        # imports that fail: all frames below, with their arrays, would never be freed. On a new thread there are none.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(import_module, "cupyx").result()
     except ImportError as error:
         raise DeviceUnavailableError(
             "backend='cupy' needs CuPy, which cannot be imported: pip install 'homophily[gpu]' for CUDA 12, or "

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from homophily.arrays import Floats
 from homophily.relationship.choose import EngineName, make_engine
+from homophily.relationship.masked import SparseEngine
 from homophily.solve.irr import IRRSolution, solve_irr
 from homophily.solve.label_energy import LabelEnergy, PolynomialPreconditioner
 from homophily.solve.lbfgs import LBFGS
@@ -25,6 +26,8 @@ class Operations:
     """As :func:`homophily.solve.irr.solve_irr`."""
     engine: Callable[..., tuple[EngineName, Any]]
     """As :func:`homophily.relationship.choose.make_engine`."""
+    sparse_engine: Callable[..., Any]
+    """As :class:`homophily.relationship.masked.SparseEngine`, but for ``n_jobs``."""
     label_energy: Callable[..., Any]
     """As :class:`homophily.solve.label_energy.LabelEnergy`."""
     preconditioner: Callable[..., Any]
@@ -55,6 +58,7 @@ class CpuOperations(Operations):
     def __init__(self, laplacian: csr_array, n_jobs: int | None) -> None:
         self.solve_irr = partial(solve_irr, laplacian, n_jobs=n_jobs)
         self.engine = partial(make_engine, laplacian, n_jobs=n_jobs)
+        self.sparse_engine = partial(SparseEngine, n_jobs=n_jobs)
         self.label_energy = partial(LabelEnergy, laplacian, n_jobs=n_jobs)
         self.preconditioner = partial(PolynomialPreconditioner, laplacian, n_jobs=n_jobs)
         self.walk = partial(LazyWalk, laplacian, n_jobs=n_jobs)

@@ -14,7 +14,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from homophily.arrays import Floats
-from homophily.device.operations import CpuOperations
 from homophily.estimators.problem import Answer, Problem
 from homophily.estimators.transduction import GraphClassifier, Report
 from homophily.exceptions import ParameterError
@@ -23,7 +22,6 @@ from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
-from homophily.relationship.masked import SparseEngine
 from homophily.relationship.nystrom import NystromEngine
 from homophily.solve.follow_values import follow_values
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
@@ -266,7 +264,6 @@ class ERRClassifier(GraphClassifier):
     def _check_together(self) -> None:
         if self.relationship_neighbors is not None and self._power != 1:
             raise self._wrong("power", "1 when relationship_neighbors is given: the sparse form is defined for L only")
-        self._refuse_gpu(self.relationship_neighbors)
 
     def resolve_params(self, n_classes: int) -> dict[str, Any]:
         """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
@@ -356,7 +353,7 @@ class ERRClassifier(GraphClassifier):
             mask = self.graph_.neighborhoods(self.relationship_neighbors)
             degrees = self.graph_.degrees[problem.rows] if self.normalized else None
             part = problem.restricted(self.graph_.W), degrees, problem.restricted(mask)
-            engine = SparseEngine(*part, sigma_f, repulsion=self._repulsion, n_jobs=self.n_jobs)
+            engine = problem.operations.sparse_engine(*part, sigma_f, repulsion=self._repulsion)
             return "sparse", engine, mask.nnz / mask.shape[0]
         how: dict[str, Any] = {
             "engine": self.engine,
@@ -372,9 +369,6 @@ class ERRClassifier(GraphClassifier):
     ) -> Answer:
         name, relationships, count = engine
         sigma_f, operations = self._sigma_f(F.shape[1]), problem.operations
-        if self.relationship_neighbors is not None:
-            # The masked form has an engine for the CPU only.
-            operations = CpuOperations(problem.laplacian, self.n_jobs)
         on_graph, start = (self._power, problem.confidence), np.ascontiguousarray(F)
 
         def minimise(relationships: Any, x: Floats, steps: int, scale: float | None, callback: Report | None) -> State:

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from homophily.arrays import Floats
 from homophily.device.backend import Backend
-from homophily.device.operations import CpuOperations, Operations
 from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, MapMixin, in_blocks
 from homophily.exceptions import ContradictingLinksError
 from homophily.graph.computing import BackendName
@@ -26,7 +25,6 @@ from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, CheckedEstimator
 from homophily.relationship.choose import ENGINE_NAMES, EngineName
 from homophily.relationship.functions import RELATIONSHIPS
-from homophily.relationship.masked import SparseEngine
 from homophily.solve.map_energy import violated_links
 from homophily.solve.map_points import Surroundings, place_points
 from homophily.solve.nonlinear_cg import State
@@ -239,7 +237,6 @@ class ERREmbedding(MapMixin, GraphEstimator):
     def _check_together(self) -> None:
         """Refuse parameters that do not go together."""
         self._penalty._validate_params()
-        self._refuse_gpu(self.relationship_neighbors)
 
     def _map(self, graph: KNNGraph, y: Any, must_link: Any, cannot_link: Any, init: Any) -> None:
         widths = self.widths
@@ -335,9 +332,7 @@ class ERREmbedding(MapMixin, GraphEstimator):
     def _descend(self, backend: Backend, graph: KNNGraph, F: Floats, widths: tuple[float, ...]) -> State:
         laplacian, function = graph.laplacian(normalized=self.normalized), RELATIONSHIPS[self.relationship]
         diagonal, links = self._left_out(laplacian), self._obeyed_links(graph.n_points)
-        operations: Operations = CpuOperations(laplacian, self.n_jobs)
-        if self.relationship_neighbors is None:
-            operations = backend.operations(laplacian, self.n_jobs)
+        operations = backend.operations(laplacian, self.n_jobs)
         before = 0, 0
         for sigma_f in widths:
             relationships: Any
@@ -345,8 +340,8 @@ class ERREmbedding(MapMixin, GraphEstimator):
             if self.relationship_neighbors is not None:
                 mask = graph.neighborhoods(self.relationship_neighbors)
                 degrees = graph.degrees if self.normalized else None
-                how |= {"repulsion": self.repulsion, "n_jobs": self.n_jobs}
-                self.engine_, relationships = "sparse", SparseEngine(graph.W, degrees, mask, sigma_f, **how)
+                how |= {"repulsion": self.repulsion}
+                self.engine_, relationships = "sparse", operations.sparse_engine(graph.W, degrees, mask, sigma_f, **how)
             else:
                 how |= {"engine": self.engine, "diagonal": diagonal, "tolerance": 1e-6}
                 self.engine_, relationships = operations.engine(F, sigma_f, **how)

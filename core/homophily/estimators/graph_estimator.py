@@ -95,12 +95,6 @@ class GraphEstimator(CheckedEstimator):
         made: Result = self._lazy[name]
         return made
 
-    def _refuse_gpu(self, relationship_neighbors: int | None) -> None:
-        if relationship_neighbors is not None and getattr(self, "backend", "numpy") == "cupy":
-            raise self._wrong(
-                "backend", "'numpy' or 'auto' when relationship_neighbors is given: the sparse form has no GPU engine"
-            )
-
     def _backend(self) -> Backend:
         """Where to compute; estimators without the parameter know the CPU only."""
         return get_backend(getattr(self, "backend", "numpy"))

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from homophily.arrays import Floats
 from homophily.device.backend import get_backend
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName
-from homophily.parameters import POSITIVE, check_parameters, wrong_parameter
+from homophily.parameters import POSITIVE, check_parameters, refuse_device_array, wrong_parameter
 from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
 from homophily.relationship.functions import RELATIONSHIPS
 
@@ -80,6 +80,7 @@ def relationship_energy(
     given = {"sigma_f": sigma_f, **how, "backend": backend, "n_jobs": n_jobs}
     check_parameters(given, _CONSTRAINTS, "relationship_energy")
     how["relationship"] = RELATIONSHIPS[relationship]
+    refuse_device_array(F, "F")
     values = np.asarray(F)
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size or not np.isfinite(values).all():
         must, got = "a finite array of numbers of shape (u,) or (u, n)", f"{values.dtype} of shape {values.shape}"

@@ -36,8 +36,16 @@ class EigenProblem(NamedTuple):
     """No eigenvalue is larger."""
 
 
-NeighborSearch = Callable[[NDArray[np.float32], int], NDArray[np.int64]]
-"""From queries and a count to columns (m, count) of about the nearest points, in ascending order of their numbers."""
+class NeighborSearch(Protocol):
+    """A search among all pairs of points that are on a device; ``all_pairs`` says what scores are."""
+
+    def lowest_scores(self, rows: NDArray[np.float32], count: int) -> tuple[NDArray[np.int64], Floats]:
+        """Positions (m, count) of the points with the lowest scores for some rows, and the highest of these scores."""
+
+    def nearest_below(
+        self, limits: Floats, rows: NDArray[np.float32], exact_rows: Floats, count: int
+    ) -> NDArray[np.int64]:
+        """Positions (m, count) of the nearest points among those with scores up to a limit for each row."""
 
 
 class Device(Protocol):
@@ -48,8 +56,8 @@ class Device(Protocol):
     def job(self) -> AbstractContextManager[Any]:
         """The device in use for one fit."""
 
-    def neighbor_search(self, points: NDArray[np.float32]) -> NeighborSearch | None:
-        """A search among all pairs."""
+    def neighbor_search(self, points: NDArray[np.float32], exact: Callable[[slice], Floats]) -> NeighborSearch | None:
+        """A search among all pairs of these points, which ``exact`` gives in float64."""
 
     def eigenpairs(self, problem: EigenProblem) -> Eigenpairs | None:
         """The smallest eigenvalues, their eigenvectors and the residual."""

@@ -6,13 +6,13 @@ import warnings
 from typing import Any, Literal, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
 from homophily.arrays import Floats, read_only
 from homophily.exceptions import NeighborsWarning
-from homophily.graph.computing import Device, NeighborSearch
+from homophily.graph.all_pairs import lowest_scores, nearest_below, reach, score_limits
+from homophily.graph.dense_rows import centre_rows, cosine_distances, dense_distances, inverse_lengths, unit_rows
 from homophily.graph.faiss_search import all_pairs, faiss_threads, hnsw, linked, links_of, walk
 from homophily.graph.index_base import (
     Distances,
@@ -21,13 +21,13 @@ from homophily.graph.index_base import (
     NeighborIndex,
     Report,
     available_neighbors,
+    certain_count,
     part_of,
     power_of_two,
 )
-from homophily.graph.region_layout import Layout, Rows, Truth, learn_layout, true_neighbors
+from homophily.graph.region_layout import Layout, Rows, Truth, learn_layout, row_squares
 from homophily.graph.region_search import RegionSearch
 from homophily.state import FLOATS, State, StateReader
-from homophily.threads import even_rows, run_ranges
 
 Method = Literal["auto", "kd-tree", "exact", "regions", "hnsw"]
 
@@ -43,7 +43,7 @@ _RECALL_PROBED = 0.998
 _RECALL_WANTED = 0.99
 _RECALL_GAIN = 5e-4
 _RECALL_SAMPLE = 500
-_RECALL_NEIGHBORS = 10
+RECALL_NEIGHBORS = 10
 # Rounds of visits to neighbours of neighbours, where regions alone reach the wanted recall and where they do not.
 _ROUNDS, _MORE_ROUNDS = 1, 3
 _BLOCK_ROWS = 4096
@@ -71,7 +71,7 @@ class DenseIndex(NeighborIndex):
         self._dtype = np.float32 if X.dtype == np.float32 else np.float64
         self.points = self._prepare(X)
         self.size, columns = self.points.shape
-        self.method = _choose_method(self.size, columns) if method == "auto" else method
+        self.method = choose_method(self.size, columns) if method == "auto" else method
         # Ranks survive a shift and a scale; float32 would not survive a large mean, nor very large or small numbers.
         total, low, high = 0.0, np.inf, -np.inf
         for start in range(0, self.size, _BLOCK_ROWS):
@@ -160,7 +160,7 @@ class DenseIndex(NeighborIndex):
 
     def _directed(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Rows whose Euclidean distances rank as the metric does."""
-        return _unit_rows(rows) if self.metric == "cosine" else rows
+        return unit_rows(rows) if self.metric == "cosine" else rows
 
     def _visits(self) -> NDArray[np.int64]:
         # Leaf by leaf, a KD-tree finds what it needs in the cache: twice as fast.
@@ -175,7 +175,7 @@ class DenseIndex(NeighborIndex):
         scale = centre.dtype.type(1.0 / self._scale)
         for start in range(0, len(rows), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
-            _centre_rows(read_only(self._directed(rows[block])), centre, scale, seen[block])
+            centre_rows(read_only(self._directed(rows[block])), centre, scale, seen[block])
         return seen
 
     def _seen(self, which: Any) -> Rows:
@@ -207,18 +207,50 @@ class DenseIndex(NeighborIndex):
             probes = max(self._depth, structure.least_probes(count))
             found: NDArray[np.int64] = structure.candidates(seen, count, probes, threads)
             return found
+        if self.method == "exact":
+            return self._certain(rows, seen, *self._compared(seen, count, threads))
         with faiss_threads(threads):
-            if self.method == "exact":
-                return np.asarray(structure.search(seen, count)[1])
             return walk(structure, seen, count, self._depth)
+
+    def _compared(self, seen: Rows, count: int, threads: int) -> tuple[NDArray[np.int64], Floats]:
+        """Candidates by float32 products with all points, and the highest score among each row's."""
+        with faiss_threads(threads):
+            squares, found = self._structure.search(seen, count)
+        return np.asarray(found), squares[:, -1] - row_squares(seen.astype(np.float64))
+
+    def _certain(self, rows: NDArray[Any], seen: Rows, found: NDArray[np.int64], scores: Floats) -> NDArray[np.int64]:
+        """The candidates, replaced where rounding may have hidden one of the nearest; ``all_pairs`` says how."""
+        count, columns = found.shape[1], seen.shape[1]
+        if count == self.size:
+            return found
+        lengths, distances = np.sqrt(row_squares(seen.astype(np.float64))), self._distances(rows, found)
+        # Cosine distances are rounded to 1e-14.
+        distances = (np.sqrt(2 * (distances + 1e-14)) if self.metric == "cosine" else distances) / self._scale
+        nearest = np.partition(distances, certain_count(count) - 1, axis=1)[:, certain_count(count) - 1]
+        unsure = np.flatnonzero(nearest >= reach(lengths, scores, columns))
+        if unsure.size:
+            limits = score_limits(lengths[unsure], distances[unsure].max(axis=1), columns)
+            found[unsure] = self._compared_again(limits, seen[unsure], self._exact(rows[unsure]), count)
+        return found
+
+    def _compared_again(self, limits: Floats, seen: Rows, exact: Floats, count: int) -> NDArray[np.int64]:
+        """The nearest points of rows, by float64 differences from all points whose scores are within limits."""
+        return nearest_below(limits, self._seen, seen, self._exact_part, exact, self.size, count, self.n_jobs)
+
+    def _exact(self, rows: NDArray[Any]) -> Floats:
+        """Rows in float64 whose differences are those of ``_searched``, before rounding."""
+        return np.asarray(self._directed(rows) * np.float64(1.0 / self._scale))
+
+    def _exact_part(self, which: slice) -> Floats:
+        return self._exact(self.points[which])
 
     def _distances(self, rows: NDArray[Any], candidates: NDArray[np.int64]) -> Distances:
         points = read_only(self.points)
         if self.metric != "cosine":
-            return self._run_rows(_dense_distances, rows, points, candidates, self._scale)
+            return self._run_rows(dense_distances, rows, points, candidates, self._scale)
         if self._inverse is None:
-            self._inverse = _inverse_lengths(self.points)
-        return self._run_rows(_cosine_distances, rows, points, candidates, _inverse_lengths(rows), self._inverse)
+            self._inverse = inverse_lengths(self.points)
+        return self._run_rows(cosine_distances, rows, points, candidates, inverse_lengths(rows), self._inverse)
 
     def _nearest(
         self,
@@ -234,23 +266,21 @@ class DenseIndex(NeighborIndex):
 
     def _tune(self, report: Report | None) -> None:
         """Search as deep as the wanted recall needs, judged on a sample of the stored points."""
-        k = min(_RECALL_NEIGHBORS, self.size - 1)
+        k = min(RECALL_NEIGHBORS, self.size - 1)
         if k < 1:
             if self.method == "regions":
                 self.method = "exact"
             return
-        sample = np.sort(np.random.default_rng(0).permutation(self.size)[:_RECALL_SAMPLE])
-        near = true_neighbors(
-            self._seen, sample, self.size, min(2 * k + 2, self.size), self.n_jobs, part_of(report, 0, 0.4)
-        )
-        distances, indices, _ = self._first(self.points[sample], sample, k, near.astype(np.int64))
+        sample = self._sample()
+        rows, seen, most = self.points[sample], self._seen(sample), min(2 * k + 2, self.size)
+        near = lowest_scores(self._seen, seen, self.size, most, self.n_jobs, part_of(report, 0, 0.4))
+        distances, indices, _ = self._first(rows, sample, k, self._certain(rows, seen, *near))
         self._truth = Truth(sample, indices, distances)
         if self.method == "regions":
             count = min(_region_candidates(k), self.size)
             self._layout = learn_layout(
                 self._seen, self._truth, count, self.size, len(self._centre), self.n_jobs, part_of(report, 0.4, 1.0)
             )
-        rows = self.points[sample]
         wanted, depths = _RECALL_WANTED, list(_SEARCH_DEPTHS)
         if self.method == "regions":
             wanted, depths = _RECALL_PROBED, self._structure.probe_steps(count)
@@ -268,6 +298,10 @@ class DenseIndex(NeighborIndex):
         if self.method == "hnsw":
             self._warn_of_recall(stacklevel=4)
 
+    def _sample(self) -> NDArray[np.int64]:
+        """The points that a search is judged by."""
+        return np.sort(np.random.default_rng(0).permutation(self.size)[:_RECALL_SAMPLE])
+
     def _warn_of_recall(self, stacklevel: int) -> None:
         if self.recall < _RECALL_WANTED:
             warnings.warn(
@@ -278,33 +312,8 @@ class DenseIndex(NeighborIndex):
             )
 
 
-class DeviceIndex(DenseIndex):
-    """All pairs, on a GPU while the graph is made; afterwards and in other processes it is the CPU's exact index."""
-
-    def __init__(self, X: NDArray[Any], metric: Metric, n_jobs: int | None, device: Device):
-        super().__init__(X, metric, "exact", n_jobs)
-        self._device: Device | None = device
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_device": None}
-
-    def self_query(self, k: int, report: Report | None = None) -> tuple[Distances, Indices]:
-        """The ``k`` nearest *other* points of every stored point; the candidates come from the device."""
-        if self._device is None or self.size < 2:
-            return super().self_query(k, report)
-        with self._device.job():
-            self._search: NeighborSearch | None = self._device.neighbor_search(self._searched(self.points))
-            try:
-                return super().self_query(k, report)
-            finally:
-                self._search = None
-
-    def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
-        search = getattr(self, "_search", None)
-        return super()._candidates(rows, count) if search is None else search(self._searched(rows), count)
-
-
-def _choose_method(points: int, columns: int) -> Method:
+def choose_method(points: int, columns: int) -> Method:
+    """The search for so many points on the CPU."""
     few = _TREE_COLUMNS_ALWAYS if points <= _EXACT_POINTS else _TREE_COLUMNS_LARGE
     return "kd-tree" if columns <= few else "exact" if points <= _EXACT_POINTS else "regions"
 
@@ -312,78 +321,3 @@ def _choose_method(points: int, columns: int) -> Method:
 def _region_candidates(k: int) -> int:
     """Candidates for the ``k`` nearest: directions that are left out change ranks more than rounding does."""
     return 3 * k + 8
-
-
-def _unit_rows(X: NDArray[Any]) -> Floats:
-    """Rows of length one; the column added is 1 for rows of zeros, which thus point where no other row does."""
-    largest = abs(X).max(axis=1, initial=0.0)
-    unit = np.zeros((X.shape[0], X.shape[1] + 1))
-    np.divide(X, largest[:, None], out=unit[:, :-1], where=largest[:, None] > 0)
-    unit[:, -1] = largest == 0
-    unit /= np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
-    return unit
-
-
-def _inverse_lengths(rows: NDArray[Any]) -> Floats:
-    """What rows are multiplied by to have length one; 0 for rows of zeros."""
-    inverse = np.zeros(len(rows))
-    run_ranges(_invert_lengths, even_rows(len(rows), 1), read_only(rows), inverse)
-    return inverse
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _invert_lengths(start, stop, rows, inverse):  # type: ignore[no-untyped-def]
-    for i in range(start, stop):
-        largest = 0.0
-        for d in range(rows.shape[1]):
-            largest = max(largest, abs(np.float64(rows[i, d])))
-        # Of numbers below, the inverse is infinite.
-        if largest > 1e-307:
-            total, scale = 0.0, 1.0 / largest
-            for d in range(rows.shape[1]):
-                part = np.float64(rows[i, d]) * scale
-                total += part * part
-            inverse[i] = scale / np.sqrt(total)
-
-
-# Sums may be reordered for speed (a relative error near 1e-16·columns); whatever the order, (a − b)² = (b − a)², and
-# equal points are at distance 0.
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _dense_distances(start, stop, rows, points, candidates, scale, out):  # type: ignore[no-untyped-def]
-    inverse = 1.0 / scale
-    for i in range(start, stop):
-        for c in range(candidates.shape[1]):
-            j = candidates[i, c]
-            if j < 0:
-                out[i, c] = np.inf
-                continue
-            total = 0.0
-            for d in range(rows.shape[1]):
-                difference = (np.float64(rows[i, d]) - np.float64(points[j, d])) * inverse
-                total += difference * difference
-            out[i, c] = scale * np.sqrt(total)
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _cosine_distances(start, stop, rows, points, candidates, ours, theirs, out):  # type: ignore[no-untyped-def]
-    for i in range(start, stop):
-        for c in range(candidates.shape[1]):
-            j = candidates[i, c]
-            if j < 0:
-                out[i, c] = np.inf
-                continue
-            total = 0.0
-            for d in range(rows.shape[1]):
-                total += (np.float64(rows[i, d]) * ours[i]) * (np.float64(points[j, d]) * theirs[j])
-            # Lengths are off by about 1e-16; rounded off, equal directions and right angles tie exactly.
-            out[i, c] = np.rint(max(1.0 - total, 0.0) * 1e14) * 1e-14
-            if ours[i] == 0.0 and theirs[j] == 0.0:
-                out[i, c] = 0.0
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _centre_rows(rows, centre, scale, seen):  # type: ignore[no-untyped-def]
-    for i in range(rows.shape[0]):
-        for d in range(rows.shape[1]):
-            # New points may lie so far out that their square would not fit.
-            seen[i, d] = min(max((rows[i, d] - centre[d]) * scale, -1e15), 1e15)

@@ -168,6 +168,11 @@ def candidate_count(k: int) -> int:
     return k + 1 + max(8, k // 4)
 
 
+def certain_count(count: int) -> int:
+    """How many of the nearest points are to be among so many candidates for certain: k and the row's own for each k."""
+    return max(1, count - max(8, (count - 1) // 5))
+
+
 def available_neighbors(k: int, most: int) -> int:
     """``k``, or with a warning as many as there are."""
     if k < 1:

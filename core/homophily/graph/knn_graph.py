@@ -36,7 +36,7 @@ from homophily.graph.weights import (
     neighborhood_pattern,
     symmetric_weights,
 )
-from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator, wrong_parameter
+from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator, refuse_device_array, wrong_parameter
 from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
 from homophily.tables.columns import in_fitted_order
 
@@ -57,6 +57,7 @@ def default_neighbors(*, is_sparse: bool) -> int:
 
 def small_floats(X: Any) -> Any:
     """Arrays of small numbers, as of images, in float32, which has all of them; scikit-learn would take float64."""
+    refuse_device_array(X, "X")
     small = isinstance(X, np.ndarray) and X.dtype.kind in "uif" and X.dtype.itemsize <= 2
     return X.astype(np.float32) if small else X
 

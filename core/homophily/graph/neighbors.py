@@ -16,6 +16,10 @@ sparse (CSR)          top-k sparse products; exact, nothing is made dense
 else                  regions of near points in leading coordinates, whose recall is measured on a sample
 ====================  =====================================================================================
 
+On a GPU, all pairs take the place of regions while a graph is made. All pairs are compared by float32 products first;
+where rounding may have hidden a neighbour, as in tight clusters far apart, the row is done again by float64 differences
+(``all_pairs``).
+
 Graphs stored by earlier releases may have an HNSW index (faiss) in place of regions, and are searched with it.
 
 Cosine distance is 1 − cos = ½‖a − b‖² of the rows scaled to length one, so it needs no search of its own. A row of
@@ -29,7 +33,8 @@ from typing import Any
 from scipy import sparse
 
 from homophily.graph.computing import Device
-from homophily.graph.dense_index import DenseIndex, DeviceIndex
+from homophily.graph.dense_index import DenseIndex, choose_method
+from homophily.graph.device_index import DeviceIndex
 from homophily.graph.index_base import Metric, NeighborIndex, Report
 from homophily.graph.sparse_index import SparseIndex
 
@@ -44,6 +49,6 @@ def neighbor_index(
     """Index the rows of a dense array or a sparse matrix; a GPU searches among dense rows, if that is the device."""
     if sparse.issparse(X):
         return SparseIndex(X, metric, n_jobs)
-    if device is not None and device.on_device:
+    if device is not None and device.on_device and choose_method(*X.shape) != "kd-tree":
         return DeviceIndex(X, metric, n_jobs, device)
     return DenseIndex(X, metric, n_jobs=n_jobs, report=report)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily.graph.index_base import Report
-from homophily.graph.region_kernels import count_nearer, keep_smallest
+from homophily.graph.region_kernels import count_nearer
 from homophily.threads import run_chunks, single_threaded_blas, thread_count
 
 Rows = NDArray[np.float32]
@@ -107,30 +107,6 @@ def learn_layout(
         in_blocks(assign, size, n_jobs, lambda share: report(0.6 + 0.4 * share))
         centres, regions = _divide_large(seen, directions, centres, regions)
     return Layout(directions, centres, regions)
-
-
-def true_neighbors(
-    seen: Seen,
-    sample: NDArray[np.int64],
-    size: int,
-    count: int,
-    n_jobs: int | None = None,
-    report: Report | None = None,
-) -> NDArray[np.int32]:
-    """Positions (s, count) of the points nearest to those of the sample by float32 distances, themselves among them."""
-    rows = seen(sample)
-    threads = thread_count(n_jobs)
-    lists = [empty_lists(len(sample), count) for _ in range(threads)]
-
-    def compare(block: slice, thread: int) -> None:
-        points = seen(block)
-        keep_smallest(0, len(rows), 0.5 * row_squares(points) - rows @ points.T, block.start, *lists[thread])
-
-    with single_threaded_blas():
-        in_blocks(compare, size, n_jobs, report or silent)
-    values, indices = (np.hstack(part) for part in zip(*lists, strict=True))
-    nearest = np.lexsort((indices, values))[:, :count]
-    return np.take_along_axis(indices, nearest, axis=1)
 
 
 def _choose_directions(
@@ -270,9 +246,9 @@ def nearest_centres(places: Rows, centres: Rows) -> NDArray[np.int64]:
     return nearest
 
 
-def empty_lists(rows: int, count: int) -> tuple[Rows, NDArray[np.int32]]:
+def empty_lists(rows: int, count: int, dtype: Any = np.float32) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """Values and indices of lists without an entry."""
-    return np.full((rows, count), np.inf, dtype=np.float32), np.full((rows, count), -1, dtype=np.int32)
+    return np.full((rows, count), np.inf, dtype=dtype), np.full((rows, count), -1, dtype=np.int32)
 
 
 def row_squares(rows: Rows) -> Rows:

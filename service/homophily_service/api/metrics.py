@@ -172,7 +172,7 @@ class DeviceMetrics(Collector):
             labels=["device", "kind"],
         )
         for found in self.devices.memory():
-            gauge.add_metric([str(found.device), "used"], found.used)
-            gauge.add_metric([str(found.device), "total"], found.total)
+            gauge.add_metric([found.device, "used"], found.used)
+            gauge.add_metric([found.device, "total"], found.total)
         if gauge.samples:
             yield gauge

@@ -9,6 +9,7 @@ ServiceError
 ├── FailedPrecondition  FAILED_PRECONDITION  valid, but not in the current state
 ├── LimitExceeded       RESOURCE_EXHAUSTED   a limit, stated in the message
 ├── Unavailable         UNAVAILABLE          temporary; try again
+│   └── DeviceFailed                         the process that used a GPU cannot use it any more
 ├── TimeLimit           DEADLINE_EXCEEDED
 ├── DataLoss            DATA_LOSS            stored bytes differ from those that were written
 └── InternalError       INTERNAL             a bug in the service
@@ -110,6 +111,12 @@ class Unavailable(ServiceError):
 
     code = StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
+
+
+class DeviceFailed(Unavailable):
+    """A GPU failed, and is lost to the process that used it; another process may compute the job."""
+
+    reason = "DEVICE_FAILED"
 
 
 class TimeLimit(ServiceError):

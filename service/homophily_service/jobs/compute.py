@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from homophily.exceptions import DeviceFailedError
 from homophily.graph.computing import BackendName
-from homophily_service.contract.errors import InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.contract.errors import DeviceFailed, InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.contract.internal_pb2 import Waiting
 from homophily_service.contract.job_errors import refusal
 from homophily_service.contract.kinds import KINDS, load
@@ -24,6 +25,8 @@ def compute(
         return result
     except ServiceError:
         raise
+    except DeviceFailedError as error:
+        raise DeviceFailed(str(error)) from error
     except ValueError as error:
         raise refusal(error) from error
     except ArithmeticError as error:

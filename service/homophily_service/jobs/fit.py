@@ -11,7 +11,6 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.active import suspicious_labels
 from homophily.device.backend import get_backend
 from homophily.estimators.classifiers import Start
-from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.solve.sharpen import Round
 from homophily.storage import PointLabels, fit_arguments, labels_of
@@ -191,8 +190,7 @@ def _solve(
         else:
             stage.optimised(state, most, runs)
 
-    # Sparse ERR does not run on a GPU.
-    backend: BackendName = "numpy" if getattr(classifier, "relationship_neighbors", None) else work.backend
+    backend = work.backend
     classifier.set_params(n_jobs=work.threads, callback=follow, backend=backend)
     # One job on the device, so that the graph is sent once for both solutions.
     with get_backend(backend).job():

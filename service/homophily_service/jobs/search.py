@@ -202,7 +202,7 @@ def _problem(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Datas
         # Groups are sent as JSON.
         solver["class_prior"] = solver["class_prior"].tolist()
     fixed = {**graph_parameters(request.graph, is_sparse=is_sparse, field="graph"), **solver}
-    if work.backend != "numpy" and "relationship_neighbors" not in solver:
+    if work.backend != "numpy":
         fixed["backend"] = work.backend
     given = {descriptor.name for descriptor, _ in request.graph.ListFields()}
     for name in SEARCHED_IN_GRAPHS:

@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 
 from homophily import ERRClassifier, ERRClustering, ERREmbedding, IRRClassifier, KNNGraph
+from homophily.device.backend import get_backend
+from homophily.graph.computing import BackendName
 from homophily.graph.dense_index import DenseIndex
 
 
@@ -41,6 +43,27 @@ def warm_up_maps(threads: int = 1, *, clusters: bool = False) -> None:
             ERREmbedding(n, max_iter=2, n_jobs=threads).fit(graph, **links)
             if clusters:
                 ERRClustering(n, embedding=ERREmbedding(max_iter=2, n_jobs=threads)).fit(graph, **links)
+
+
+def warm_up_device(backend: BackendName) -> None:
+    """Fit, search and map points enough that everything runs on the device: it compiles or loads what jobs need.
+
+    A device that fails here ends the process, so that no job is given to it.
+    """
+    rng = np.random.default_rng(0)
+    # Of so many neighbours, a direct solution on the CPU would be slower.
+    points, y = rng.normal(size=(200, 20)), np.full(200, -1)
+    with warnings.catch_warnings(), get_backend(backend).job():
+        warnings.simplefilter("ignore")
+        graph = KNNGraph(n_neighbors=20, backend=backend).fit(points)
+        for classes in (2, 5):
+            y[:30] = np.arange(30) % classes
+            for power in (1, 2):
+                ERRClassifier(power=power, max_iter=2, sharpen=False, backend=backend).fit(graph, y)
+            ERRClassifier(sharpen=True, backend=backend).fit(graph, y)
+        links = {"must_link": [(0, 1), (1, 2)], "cannot_link": [(0, 3)]}
+        for n in (2, 3):
+            ERREmbedding(n, max_iter=2, backend=backend).fit(graph, **links)
 
 
 if __name__ == "__main__":

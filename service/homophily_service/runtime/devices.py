@@ -1,4 +1,4 @@
-"""The memory of NVIDIA devices, as the driver reports it (NVML).
+"""The memory of NVIDIA devices, as the driver reports it (NVML); of each instance of a device that is divided (MIG).
 
 Nothing is reported on machines without a driver, or without nvidia-ml-py, which the extra `gpu` brings.
 """
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 
 class DeviceMemory(NamedTuple):
-    """A device's number, and its memory in bytes."""
+    """A device's number ("0"), or that of an instance of it ("0:1"), and its memory in bytes."""
 
-    device: int
+    device: str
     used: int
     total: int
 
@@ -32,9 +32,25 @@ class Devices:
         with suppress(nvml.NVMLError):
             for number in range(nvml.nvmlDeviceGetCount()):
                 with suppress(nvml.NVMLError):
-                    memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(number))
-                    found.append(DeviceMemory(number, memory.used, memory.total))
+                    for name, handle in self._parts(str(number), nvml.nvmlDeviceGetHandleByIndex(number)):
+                        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+                        found.append(DeviceMemory(name, memory.used, memory.total))
         return found
+
+    def _parts(self, name: str, device: Any) -> list[tuple[str, Any]]:
+        """The device, or the instances that it is divided into."""
+        nvml, parts = self._nvml, []
+        try:
+            is_divided = bool(nvml.nvmlDeviceGetMigMode(device)[0])
+        except nvml.NVMLError:
+            # The device cannot be divided, or the driver knows nothing of it.
+            is_divided = False
+        if not is_divided:
+            return [(name, device)]
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(device)):
+            with suppress(nvml.NVMLError_NotFound):
+                parts.append((f"{name}:{number}", nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number)))
+        return parts
 
 
 def _load_nvml() -> Any:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import os
 
-from homophily.device.backend import select_device
+from homophily.device.backend import get_backend, select_device
 from homophily.exceptions import DeviceUnavailableError
 from homophily_client._pb.job_pb2 import Progress
-from homophily_service.contract.errors import InternalError, ServiceError
+from homophily_service.contract.errors import DeviceFailed, InternalError, ServiceError
 from homophily_service.contract.internal_pb2 import Answer, Ready, Waiting
 from homophily_service.contract.job_errors import job_error
 from homophily_service.contract.kinds import KINDS
 from homophily_service.contract.tasks import Task
 from homophily_service.jobs.compute import compute
-from homophily_service.jobs.warm import warm_up, warm_up_maps
+from homophily_service.jobs.warm import warm_up, warm_up_device, warm_up_maps
 from homophily_service.runtime.logs import about, start_logging
 from homophily_service.runtime.processes import begin, fair_memory, fair_threads, limit_memory
 from homophily_service.storage.stores import Stores
@@ -41,6 +41,8 @@ def main() -> None:
         limit_memory(fair_memory(settings))
     warm_up(threads)
     warm_up_maps(threads)
+    if get_backend(backend).on_device:
+        warm_up_device(backend)
 
     def answer(message: Answer) -> None:
         try:
@@ -65,6 +67,10 @@ def main() -> None:
         try:
             outcome = compute(task, stores, settings, threads, report, backend)
             end = Answer(waiting=outcome) if isinstance(outcome, Waiting) else Answer(result=outcome)
+        except DeviceFailed as error:
+            _log.exception("the GPU failed")
+            answer(Answer(error=job_error(error)))
+            raise SystemExit(1) from None
         except ServiceError as error:
             end = Answer(error=job_error(error))
         except Exception:

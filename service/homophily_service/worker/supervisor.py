@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from homophily_client._pb import job_pb2
 from homophily_client.names import JobName
-from homophily_service.contract.errors import LimitExceeded, ServiceError, TimeLimit, Unavailable
+from homophily_service.contract.errors import DeviceFailed, LimitExceeded, ServiceError, TimeLimit, Unavailable
 from homophily_service.contract.internal_pb2 import Answer, Waiting
 from homophily_service.contract.job_errors import job_error, lost_too_often
 from homophily_service.contract.kinds import KINDS, TRIAL
@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 0.5
 # How long to wait before trying again: a store that does not answer, or a child that could not start.
 PAUSE_SECONDS = 1.0
+# A device that has failed so often in a row rests for so long, in which other workers take the jobs.
+FAILURES_IN_A_ROW = 2
+REST_SECONDS = 60.0
 T = TypeVar("T")
 
 
@@ -53,6 +56,9 @@ class Worker:
         self.stopping = False
         self.stop_at = float("inf")
         self.child: _Child | None = None
+        # How often in a row a job has ended as its device failed, and until when the device rests.
+        self.device_failures = 0
+        self.rests_until = 0.0
         self.traces = start_traces(settings, "worker")
         self.spans: JobSpans | None = None
         # When it last looked for work, renewed its lease or tried to start a child: its age shows whether the worker
@@ -132,6 +138,9 @@ class Worker:
         """The warm child; None if the worker is stopped before there is one."""
         while not self.stopping:
             self.beat = time.monotonic()
+            if self.beat < self.rests_until:
+                time.sleep(min(PAUSE_SECONDS, self.rests_until - self.beat))
+                continue
             if self.child is None or self.child.jobs >= self.settings.child_jobs:
                 if self.child is not None:
                     self.child.kill()
@@ -200,6 +209,10 @@ class Worker:
 
     def _end(self, lease: Lease, answer: Answer) -> Callable[[], None]:
         """The function that records the outcome of a job that the child has finished."""
+        if answer.error.reason == DeviceFailed.reason:
+            self._note_failure()
+        elif not answer.HasField("error"):
+            self.device_failures = 0
         if answer.HasField("result"):
             return lambda: self._succeed(lease, answer.result)
         if answer.HasField("waiting"):
@@ -208,6 +221,14 @@ class Worker:
         if error.code == Unavailable.code.value[0] and lease.attempt < lease.max_attempts:
             return lambda: self._try_later(lease, error.message)
         return lambda: self.stores.queue.fail(lease, error.SerializeToString(), error.message)
+
+    def _note_failure(self) -> None:
+        """Start another child; without one, while its device rests, the worker is not ready."""
+        self._drop_child()
+        self.device_failures += 1
+        if self.device_failures >= FAILURES_IN_A_ROW:
+            _log.error("the device failed %d times in a row: no jobs for %g s", self.device_failures, REST_SECONDS)
+            self.rests_until = time.monotonic() + REST_SECONDS
 
     def _succeed(self, lease: Lease, outcome: bytes) -> None:
         """Finish, and publish the model or the embedding in the same transaction."""

@@ -63,14 +63,15 @@ class DevicePreconditioner(PolynomialPreconditioner):
         size, shape = gradient.size, gradient.shape
         residual, step, scaled, out = (xp.empty(shape) for _ in range(4))
         launch("chebyshev_begin", size, *shape, go, self.centre, self.root, gradient, residual, step, scaled, out)
+        lanes = matrix.lanes(shape[1])
         for keep, gain in self._weights():
             smooth = scaled
             for _ in range(self.power - 1):
                 smooth = matrix.product_if(go, smooth)
             following = xp.empty(shape)
-            of_matrix = *shape, matrix.entries, go, matrix.indptr, matrix.indices, matrix.data
+            of_matrix = *shape, lanes, matrix.entries, go, matrix.indptr, matrix.indices, matrix.data
             numbers = self.scale, keep, gain, self.root, self.shifted
-            launch("chebyshev_step", size, *of_matrix, *numbers, smooth, scaled, residual, step, following, out)
+            launch("chebyshev_step", size * lanes, *of_matrix, *numbers, smooth, scaled, residual, step, following, out)
             scaled = following
         return out
 

@@ -18,6 +18,7 @@ from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
 from homophily.device.gpu.gauss import DeviceEdges, LineEngine, SpaceEngine
 from homophily.device.gpu.matrix import DeviceMatrix, dot
+from homophily.device.gpu.powers import power_of
 from homophily.relationship.choose import LOW_RANK_ERROR, EngineName, check_dimensions, check_gauss_sums
 from homophily.relationship.functions import GAUSSIAN, Relationship
 from homophily.relationship.nystrom import choose_landmarks, landmark_whitening, relative_error
@@ -46,14 +47,13 @@ class DeviceEngine(Protocol):
 
 def make_device_engine(
     matrix: DeviceMatrix,
-    laplacian: csr_array,
     F: Floats,
     sigma_f: float,
     *,
     engine: EngineName = "auto",
     power: int = 1,
     diagonal: Floats | None = None,
-    powered: Callable[[], csr_array] | None = None,
+    powered: Callable[[], csr_array] | None = None,  # noqa: ARG001  # its power is formed on the device
     targets: Floats | None = None,
     relationship: Relationship = GAUSSIAN,
     tolerance: float = 1e-9,
@@ -82,11 +82,13 @@ def make_device_engine(
     if name == "tiles":
         return name, TileEngine(matrix, sigma_f, power=power, diagonal=diagonal, relationship=relationship)
     check_dimensions(name, F, 1 if name == "chebyshev" else 3)
-    G = laplacian if power == 1 or powered is None else powered()
-    on_device = DeviceMatrix.of(matrix.backend, G)
+    G = power_of(matrix, power)
     if n == 1:
-        return "cells", LineEngine(on_device.plus_diagonal(diagonal), F, sigma_f)
-    edges = on_device.keep("edges", lambda: DeviceEdges.of(on_device, G))
+        line = LineEngine(G.plus_diagonal(diagonal), F, sigma_f)
+        if engine == "auto" and not line.is_set_up:
+            return "tiles", TileEngine(matrix, sigma_f, power=power, diagonal=diagonal)
+        return "cells", line
+    edges = G.keep("edges", lambda: DeviceEdges.of(G))
     return "cells", SpaceEngine(edges.plus_diagonal(diagonal), F, sigma_f, tolerance=tolerance)
 
 

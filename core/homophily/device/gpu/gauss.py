@@ -14,11 +14,11 @@ Our kernels add in a fixed order, without atomics; matrix products and CuPy's ow
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, log, pi, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
@@ -27,8 +27,8 @@ from homophily.device.kernels import THREADS
 
 CHUNK = 8
 """Modes per pass, as in ``modes.cu``."""
-#: Blocks of a sum: several for each multiprocessor of a large GPU.
-MOST_SUM_BLOCKS = 512
+#: Blocks of a sum: eight for each of an H100's 132 multiprocessors, ten for each of an A100's 108.
+MOST_SUM_BLOCKS = 1056
 #: Enough for values on a line that spread over 1,600 σ_f.
 MOST_LINE_MODES = 4096
 #: In space, above which near pairs take over: 512 KB of sums.
@@ -80,7 +80,7 @@ class LineEngine:
         self.accuracy = 1e-13
         self._set_up(F)
 
-    def _set_up(self, F: Floats) -> bool:
+    def _set_up(self, F: Floats) -> None:
         self.box = Box.around(F, self.sigma_f)
         width = 2 * float(self.box.half[0])
         series = Series.of(width if np.isfinite(width) else 0.0, self.sigma_f, self.accuracy)
@@ -95,11 +95,16 @@ class LineEngine:
         # Real and imaginary parts side by side, as the kernels have them.
         self.weights = self.backend.to_device(np.repeat(padded, 2))
         self.conjugate = self.backend.to_device(np.stack([padded, -padded], axis=1).ravel())
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether there are modes for the values; not if they spread too far."""
         return bool(self.box.half[0] >= 0)
 
     def adapt(self, F: Any) -> bool:
         """Choose the modes for F."""
-        return self._set_up(self.backend.to_host(F))
+        self._set_up(self.backend.to_host(F))
+        return self.is_set_up
 
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy at F and its gradient."""
@@ -107,8 +112,9 @@ class LineEngine:
         points, inverse = F.shape[0], self.sigma_f**-2
         f = F.ravel() - float(self.box.centre[0])
         inside = (xp.abs(f).max() <= float(self.box.half[0])).reshape(1)
-        blocks = min(MOST_SUM_BLOCKS, -(-points // THREADS))
-        partial = xp.empty((blocks, 2 * CHUNK))
+        lanes = self.matrix.lanes()
+        blocks, edge_blocks = (min(MOST_SUM_BLOCKS, -(-threads // THREADS)) for threads in (points, points * lanes))
+        partial, edge_partial = (xp.empty((count, 2 * CHUNK)) for count in (blocks, edge_blocks))
         sources, edges = xp.empty(2 * CHUNK * self.chunks), xp.empty(2 * CHUNK * self.chunks)
         gradient, half = xp.zeros(points), xp.empty(4 * points)
         parts = [slice(2 * CHUNK * chunk, 2 * CHUNK * (chunk + 1)) for chunk in range(self.chunks)]
@@ -118,10 +124,10 @@ class LineEngine:
         field = self.conjugate * sources
         for chunk, part in enumerate(parts):
             launch("half_phases", points, points, CHUNK * chunk, self.omega, f, half)
-            sizes = points, self.matrix.entries, CHUNK * chunk, blocks, self.omega, inverse
+            sizes = points, self.matrix.entries, lanes, CHUNK * chunk, edge_blocks, self.omega, inverse
             matrix = self.matrix.indptr, self.matrix.indices, self.matrix.data
-            launch("edge_modes", blocks * THREADS, *sizes, *matrix, f, half, field[part], gradient, partial)
-            add_blocks(backend, partial, edges[part])
+            launch("edge_modes", edge_blocks * THREADS, *sizes, *matrix, f, half, field[part], gradient, edge_partial)
+            add_blocks(backend, edge_partial, edges[part])
         weighted = self.weights * edges
         for chunk, part in enumerate(parts):
             launch("adjoint_modes", points, points, CHUNK * chunk, self.omega, f, weighted[part], gradient)
@@ -145,18 +151,20 @@ class DeviceEdges(NamedTuple):
     """Which entries of [at the first ends; at the second ends] belong to a point: its part of the gradient."""
 
     @classmethod
-    def of(cls, matrix: DeviceMatrix, G: csr_array) -> DeviceEdges:
-        """The edges of a matrix that is on the device already; ``G`` is the same one on the host."""
+    def of(cls, matrix: DeviceMatrix) -> DeviceEdges:
+        """The edges of a matrix that is on the device already."""
         backend, xp, size = matrix.backend, matrix.backend.xp, matrix.shape[0]
         rows = matrix.rows()
-        # The upper triangle's entries come first, in their order; how many they are the host knows without asking.
-        upper = int(np.count_nonzero(G.indices > np.repeat(np.arange(size), np.diff(G.indptr))))
+        # The upper triangle's entries come first, in their order; the host asks how many they are.
+        upper = int(backend.to_host((rows < matrix.indices).sum()))
         entries = xp.arange(matrix.entries, dtype=np.int64)
         chosen = xp.argsort(xp.where(rows < matrix.indices, entries, entries + matrix.entries))[:upper]
         points = xp.arange(size, dtype=np.int32)
+        on_diagonal = rows == matrix.indices
         rows = xp.concatenate([xp.take(rows, chosen), points])
         columns = xp.concatenate([xp.take(matrix.indices, chosen), points])
-        diagonal = backend.to_device(G.diagonal())
+        diagonal = replace(matrix, data=xp.where(on_diagonal, matrix.data, 0.0))
+        diagonal = diagonal.product(xp.ones((size, 1))).reshape(-1)
         ends = xp.concatenate([rows, columns])
         count = 2 * (upper + size)
         # Numbers that do not repeat are sorted the same way by every method.

@@ -13,8 +13,10 @@ from homophily.arrays import Floats
 from homophily.device.backend import CupyBackend
 from homophily.device.kernels import THREADS
 
+#: Most threads that share an entry of a product: a warp.
+WARP = 32
 #: Rows that a block of the first stage of a sum takes, as in ``reduce.cu``.
-ROWS = 16 * THREADS
+ROWS = 4 * THREADS
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,16 @@ class DeviceMatrix:
         """The number of stored entries."""
         return int(self.data.size)
 
-    def product(self, x: Any) -> Any:
-        """A x for columns x (inner, n)."""
-        return self._launch("csr_product", x, self.indptr, self.indices, self.data, x)
+    def lanes(self, columns: int = 1) -> int:
+        """Threads that share an entry of a product with so many columns: each takes at least two entries of a row."""
+        lanes = 1
+        while 4 * lanes * self.shape[0] <= self.entries and 2 * lanes * columns <= WARP:
+            lanes *= 2
+        return lanes
+
+    def product(self, x: Any, lanes: int | None = None) -> Any:
+        """A x for columns x (inner, n); with one lane, rows are summed in the order of their entries."""
+        return self._launch("csr_product", x, self.indptr, self.indices, self.data, x, lanes=lanes)
 
     def product_if(self, go: Any, x: Any) -> Any:
         """A x where the number ``go`` (1,) on the device is not 0, anything where it is."""
@@ -90,10 +99,11 @@ class DeviceMatrix:
         data = self.data + xp.where(on_diagonal, xp.take(added, self.indices), 0.0)
         return replace(self, data=data, kept={})
 
-    def _launch(self, kernel: str, x: Any, *arguments: Any) -> Any:
-        rows, columns = self.shape[0], x.shape[1]
+    def _launch(self, kernel: str, x: Any, *arguments: Any, lanes: int | None = None) -> Any:
+        rows, columns, lanes = self.shape[0], x.shape[1], lanes or self.lanes(x.shape[1])
         out = self.backend.xp.empty((rows, columns))
-        self.backend.kernels.launch(kernel, rows * columns, *self.shape, columns, self.entries, *arguments, out)
+        sizes = *self.shape, columns, lanes, self.entries
+        self.backend.kernels.launch(kernel, rows * columns * lanes, *sizes, *arguments, out)
         return out
 
 

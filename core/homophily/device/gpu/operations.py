@@ -11,6 +11,7 @@ from homophily.arrays import Floats
 from homophily.device.gpu.energy import DeviceLabelEnergy, DeviceMapEnergy, DevicePreconditioner
 from homophily.device.gpu.engines import make_device_engine
 from homophily.device.gpu.linear import DeviceWalk, solve_irr
+from homophily.device.gpu.masked import DeviceSparseEngine
 from homophily.device.gpu.matrix import DeviceMatrix
 from homophily.device.gpu.optimize import DeviceCG, DeviceLBFGS
 from homophily.device.operations import Operations
@@ -24,7 +25,8 @@ class GpuOperations(Operations):
     def __init__(self, matrix: DeviceMatrix, laplacian: csr_array) -> None:
         self.backend, self.laplacian = matrix.backend, laplacian
         self.solve_irr = partial(solve_irr, matrix, laplacian)
-        self.engine = partial(make_device_engine, matrix, laplacian)
+        self.engine = partial(make_device_engine, matrix)
+        self.sparse_engine = partial(DeviceSparseEngine, matrix.backend)
         self.label_energy = partial(DeviceLabelEnergy, matrix)
         self.preconditioner = partial(DevicePreconditioner, matrix, laplacian)
         self.walk = partial(DeviceWalk, matrix)

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 THREADS = 128
 """Threads per block of every launch, as in ``common.cuh``."""
-SOURCES = ("csr", "reduce", "tiles", "modes", "pairs", "topk", "search")
+SOURCES = ("csr", "reduce", "tiles", "modes", "pairs", "masked", "distances", "topk", "search")
 MOST_BLOCKS = 2**31 - 1
 MOST_BLOCKS_ACROSS = 2**16 - 1
 
@@ -41,6 +42,11 @@ def source(name: str) -> str:
     """The text of a kernel file with what is common to all in front."""
     here = files(__name__)
     return "\n".join((here / part).read_text(encoding="utf-8") for part in ("common.cuh", f"{name}.cu"))
+
+
+def options_of(dtype: np.dtype) -> tuple[str, ...]:
+    """What the compiler is told about a type of reals."""
+    return "--std=c++17", f"-DREAL={'double' if dtype == np.float64 else 'float'}"
 
 
 @cache
@@ -70,9 +76,9 @@ class Kernels:
     def launch(self, kernel: str, threads: int, *arguments: Any, across: int = 1) -> None:
         """Run ``kernel`` on ``threads`` threads in blocks of ``THREADS``, times ``across`` in the second direction.
 
-        Arguments are those of the kernel's signature: Python numbers for numbers, device arrays for pointers.
+        Arguments are those of the kernel's signature: numbers for numbers, device arrays for pointers.
         """
-        blocks = -(-threads // THREADS)
+        blocks, across = -(-int(threads) // THREADS), int(across)
         if threads == 0 or across == 0:
             return
         if not (0 < blocks <= MOST_BLOCKS and 0 < across <= MOST_BLOCKS_ACROSS):
@@ -93,10 +99,10 @@ class Kernels:
 
     def _number(self, argument: Argument, value: Any, *_: Any) -> Any:
         if argument.type == "int":
-            if not isinstance(value, int) or not -(2**31) <= value < 2**31:
+            if not isinstance(value, Integral) or not -(2**31) <= int(value) < 2**31:
                 raise TypeError(f"must be an int of 32 bits. Got {value!r} instead.")
-        elif not isinstance(value, float | int):
-            raise TypeError(f"must be a Python number. Got {type(value).__name__} instead.")
+        elif not isinstance(value, Real):
+            raise TypeError(f"must be a number on the host. Got {type(value).__name__} instead.")
         return self._types[argument.type].type(value)
 
     def _pointer(self, argument: Argument, value: Any, integers: list[int], device: Any) -> Any:
@@ -108,15 +114,21 @@ class Kernels:
             raise TypeError(f"must be a contiguous array of {wanted}. Got a {layout} one of {value.dtype}.")
         if value.device != device:
             raise ValueError(f"must be on the current device. Got an array on {value.device} instead.")
-        size = argument.size(*integers)
+        # Products of NumPy's integers would not fit their type.
+        size = argument.size(*map(int, integers))
         if value.size < size:
             raise ValueError(f"must have at least {size} elements. Got {value.size} instead.")
         return value
 
     def _function(self, kernel: str) -> Any:
         if kernel not in self._compiled:
+            from homophily.device.kernels.binaries import compiled
+
             name = self._files[kernel]
-            options = ("--std=c++17", f"-DREAL={'double' if self.dtype == np.float64 else 'float'}")
-            module = self.xp.RawModule(code=source(name), options=options)
+            path = compiled(name, self.dtype, self.xp.cuda.Device().compute_capability)
+            if path is None:
+                module = self.xp.RawModule(code=source(name), options=options_of(self.dtype))
+            else:
+                module = self.xp.RawModule(path=str(path))
             self._compiled |= {each: module.get_function(each) for each in signatures(name)}
         return self._compiled[kernel]

@@ -4,7 +4,7 @@
 //     g(m) = Σ_q c_q Re(conj(S_q) exp(i q ω m)),    E = Σ_q c_q Re(conj(S_q) N_q).
 // Modes are visited MODES at a time: a thread keeps the sums of that many in registers (8 complex numbers are 32
 // registers; more would spill or leave few threads a multiprocessor), and everything is linear in the modes, so that
-// passes add up. Nothing is scattered: a row of G belongs to one thread, which sees every edge from its own end;
+// passes add up. Nothing is scattered: a row of G belongs to `lanes` threads (as in csr.cu), which see every edge from its own end;
 // sums over all rows go through a tree in shared memory (THREADS reals, 1 KB) and then over the blocks, whose number
 // depends on the size alone. exp(i q ω m) = z_j z_k with the half phases z_j = exp(i q ω f_j / 2) of the points, so an edge costs
 // no sine: 12 bytes of the graph, 40 of the other point, one exponential and about 20 operations a mode.
@@ -59,22 +59,30 @@ extern "C" __global__ void half_phases(
 // The modes first … first + MODES − 1 of g, read at the edges' middles, and those of N.
 // weights[2r], weights[2r + 1] = c_q Re S_q, −c_q Im S_q. gradient[j] += Σ_k 2 G φ (½ g'(m) − (f_j − f_k)/σ² g(m)).
 extern "C" __global__ void edge_modes(
-    int points, int entries, int first, int blocks, real omega, real inverse,
+    int points, int entries, int lanes, int first, int blocks, real omega, real inverse,
     const int* indptr /* points + 1 */, const int* indices /* entries */, const real* data /* entries */,
     const real* f /* points */, const real* half /* 4 * points */, const real* weights /* 16 */,
     real* gradient /* points */, real* partial /* blocks * 16 */
 ) {
     __shared__ real scratch[THREADS];
-    __shared__ real field[2 * MODES];
+    // Read anew for every edge: kept in registers, it would take 64 of 156 and leave too few threads a multiprocessor.
+    __shared__ volatile real field[2 * MODES];
     if (threadIdx.x < 2 * MODES) field[threadIdx.x] = weights[threadIdx.x];
     __syncthreads();
     real sums[2 * MODES];
     for (int at = 0; at < 2 * MODES; ++at) sums[at] = 0;
-    for (int j = (int)global_thread(); j < points; j += blocks * THREADS) {
-        real own = f[j];
-        Phase own_step = {half[4 * j], half[4 * j + 1]}, own_first = {half[4 * j + 2], half[4 * j + 3]};
-        real pull = 0;
-        for (int e = indptr[j]; e < indptr[j + 1]; ++e) {
+    int together = THREADS / lanes, lane = threadIdx.x % lanes;
+    // All threads of a block take part in every round, as they wait for each other.
+    for (long long begin = (long long)blockIdx.x * together; begin < points; begin += (long long)blocks * together) {
+        long long j = begin + threadIdx.x / lanes;
+        bool inside = j < points;
+        real own = inside ? f[j] : 0, pull = 0;
+        Phase own_step = {0, 0}, own_first = {0, 0};
+        if (inside) {
+            own_step.re = half[4 * j], own_step.im = half[4 * j + 1];
+            own_first.re = half[4 * j + 2], own_first.im = half[4 * j + 3];
+        }
+        for (int e = inside ? indptr[j] + lane : 0; inside && e < indptr[j + 1]; e += lanes) {
             int k = indices[e];
             real gap = own - f[k];
             real strength = data[e] * exp(-gap * gap * inverse / 2);
@@ -90,7 +98,13 @@ extern "C" __global__ void edge_modes(
             }
             pull += strength * (omega * slope - 2 * gap * inverse * value);
         }
-        gradient[j] += pull;
+        scratch[threadIdx.x] = pull;
+        __syncthreads();
+        if (inside && lane == 0) {
+            for (int other = 1; other < lanes; ++other) pull += scratch[threadIdx.x + other];
+            gradient[j] += pull;
+        }
+        __syncthreads();
     }
     store_sums(sums, scratch, partial);
 }

@@ -1,10 +1,11 @@
 // Sums of products by column, in two stages and without atomics: the bits depend on the sizes alone.
 //
-// Stage one: a block sums 16 rows a thread (ROWS in all) of one column, then the block's threads by a tree in shared
-// memory (THREADS reals, 1 KB). Stage two: one block a column adds the blocks' sums the same way. Sixteen rows a thread
-// hide the latency of the reads; 60,000 rows make 30 blocks a column, a million 489.
+// Stage one: a block sums 4 rows a thread (ROWS in all) of one column, then the block's threads by a tree in shared
+// memory (THREADS reals, 1 KB). Stage two: one block a column adds the blocks' sums the same way. Four rows a thread
+// hide the latency of the reads; 60,000 rows make 118 blocks a column, about one for each multiprocessor of a large GPU.
 
-#define ROWS (16 * THREADS)
+#define STEPS 4
+#define ROWS (STEPS * THREADS)
 
 // partial[b, c] = Σ over the rows of block b of x[row, c] y[row, c]
 extern "C" __global__ void column_dots(
@@ -15,7 +16,7 @@ extern "C" __global__ void column_dots(
     int column = blockIdx.y;
     long long first = (long long)blockIdx.x * ROWS;
     real total = 0;
-    for (int step = 0; step < 16; ++step) {
+    for (int step = 0; step < STEPS; ++step) {
         long long row = first + step * THREADS + threadIdx.x;
         if (row < rows) total += x[row * columns + column] * y[row * columns + column];
     }
