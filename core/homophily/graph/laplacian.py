@@ -58,14 +58,14 @@ class Blocks:
         run_chunks(lambda c: kernel(*arrays, self.bounds, self.cuts[c], self.cuts[c + 1]), self.chunks)
 
     def multiply(self, matrix: csr_array, x: Any, out: Any, y: Any = None, z: Any = None, *factors: float) -> None:
-        """``out ← matrix @ x``, in the precision of the arrays, whose rows are contiguous.
+        """``out ← matrix @ x + α y + β z``, or the product alone, in the precision of the arrays, which are contiguous.
 
-        With two columns or more, α y + β z is added, for ``factors`` α and β.
+        ``factors`` are α and β.
         """
         indptr, indices = (a.view(f"u{a.itemsize}") for a in (matrix.indptr, matrix.indices))
         kernel: Any = _product_vector
         arrays: tuple[Any, ...] = x.reshape(-1), out.reshape(-1)
-        if x.size > len(x):
+        if x.size > len(x) or y is not None:
             kernel, arrays = product_rows(x.shape[1]), (x, out, y, z, factors or (0.0, 0.0))
         rows = self.bounds[self.cuts]
         run_chunks(lambda c: kernel(indptr, indices, matrix.data, *arrays, rows[c], rows[c + 1]), self.chunks)

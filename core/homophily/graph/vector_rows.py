@@ -80,13 +80,13 @@ _sum_rows: Any = intrinsic(prefer_literal=True)(_sum_in_lanes)
 
 
 def product_rows(columns: int) -> Any:
-    """The kernel ``(indptr, indices, data, x, out, y, z, factors, first, last)`` for two columns or more.
+    """The kernel ``(indptr, indices, data, x, out, y, z, factors, first, last)`` for this number of columns.
 
     It sets rows of out ← matrix @ x + α y + β z with ``factors`` α and β, or to the product alone where ``y`` and ``z``
     are None. Arrays are contiguous, those of indices unsigned; ``out`` is none of the others.
     """
     # Two vectors hold a row; the widest ones take a long row in pieces.
-    return _kernel(min(16, 1 << ((columns - 1).bit_length() - 1)))
+    return _kernel(min(16, 1 << max(0, (columns - 1).bit_length() - 1)))
 
 
 @cache
