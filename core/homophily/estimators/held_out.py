@@ -22,10 +22,10 @@ from homophily.supervision.labels import decide_index
 #: Parts that the labels are dealt into, each of which is left out once.
 FOLDS = 5
 #: Columns in which labels' influences are computed. Labels that share one disturb each other a little, so most have
-#: their own, or share it with labels of other classes.
-COLUMNS = 16
+#: their own, or share it with labels of other classes. 8 to 16 gave the same calibration error within 0.3 %.
+COLUMNS = 8
 #: Relative accuracy of the influences.
-INFLUENCE_TOLERANCE = 1e-2
+INFLUENCE_TOLERANCE = 3e-3
 #: Steps of the walks from the other labels. On digits, USPS, Pendigits, MNIST and ssl_coil with 50 labels (draws 0 to
 #: 5) 16 to 256 gave about the same calibration error, and the same as IRR without their labels.
 REACH = 128
