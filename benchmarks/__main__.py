@@ -27,6 +27,7 @@ COMMANDS = (
     "optimizer",
     "predict",
     "service",
+    "studio",
     "embedding",
     "clustering",
     "scatter",

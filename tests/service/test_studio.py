@@ -5,9 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -305,6 +309,23 @@ def test_a_job_can_be_cancelled(page: Studio, opened: dict[str, Any]) -> None:
     job = page.call("embed", source=opened["dataset"])["job"]
     page.call("cancel", job=job)
     assert page.made(job)["state"] in ("cancelled", "succeeded")
+
+
+def test_a_service_brings_the_page_with_it_and_takes_it_along(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "homophily_service", "serve", "--studio", "--port", "0", "--workers", "0"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMOPHILY_")}
+    command += ["--data-dir", str(tmp_path), "--set", "predictors=0", "--set", "tracking=false"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            lines = [process.stdout.readline() for _ in range(3)]
+            page = Studio(lines[2].removeprefix("Open ").strip())
+            assert page.call("start") == {"opened": None, "datasets": []}
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    with pytest.raises(URLError):
+        page.call("start")
 
 
 def test_groups_become_a_bounded_number_of_pairs() -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from .browser import Page, browse, need_chromium
+from benchmarks.browser import Page, browse
+
+from .chromium import need_chromium
 from .serving import Service, eventually, running
 from .studio import studio
 

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.browser import Page, browse
 from homophily_client._pb import job_pb2, model_pb2
 from homophily_service.cli import runs
 
-from .browser import Page, browse, need_chromium
+from .chromium import need_chromium
 from .commands import Run
 from .mlflow_proxy import Fate, MlflowProxy
 from .mlflow_server import MlflowServer

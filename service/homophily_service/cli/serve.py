@@ -77,7 +77,9 @@ def serve(
     # Imported late: a client's commands need not load the server.
     from homophily_service.api import server
     from homophily_service.cli.own_service import beside
+    from homophily_service.cli.studio import DEFAULT_PORT as usual
     from homophily_service.runtime.logs import start_logging
+    from homophily_service.runtime.ports import is_free
 
     settings = settings_from(
         config,
@@ -99,7 +101,9 @@ def serve(
             print_result(f"Homophily serves on {settings.host}:{running.port}, with {settings.workers} worker(s)")
             print_result(f"Everything is kept in {settings.data_dir.absolute()}; Ctrl-C stops.")
             if studio:
-                stack.enter_context(beside("studio", "--target", f"{LOOPBACK}:{running.port}"))
+                # Another studio may be on the usual port.
+                free = usual if is_free(LOOPBACK, usual) else 0
+                stack.enter_context(beside("studio", f"--target={LOOPBACK}:{running.port}", f"--port={free}"))
 
         server.run_server(settings, started)
 

@@ -32,3 +32,12 @@ def check_port(host: str, port: int) -> None:
                     f"cannot listen on {host} port {port}: another process uses it; choose another with --port, "
                     "or --port 0 for a free one"
                 ) from error
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether no other process listens on a port."""
+    try:
+        check_port(host, port)
+    except FailedPrecondition:
+        return False
+    return True

@@ -10,7 +10,7 @@ export async function keep(what: string): Promise<void> {
   const { model, embedding } = view.study.now;
   const [kind, format] = what.split(".");
   if (format === "png") {
-    view.scatter.canvas.toBlob((content) => content !== null && save(content, what));
+    view.scatter.picture((content) => content !== null && save(content, what));
   } else if (format === "svg") {
     keepDrawing(what);
   } else if (kind === "labels" && model === null) {

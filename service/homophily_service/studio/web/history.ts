@@ -39,6 +39,7 @@ export function facts(): void {
     parts.push(`${embedding.must + embedding.cannot} links, ${embedding.violated} violated`);
   }
   at("facts").textContent = parts.join(" · ");
+  at<HTMLButtonElement>("pull").disabled = model === null;
   at("apply").hidden = view.study.isAutomatic || !view.study.hasWaiting;
   const run = at<HTMLAnchorElement>("run");
   run.hidden = !/^https?:\/\//.test(view.study.run);

@@ -27,30 +27,40 @@ function working(text: string, fraction: number | null): void {
 // -- following the study
 
 async function changed(what: { model: boolean; embedding: boolean }): Promise<void> {
-  const { now, state } = view.study;
-  if (what.model) {
-    view.answers = now.model === null ? null : await api.answers(now.model, state.points);
-    history.measure();
-  }
-  if (what.embedding && now.embedding !== null) {
-    const [places, links] = await Promise.all([api.coordinates(now.embedding), api.links(now.embedding)]);
-    const isFirst = view.scatter.count === 0;
-    view.links = links;
-    view.scatter.place(places, !isFirst);
-    view.pointing.grid = new Grid(places);
-    if (isFirst) view.scatter.frame();
-    view.scatter.link([
-      { pairs: links.must_link, colour: GREEN },
-      { pairs: links.cannot_link, colour: GREY },
-      { pairs: [...links.violated_must, ...links.violated_cannot], colour: RED },
-    ]);
-    await colouring.mapChanged();
-  }
+  if (what.model) await modelChanged();
+  if (what.embedding) await embeddingChanged();
   history.facts();
   colouring.paint();
   history.list();
   attempt(selection.show());
   attempt(questions.ask());
+}
+
+async function modelChanged(): Promise<void> {
+  const { model } = view.study.now;
+  const answers = model === null ? null : await api.answers(model, view.study.state.points);
+  // Something else may be in view by now.
+  if (model !== view.study.now.model) return;
+  view.answers = answers;
+  history.measure();
+}
+
+async function embeddingChanged(): Promise<void> {
+  const { embedding } = view.study.now;
+  if (embedding === null) return;
+  const [places, links] = await Promise.all([api.coordinates(embedding), api.links(embedding)]);
+  if (embedding !== view.study.now.embedding) return;
+  const isFirst = view.scatter.count === 0;
+  view.links = links;
+  view.scatter.place(places, !isFirst);
+  view.pointing.grid = new Grid(places);
+  if (isFirst) view.scatter.frame();
+  view.scatter.link([
+    { pairs: links.must_link, colour: GREEN },
+    { pairs: links.cannot_link, colour: GREY },
+    { pairs: [...links.violated_must, ...links.violated_cannot], colour: RED },
+  ]);
+  await colouring.mapChanged();
 }
 
 async function enter(state: api.State): Promise<void> {
@@ -212,5 +222,5 @@ async function main(): Promise<void> {
 }
 
 // For the console, and for tests of the page.
-Object.assign(window, { studio: { view, classOf, select: selection.select } });
+Object.assign(window, { studio: { view, classOf, select: selection.select, asked: questions.points } });
 attempt(main());

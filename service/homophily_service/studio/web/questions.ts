@@ -12,6 +12,9 @@ let asked: api.Suggestions = { points: [], pairs: [] };
 let skipped: { points: number[]; pairs: Pair[] } = { points: [], pairs: [] };
 let about: "points" | "pairs" = "points";
 
+/** The points that are asked about. */
+export const points = (): number[] => asked.points.map((one) => one.point);
+
 export function forget(): void {
   asked = { points: [], pairs: [] };
   skipped = { points: [], pairs: [] };

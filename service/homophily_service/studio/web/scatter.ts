@@ -22,12 +22,13 @@ void main() {
 
 const ROUND = `#version 300 es
 precision mediump float;
-in vec4 shade; uniform vec4 rim; out vec4 pixel;
+in vec4 shade; uniform vec4 rim; uniform float softness; out vec4 pixel;
 void main() {
   float r = 2.0 * length(gl_PointCoord - 0.5);
   if (r > 1.0) discard;
   vec4 inside = rim.a > 0.0 && r > 0.62 ? rim : shade;
-  pixel = vec4(inside.rgb * inside.a, inside.a);
+  float a = inside.a * min(1.0, (1.0 - r) * softness);
+  pixel = vec4(inside.rgb * a, a);
 }`;
 
 const FLAT = `#version 300 es
@@ -102,8 +103,8 @@ export class Scatter {
   private ink: Colour = [0, 0, 0];
 
   constructor(readonly canvas: HTMLCanvasElement) {
-    // Pictures are read from the canvas after it was drawn.
-    const gl = canvas.getContext("webgl2", { antialias: true, premultipliedAlpha: true, preserveDrawingBuffer: true });
+    // Points have soft edges of their own.
+    const gl = canvas.getContext("webgl2", { antialias: false, premultipliedAlpha: true });
     if (gl === null) throw new Error("This browser has no WebGL 2, which the map needs.");
     this.gl = gl;
     this.round = program(gl, ROUND);
@@ -202,6 +203,17 @@ export class Scatter {
     });
   }
 
+  /** What is on the screen as PNG: read at once, as a browser forgets what it has shown. */
+  picture(found: (content: Blob | null) => void): void {
+    this.paint(performance.now());
+    this.canvas.toBlob(found);
+  }
+
+  /** Wait until everything is drawn: frames that are only handed over would be counted too soon. */
+  finish(): void {
+    this.gl.readPixels(0, 0, 1, 1, this.gl.RGBA, this.gl.UNSIGNED_BYTE, new Uint8Array(4));
+  }
+
   private paint(now: number): void {
     const { gl, canvas } = this;
     const ratio = window.devicePixelRatio || 1;
@@ -218,6 +230,7 @@ export class Scatter {
       gl.uniform2f(gl.getUniformLocation(made, "size"), canvas.clientWidth, canvas.clientHeight);
       gl.uniform1f(gl.getUniformLocation(made, "share"), share);
       gl.uniform1f(gl.getUniformLocation(made, "diameter"), diameter * ratio);
+      gl.uniform1f(gl.getUniformLocation(made, "softness"), (diameter * ratio) / 2);
       const [r, g, b] = rim ?? [0, 0, 0];
       gl.uniform4f(gl.getUniformLocation(made, "rim"), r / 255, g / 255, b / 255, rim === null ? 0 : 1);
     };

@@ -5,40 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-import pytest
 
 T = TypeVar("T")
 PATIENCE = 120.0
 
 
-def need_chromium() -> None:
-    """Skip a test without a browser; fail if CI is set, where all tests must run."""
-    if _chromium() is None:
-        reason = f"Chromium is not installed: {_why_no_chromium()}"
-        assert "CI" not in os.environ, f"{reason}; continuous integration must check the pages"
-        pytest.skip(reason)
-
-
-def _chromium() -> str | None:
+def chromium() -> str | None:
     """The path of the program, if it is installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-def _why_no_chromium() -> str:
-    """The last line of apt's output when `make test` tried to install it."""
-    said = Path(sys.prefix) / "chromium.log"
-    lines = said.read_text().splitlines() if said.is_file() else []
-    return lines[-1] if lines else "install Debian's package `chromium`"
 
 
 class Page:
@@ -71,6 +53,7 @@ class Page:
         return answer["result"].get("value")
 
     async def open(self, url: str) -> None:
+        """Go to an address."""
         await self.call("Page.navigate", url=url)
 
     async def shows(self, expression: str) -> Any:
@@ -84,6 +67,7 @@ class Page:
         return found
 
     async def click(self, x: float, y: float, modifiers: int = 0) -> None:
+        """Press the mouse at a place, and let go."""
         await self.drag([(x, y)], modifiers)
 
     async def drag(self, places: list[tuple[float, float]], modifiers: int = 0) -> None:
@@ -106,9 +90,11 @@ class Page:
         await self.call("Input.dispatchKeyEvent", type="keyUp", **shared)
 
     async def type(self, text: str) -> None:
+        """Type into what has the focus."""
         await self.call("Input.insertText", text=text)
 
     async def photograph(self, path: Path) -> None:
+        """Save what is on the screen as PNG."""
         answer = await self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))
 
@@ -117,7 +103,7 @@ def browse(
     folder: Path, look: Callable[[Page], Awaitable[T]], size: tuple[int, int] = (1400, 1000), *, webgl: bool = False
 ) -> T:
     """Start a browser, call ``look`` with a page, and end the browser; WebGL is computed by the processor."""
-    program = _chromium()
+    program = chromium()
     assert program is not None
     options = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-first-run"]
     options += ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"] if webgl else ["--disable-gpu"]
