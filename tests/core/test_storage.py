@@ -121,7 +121,7 @@ def make_graph(kind, monkeypatch):
     parameters, data = GRAPHS[kind]
     method = kind.partition("-")[0]
     if method in ("regions", "hnsw"):
-        monkeypatch.setattr(dense_index, "_choose_method", lambda *_: method)
+        monkeypatch.setattr(dense_index, "choose_method", lambda *_: method)
     graph = KNNGraph(n_neighbors=np.int64(6), **parameters).fit(data(150, 0))
     monkeypatch.undo()
     if method in ("regions", "hnsw"):
@@ -189,7 +189,7 @@ def test_a_state_can_be_taken_from_a_restored_graph(tmp_path, monkeypatch):
 
 
 def test_the_links_of_hnsw_do_not_hold_the_points_again(monkeypatch):
-    monkeypatch.setattr(dense_index, "_choose_method", lambda *_: "hnsw")
+    monkeypatch.setattr(dense_index, "choose_method", lambda *_: "hnsw")
     small, wide = (graph_state(KNNGraph().fit(points(120, columns))).arrays["links"] for columns in (9, 900))
     assert abs(small.size - wide.size) < 10_000 < 120 * 900 * 4
 
@@ -214,7 +214,7 @@ def test_memory_maps_need_no_kernels_of_their_own(kind, tmp_path, monkeypatch):
     y = np.where(np.arange(150) < 12, np.arange(150) % 3, -1)
     classifier = ERRClassifier(sharpen=False).fit(graph, y)
     classifier.predict(new)
-    kernels = dense_index._dense_distances, sparse_index._sparse_distances, new_points._descend
+    kernels = dense_index.dense_distances, sparse_index._sparse_distances, new_points._descend
     compiled = [len(kernel.signatures) for kernel in kernels]
     restored(classifier, tmp_path).predict(new)
     assert [len(kernel.signatures) for kernel in kernels] == compiled

@@ -114,7 +114,8 @@ def test_only_rows_that_rounding_may_mislead_are_redone(X, redone, monkeypatch):
     monkeypatch.setattr(
         DeviceSearch, "nearest_below", lambda self, limits, *rest: asked.append(limits) or again(self, limits, *rest)
     )
-    KNNGraph(backend="cupy").fit(X)
+    graph = KNNGraph(backend="cupy").fit(X)
+    assert graph.index_._built is None, "the CPU's index was built for nothing"
     # The last time is for the recall, by differences from all points.
     assert np.isinf(asked.pop()).all()
     assert bool(asked) == redone
@@ -156,6 +157,10 @@ def test_a_model_fitted_on_a_gpu_gets_the_index_of_one_fitted_on_the_cpu(first, 
     host, device = (KNNGraph(backend=name).fit(X) for name in ("numpy", "cupy"))
     assert host.index_.method == "regions"
     first(device)
+    launches = counters.launches
+    # What is asked of it later, the CPU finds.
+    assert device.neighborhoods(15).shape == host.neighborhoods(15).shape
+    assert counters.launches == launches
     stored, expected = (graph.index_.to_arrays() for graph in (device, host))
     assert stored.document == expected.document
     for name, array in expected.arrays.items():

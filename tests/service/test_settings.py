@@ -203,3 +203,14 @@ def test_runs_are_sent_if_mlflow_is_here_or_a_tracker_is_elsewhere(monkeypatch: 
     assert not sends_runs(load_settings())
     assert sends_runs(load_settings(tracker=False))
     assert not sends_runs(load_settings(tracker=False, tracking=False))
+
+
+def test_workers_take_the_devices_of_a_list_by_turns() -> None:
+    def devices(device: str) -> list[str]:
+        return [load_settings(device=device).of_worker(number).device for number in range(3)]
+
+    assert devices("cuda:0,2") == ["cuda:0", "cuda:2", "cuda:0"]
+    for one in ("cpu", "auto", "cuda", "cuda:1"):
+        assert devices(one) == [one] * 3
+    with pytest.raises(ValidationError, match="device"):
+        load_settings(device="cuda:0,")

@@ -57,6 +57,13 @@ def test_a_worker_without_its_gpu_says_so_and_takes_nothing(make_cluster: MakeCl
     assert job_pb2.FitResult.FromString(job.outcome).model.device == "cpu"
 
 
+def test_each_worker_of_a_server_has_a_device_of_its_own(make_cluster: MakeCluster) -> None:
+    server = make_cluster().serve(workers=2, device="cuda:101,102")
+    for device in ("cuda:101", "cuda:102"):
+        words = f"cannot compute on {device}: backend='cupy' needs"
+        eventually(f"a worker asks for {device}", lambda words=words: words in server.log.read_text())
+
+
 class OnStandin:
     """A cluster whose worker computes on the stand-in, which can be broken."""
 

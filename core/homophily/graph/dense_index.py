@@ -200,15 +200,16 @@ class DenseIndex(NeighborIndex):
             return hnsw(seen) if self._links is None else linked(seen, self._links)
 
     def _candidates(self, rows: NDArray[Any], count: int) -> NDArray[np.int64]:
-        seen, structure, threads = self._searched(rows), self._structure, self._threads(len(rows))
+        seen, threads = self._searched(rows), self._threads(len(rows))
+        if self.method == "exact":
+            return self._certain(rows, seen, *self._compared(seen, count, threads))
+        structure = self._structure
         if self.method == "kd-tree":
             return np.asarray(structure.query(seen, np.arange(1, count + 1), workers=threads)[1], dtype=np.int64)
         if self.method == "regions":
             probes = max(self._depth, structure.least_probes(count))
             found: NDArray[np.int64] = structure.candidates(seen, count, probes, threads)
             return found
-        if self.method == "exact":
-            return self._certain(rows, seen, *self._compared(seen, count, threads))
         with faiss_threads(threads):
             return walk(structure, seen, count, self._depth)
 

@@ -61,7 +61,7 @@ class DeviceIndex(DenseIndex):
     def _leave_device(self) -> None:
         method = choose_method(*self.points.shape)
         if self.method != method:
-            self.method, self._built = method, None
+            self.method, self._built, self._device = method, None, None
             self._tune(None)
 
     def _compared(self, seen: Rows, count: int, threads: int) -> tuple[NDArray[np.int64], Floats]:

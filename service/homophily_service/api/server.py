@@ -300,8 +300,8 @@ async def serve(settings: Settings, started: Callable[[Server], None] | None = N
     await server.start()
     threads, grace = fair_threads(settings), settings.shutdown_grace + 5.0
     workers = [
-        asyncio.create_task(keep_running("homophily_service.worker.supervisor", settings, threads, grace))
-        for _ in range(settings.workers)
+        asyncio.create_task(keep_running("homophily_service.worker.supervisor", one, threads, grace))
+        for one in map(settings.of_worker, range(settings.workers))
     ]
     if settings.tracking and settings.tracker:
         workers.append(asyncio.create_task(keep_running("homophily_service.tracking.tracker", settings, 1, grace)))

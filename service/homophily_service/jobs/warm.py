@@ -61,6 +61,7 @@ def warm_up_device(backend: BackendName) -> None:
             for power in (1, 2):
                 ERRClassifier(power=power, max_iter=2, sharpen=False, backend=backend).fit(graph, y)
             ERRClassifier(sharpen=True, backend=backend).fit(graph, y)
+            ERRClassifier(relationship_neighbors=10, max_iter=2, backend=backend).fit(graph, y)
         links = {"must_link": [(0, 1), (1, 2)], "cannot_link": [(0, 3)]}
         for n in (2, 3):
             ERREmbedding(n, max_iter=2, backend=backend).fit(graph, **links)

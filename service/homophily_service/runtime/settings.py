@@ -108,8 +108,9 @@ class Settings(BaseSettings):
     )
     device: str = Field(
         "cpu",
-        pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$",
-        description="Where jobs are computed: cpu, cuda:0 and so on, or auto for a GPU if there is one.",
+        pattern=r"^(cpu|auto|cuda(:\d{1,3}(,\d{1,3})*)?)$",
+        description="Where jobs are computed: cpu, cuda:0 and so on, or auto for a GPU if there is one. "
+        "The workers of `homophily serve` take the devices of a list, cuda:0,1, by turns.",
     )
     job_memory_bytes: int | None = Field(
         None,
@@ -211,6 +212,12 @@ class Settings(BaseSettings):
     def max_running_of(self, project: str) -> int | None:
         """How many jobs of a project may run at a time."""
         return self.limits_of(project).max_running_jobs
+
+    def of_worker(self, number: int) -> Settings:
+        """The settings of one of several workers: of a list of devices, it has one, by turns."""
+        kind, _, numbers = self.device.partition(":")
+        devices = [f"{kind}:{one}" for one in numbers.split(",")] if numbers else [kind]
+        return self.model_copy(update={"device": devices[number % len(devices)]})
 
     def for_children(self) -> str:
         """JSON with the secrets, for processes of our own."""

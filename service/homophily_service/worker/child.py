@@ -6,7 +6,7 @@ import logging
 import os
 
 from homophily.device.backend import get_backend, select_device
-from homophily.exceptions import DeviceUnavailableError
+from homophily.exceptions import DeviceFailedError, DeviceUnavailableError
 from homophily_client._pb.job_pb2 import Progress
 from homophily_service.contract.errors import DeviceFailed, InternalError, ServiceError
 from homophily_service.contract.internal_pb2 import Answer, Ready, Waiting
@@ -42,7 +42,11 @@ def main() -> None:
     warm_up(threads)
     warm_up_maps(threads)
     if get_backend(backend).on_device:
-        warm_up_device(backend)
+        try:
+            warm_up_device(backend)
+        except DeviceFailedError as error:
+            _log.error("cannot compute on %s: %s", settings.device, error)
+            raise SystemExit(1) from None
 
     def answer(message: Answer) -> None:
         try:

@@ -360,7 +360,8 @@ def main() -> None:
 
 def run_worker(settings: Settings, started: Callable[[Worker], object] | None = None) -> None:
     """A worker as a process of its own: SIGTERM and SIGINT stop it; ``started`` is called before it works."""
-    worker = Worker(settings)
+    # Of a list of devices, which is for several workers, one worker has the first.
+    worker = Worker(settings.of_worker(0))
     if started is not None:
         started(worker)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -34,11 +34,7 @@ class DeviceMatrix:
     @classmethod
     def of(cls, backend: CupyBackend, matrix: csr_array) -> DeviceMatrix:
         """Send a matrix to the device; the same one is sent once per job."""
-        if matrix.nnz >= 2**31 or max(matrix.shape) >= 2**31:
-            raise ValueError(
-                f"A matrix on the GPU must have fewer than 2^31 rows and entries. Got {matrix.shape[0]} rows and "
-                f"{matrix.nnz} entries instead: use backend='numpy'."
-            )
+        check_size(matrix.shape, matrix.nnz)
 
         def send() -> DeviceMatrix:
             indptr, indices = (backend.to_device(part, np.int32) for part in (matrix.indptr, matrix.indices))
@@ -105,6 +101,15 @@ class DeviceMatrix:
         sizes = *self.shape, columns, lanes, self.entries
         self.backend.kernels.launch(kernel, rows * columns * lanes, *sizes, *arguments, out)
         return out
+
+
+def check_size(shape: tuple[int, int], entries: int) -> None:
+    """Refuse a matrix whose indices do not fit 32 bits."""
+    if entries >= 2**31 or max(shape) >= 2**31:
+        raise ValueError(
+            f"A matrix on the GPU must have fewer than 2^31 rows and entries. Got {shape[0]} rows and {entries} entries"
+            " instead: use backend='numpy'."
+        )
 
 
 def column_dots(backend: CupyBackend, x: Any, y: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily.device.gpu.matrix import DeviceMatrix
+from homophily.device.gpu.matrix import DeviceMatrix, check_size
 
 #: Products of entries at once, each of which takes about so many bytes while it is sorted: half a gigabyte.
 MOST_PRODUCTS = 2**22
@@ -36,9 +36,11 @@ def _product(left: DeviceMatrix, right: DeviceMatrix) -> DeviceMatrix:
     of_rows = xp.take(xp.concatenate([xp.zeros(1, dtype=np.int64), ends]), left.indptr)
     pieces = _cuts(backend.to_host(of_rows), right.shape[1], backend.planned_memory() // BYTES_PER_PRODUCT)
     parts = [_rows(left, right, ends - lengths, ends, *piece) for piece in pieces]
+    shape = left.shape[0], right.shape[1]
+    check_size(shape, sum(part[0].size for part in parts))
     rows, columns, data = (xp.concatenate(list(part)) for part in zip(*parts, strict=True))
     indptr = xp.searchsorted(rows, xp.arange(left.shape[0] + 1, dtype=np.int64)).astype(np.int32)
-    return DeviceMatrix(backend, (left.shape[0], right.shape[1]), indptr, columns.astype(np.int32), data)
+    return DeviceMatrix(backend, shape, indptr, columns.astype(np.int32), data)
 
 
 def _cuts(ends: NDArray[np.int64], columns: int, fitting: int) -> list[tuple[int, int, int]]:
