@@ -49,7 +49,7 @@ def run(options: Options, report: Report) -> None:
             grown.append(isolated(growth, points, count))
     report.table("CPU seconds on drawn points, the graph included in the memory", grown)
     ten = [row for row in grown if row["classes"] == 10]
-    for few, many in pairwise(ten):
+    for few, many in [*pairwise(ten), (ten[0], ten[-1])]:
         grows = np.log(many["ERR CPU seconds"] / few["ERR CPU seconds"]) / np.log(many["points"] / few["points"])
         report.note(f"Ten classes, {few['points']:,} to {many['points']:,} points: ERR grows as points^{grows:.2f}.")
 

@@ -89,7 +89,9 @@ class Moment(NamedTuple):
     energy: float
 
 
-def traced_fit(classifier: ERRClassifier, X: Any, y: Any, init: Any = None) -> list[Moment]:
+def traced_fit(
+    classifier: ERRClassifier, X: Any, y: Any, init: Any = None, clock: Callable[[], float] = perf_counter
+) -> list[Moment]:
     """Fit, and tell the moments from the first evaluation (0 seconds) to the end of the fit."""
     trace: list[Moment] = []
     began = 0.0
@@ -98,13 +100,13 @@ def traced_fit(classifier: ERRClassifier, X: Any, y: Any, init: Any = None) -> l
         nonlocal began
         if isinstance(state, Start):
             return
-        began = began or perf_counter()
-        trace.append(Moment(perf_counter() - began, state.n_evaluations, state.energy))
+        began = began or clock()
+        trace.append(Moment(clock() - began, state.n_evaluations, state.energy))
 
     classifier.set_params(callback=note).fit(X, y, init=init)
     # A step that ends the search is not shown to the callback.
     if trace[-1].evaluations < classifier.n_evaluations_:
-        trace.append(Moment(perf_counter() - began, classifier.n_evaluations_, classifier.energy_))
+        trace.append(Moment(clock() - began, classifier.n_evaluations_, classifier.energy_))
     return trace
 
 

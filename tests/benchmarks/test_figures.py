@@ -51,13 +51,13 @@ def recorded(command: str, column: str, **row: object) -> float:
 def test_figures_in_sentences_are_those_of_the_records() -> None:
     steps = f"{recorded('scaling', '50 ERR steps s', points=10**6):.0f} s"
     memory = f"{recorded('scaling', 'peak MiB', points=10**6) / 1024:.1f} GiB for the whole process"
-    digits = f"about {recorded('mnist', 'seconds', method='ERR p = 2'):.0f} s"
-    (graph,) = re.findall(r"Graph: ([\d.]+) s", (RECORDS / "mnist.json").read_text())
+    digits = f"about {recorded('mnist', 'CPU seconds', method='ERR p = 2'):.0f} CPU seconds"
+    (graph,) = re.findall(r"Graph: ([\d.]+) CPU s", (RECORDS / "mnist.json").read_text())
     assert f"50 steps take {steps} for a million points" in text("README.md")
     assert f"{steps} with {memory}" in text("docs/guides/large-data.md")
-    assert f"{digits} once the graph is built, which takes {float(graph):.0f} s" in text("docs/guides/large-data.md")
+    assert f"{digits} once the graph is built, which takes {float(graph):.0f}" in text("docs/guides/large-data.md")
     assert f"{steps} and {memory}" in text("docs/comparison.md")
-    assert f"{digits} with the default `power=2`, and {float(graph):.0f} s for the graph" in text("docs/comparison.md")
+    assert f"{digits} with the default `power=2`, and {float(graph):.0f} for the graph" in text("docs/comparison.md")
     few, many, whole, all_steps = (
         f"{recorded('mnist', 'error %', method=f'ERR p = 2{settings}'):.2f}"
         for settings in ("", ", tol = 1e-4", ", repulsion = 1", ", repulsion = 1, tol = 1e-4")

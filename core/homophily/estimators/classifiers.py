@@ -31,8 +31,9 @@ from homophily.threads import single_threaded_blas
 
 #: Relative accuracy of the linear solution that ERR starts from.
 IRR_TOLERANCE = 1e-10
-#: The same for sharp relationships, which start from classes: at 1e-5 some of Pendigits' were others, at 1e-6 none.
-SHARP_TOLERANCE = 1e-6
+#: The same for sharp relationships, which start from classes. On digits, USPS, Pendigits and MNIST with 1 and 5 labels
+#: per class (draws 0 to 7) errors were those of 1e-6; at 1e-4 a few points had another class, at 1e-3 errors rose.
+SHARP_TOLERANCE = 1e-5
 
 
 @dataclass(eq=False, repr=False)

@@ -13,6 +13,7 @@ from homophily.device.operations import Operations
 from homophily.solve.sharpen import Held, Sharpened, sharpen
 from homophily.supervision.class_shares import LabelEvidence, class_offsets, informative_offsets, spread_sample
 from homophily.supervision.labels import decide_index
+from homophily.threads import single_threaded_blas
 
 #: Points whose scores offsets are inferred from, at most: a share of theirs is known to 0.5 %.
 OFFSET_POINTS = 10_000
@@ -41,12 +42,15 @@ def sharpened(
     held = Held.of(confidence, targets)
     evidence = partial(LabelEvidence, targets=held.targets, weights=np.minimum(confidence[held.points], 1.0))
 
+    def sample(logits: Floats) -> Floats:
+        return logits[:: max(1, len(logits) // OFFSET_POINTS)]
+
     def choose(logits: Floats, before: Floats, labels: Callable[[], Floats]) -> Floats:
         if shares is not None:
             return class_offsets(logits, shares)
-        sample = logits[:: max(1, len(logits) // OFFSET_POINTS)]
-        fair = evidence(labels()).as_fair_sample(spread_sample(sample), before)
-        return bounded(logits, informative_offsets(sample, before, fair))
+        some = sample(logits)
+        fair = evidence(labels()).as_fair_sample(some, before)
+        return bounded(logits, informative_offsets(some, before, fair))
 
     def judge(label_logits: Floats, logits: Floats, offsets: Floats) -> float:
         labels = evidence(label_logits)
@@ -54,7 +58,13 @@ def sharpened(
             labels = labels.as_fair_sample(spread_sample(logits), offsets)
         return labels.weight * labels.log_likelihood(offsets)[0]
 
-    wanted = class_offsets(scores, np.full(classes, 1.0 / classes) if shares is None else shares)
+    if shares is None:
+        wanted = class_offsets(sample(scores), np.full(classes, 1.0 / classes))
+    else:
+        wanted = class_offsets(scores, shares)
     starts = [factor * wanted for factor in ((0.0, 0.5, 1.0) if shares is None else (1.0,))]
     decided = [decide_index(scores + offsets) for offsets in starts]
-    return sharpen(operations.walk(degrees, normalized), degrees, held, decided, classes, choose, judge, report)
+    walk = operations.walk(degrees, normalized)
+    # Its products are small: BLAS's own threads would wait for each other, at full load, most of the time.
+    with single_threaded_blas():
+        return sharpen(walk, degrees, held, decided, classes, choose, judge, report)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
@@ -26,6 +25,7 @@ from homophily.estimators.problem import Answer, Problem
 from homophily.estimators.sharpening import sharpened
 from homophily.estimators.stored_classifier import StoredClassifier
 from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
+from homophily.graph.order import gathered
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution, irr_energy
 from homophily.solve.new_points import Columns, RelationshipTerm, extend
@@ -365,8 +365,7 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
             rows = np.flatnonzero(self.reached_)
             laplacian = submatrix(laplacian, rows)
         if laplacian.shape[0] * labels.targets.shape[1] > CACHED_VALUES:
-            # Neighbours side by side: what an edge reads is then likely to be in the cache.
-            order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
+            order = gathered(laplacian)
             rows = np.arange(len(self.reached_))[rows][order]
             laplacian = submatrix(laplacian, order)
         operations = CpuOperations(laplacian, self.n_jobs)

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from homophily.arrays import Floats
+from homophily.graph.vector_rows import product_rows
 from homophily.threads import run_chunks, thread_count
 
 Method = Literal["cg", "direct"]
@@ -23,13 +24,13 @@ Method = Literal["cg", "direct"]
 BLOCK = 2048
 #: Multiply-adds below which a second thread costs more than it brings.
 THREAD_WORK = 100_000
-#: Columns from which a row of them is long enough for vector instructions.
-WIDE = 8
+#: Fewer columns share too little for conjugate gradients to be worth the orthogonalisation.
+LEAST_COLUMNS = 4
 #: Iterations after which conjugate gradients stop.
 MAX_ITER = 20_000
 
 
-# Unsigned indices spare the compiler Python's negative indexing, which halves the speed of these loops.
+# Unsigned indices spare the compiler Python's negative indexing, which halves the speed of this loop.
 @njit(cache=True, nogil=True)
 def _product_vector(indptr: Any, indices: Any, data: Any, x: Any, out: Any, first: int, last: int) -> None:
     for i in range(np.uint64(first), np.uint64(last)):
@@ -37,60 +38,6 @@ def _product_vector(indptr: Any, indices: Any, data: Any, x: Any, out: Any, firs
         for e in range(indptr[i], indptr[i + np.uint64(1)]):
             total += data[e] * x[indices[e]]
         out[i] = total
-
-
-@njit(cache=True, nogil=True)
-def _product_block(indptr: Any, indices: Any, data: Any, x: Any, out: Any, first: int, last: int) -> None:
-    # Four columns at a time stay in registers while a row is read.
-    columns = np.uint64(x.shape[1])
-    one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    for i in range(np.uint64(first), np.uint64(last)):
-        begin, end = indptr[i], indptr[i + one]
-        c = np.uint64(0)
-        while c + four <= columns:
-            a0, a1, a2, a3 = 0.0, 0.0, 0.0, 0.0
-            for e in range(begin, end):
-                w, j = data[e], indices[e]
-                a0 += w * x[j, c]
-                a1 += w * x[j, c + one]
-                a2 += w * x[j, c + two]
-                a3 += w * x[j, c + three]
-            out[i, c], out[i, c + one], out[i, c + two], out[i, c + three] = a0, a1, a2, a3
-            c += four
-        if c + two <= columns:
-            a0, a1 = 0.0, 0.0
-            for e in range(begin, end):
-                w, j = data[e], indices[e]
-                a0 += w * x[j, c]
-                a1 += w * x[j, c + one]
-            out[i, c], out[i, c + one] = a0, a1
-            c += two
-        if c < columns:
-            a0 = 0.0
-            for e in range(begin, end):
-                a0 += data[e] * x[indices[e], c]
-            out[i, c] = a0
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _product_rows(indptr: Any, indices: Any, data: Any, x: Any, out: Any, first: int, last: int) -> None:
-    # Four entries at a time: the compiler makes the loop over many columns one of vector instructions.
-    one, two, three, four = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    for i in range(np.uint64(first), np.uint64(last)):
-        row = out[i]
-        row[:] = 0
-        e, end = np.uint64(indptr[i]), np.uint64(indptr[i + one])
-        while e + four <= end:
-            w0, w1, w2, w3 = data[e], data[e + one], data[e + two], data[e + three]
-            x0, x1, x2, x3 = x[indices[e]], x[indices[e + one]], x[indices[e + two]], x[indices[e + three]]
-            for c in range(row.size):
-                row[c] += w0 * x0[c] + w1 * x1[c] + w2 * x2[c] + w3 * x3[c]
-            e += four
-        while e < end:
-            w, x0 = data[e], x[indices[e]]
-            for c in range(row.size):
-                row[c] += w * x0[c]
-            e += one
 
 
 class Blocks:
@@ -110,14 +57,18 @@ class Blocks:
         """Call ``kernel(*arrays, bounds, first block, last block)`` on every thread."""
         run_chunks(lambda c: kernel(*arrays, self.bounds, self.cuts[c], self.cuts[c + 1]), self.chunks)
 
-    def multiply(self, matrix: csr_array, x: Floats, out: Floats) -> None:
-        """``out ← matrix @ x``, in the precision of the arrays."""
-        kernel: Any = _product_block if x.ndim == 1 or x.shape[1] < WIDE else _product_rows
-        if x.ndim == 1 or x.shape[1] == 1:
-            kernel, x, out = _product_vector, x.reshape(-1), out.reshape(-1)
+    def multiply(self, matrix: csr_array, x: Any, out: Any, y: Any = None, z: Any = None, *factors: float) -> None:
+        """``out ← matrix @ x``, in the precision of the arrays, whose rows are contiguous.
+
+        With two columns or more, α y + β z is added, for ``factors`` α and β.
+        """
         indptr, indices = (a.view(f"u{a.itemsize}") for a in (matrix.indptr, matrix.indices))
+        kernel: Any = _product_vector
+        arrays: tuple[Any, ...] = x.reshape(-1), out.reshape(-1)
+        if x.size > len(x):
+            kernel, arrays = product_rows(x.shape[1]), (x, out, y, z, factors or (0.0, 0.0))
         rows = self.bounds[self.cuts]
-        run_chunks(lambda c: kernel(indptr, indices, matrix.data, x, out, rows[c], rows[c + 1]), self.chunks)
+        run_chunks(lambda c: kernel(indptr, indices, matrix.data, *arrays, rows[c], rows[c + 1]), self.chunks)
 
 
 def sparse_product(matrix: csr_array, x: Floats, *, n_jobs: int | None = None) -> Floats:
@@ -179,12 +130,14 @@ def expected_iterations(laplacian: csr_array, power: int, columns: int, toleranc
     """The iterations that conjugate gradients may need, and those that take as long as a factorisation.
 
     By rules fitted to timings on graphs of 2, 3 and 784 dimensions: iterations grow as the graph's depth d (8d for
-    p = 1, 3d² for p = 2), and fall as the root of the number of columns from ten on, which share directions; a rough
-    solution takes a third. The factors' rows grow as its width w (w/6 for p = 1, 3.5 times that for p = 2). Factors of
-    more than 10⁸ numbers are never asked for.
+    p = 1, 3d² for p = 2; 4pd where columns share directions, and from ten columns on less, as the root of their
+    number); a rough solution takes a third. The factors' rows grow as its width w (w/6 for p = 1, 3.5 times that for
+    p = 2). Factors of more than 10⁸ numbers are never asked for.
     """
     rows, levels = laplacian.shape[0], _levels(laplacian)
-    needed = 8.0 * (len(levels) / 2.5) ** (power - 1) * len(levels) / max(1.0, columns / 10) ** 0.5
+    needed = 8.0 * (len(levels) / 2.5) ** (power - 1) * len(levels)
+    if columns >= LEAST_COLUMNS:
+        needed = min(needed, 4.0 * power * len(levels) / max(1.0, columns / 10) ** 0.5)
     needed = min(needed / 3 if tolerance > 1e-3 else needed, MAX_ITER)
     fill = min(levels.max() * power**1.8 / 6 + laplacian.nnz / rows, rows / 2)
     one = power * (laplacian.nnz * columns + 5_000) + 10 * rows * columns

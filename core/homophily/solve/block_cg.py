@@ -19,8 +19,6 @@ from homophily.arrays import Floats
 from homophily.graph.laplacian import Blocks
 from homophily.threads import run_chunks, single_threaded_blas
 
-#: Fewer columns share too little to be worth the orthogonalisation.
-LEAST_COLUMNS = 4
 # Iterations between two looks at the true size of the residual.
 _INTERVAL = 4
 # Above this condition a Cholesky factor is too inexact to orthogonalise with.

@@ -26,6 +26,7 @@ from sklearn.exceptions import ConvergenceWarning
 from homophily.arrays import Floats, factorise
 from homophily.exceptions import ParameterError
 from homophily.graph.laplacian import (
+    LEAST_COLUMNS,
     MAX_ITER,
     Blocks,
     Method,
@@ -34,7 +35,7 @@ from homophily.graph.laplacian import (
     power_diagonal,
     sparse_power,
 )
-from homophily.solve.block_cg import LEAST_COLUMNS, iterate_block
+from homophily.solve.block_cg import iterate_block
 
 Report = Callable[[int, float], object]
 """Called with the iteration and the residual; may raise to cancel."""
@@ -165,8 +166,8 @@ def relative_size(size: Floats, of: Floats) -> float:
     return float(np.max(np.divide(size, of, out=np.where(size > 0, np.inf, 0.0), where=of > 0), initial=0.0))
 
 
-def _solve_directly(system: _System, b: Floats) -> Floats:
-    """Factorise A, scaled to a unit diagonal, and refine the solution once."""
+def _solve_directly(system: _System, b: Floats, tolerance: float) -> tuple[Floats, float]:
+    """Factorise A, scaled to a unit diagonal, and refine the solution once if need be; its residual."""
     root = np.sqrt(system.scale)
     scaled = diags_array(root) @ system.matrix() @ diags_array(root)
     try:
@@ -177,10 +178,13 @@ def _solve_directly(system: _System, b: Floats) -> Floats:
             f"Got {system.lambda1} instead, for which the system is singular.",
             "lambda1",
         ) from error
-    x = root[:, None] * factors.solve(root[:, None] * b)
-    r, _ = system.residual(x, b)
-    x += root[:, None] * factors.solve(root[:, None] * r)
-    return np.ascontiguousarray(x)
+    # SuperLU returns columns; products with L want rows.
+    x = np.ascontiguousarray(root[:, None] * factors.solve(root[:, None] * b))
+    r, residual = system.residual(x, b)
+    if residual > tolerance:
+        x += root[:, None] * factors.solve(root[:, None] * r)
+        _, residual = system.residual(x, b)
+    return x, residual
 
 
 def solve_irr(
@@ -241,8 +245,7 @@ def solve_linear(
         elif residual > tolerance:
             warn_not_converged(residual, iterations, tolerance, stacklevel=3)
     if method == "direct":
-        x = _solve_directly(system, b)
-        _, residual = system.residual(x, b)
+        x, residual = _solve_directly(system, b, tolerance)
         if callback is not None:
             callback(iterations, residual)
     F[rows] = x

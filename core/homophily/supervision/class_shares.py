@@ -190,7 +190,7 @@ class LabelEvidence(NamedTuple):
 
 def _certainty(logits: Floats) -> Floats:
     """The probability of the most likely class."""
-    return np.asarray(np.exp(logits.max(axis=1) - logsumexp(logits, axis=1)))
+    return np.asarray(1.0 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1))
 
 
 def spread_sample(logits: Floats) -> Floats:
