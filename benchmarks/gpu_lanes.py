@@ -27,7 +27,7 @@ class Pass(NamedTuple):
 
 
 def warp_efficiency(indptr: NDArray[np.integer], lanes: int, columns: int = 1) -> float:
-    """The share of a warp's turns at which a thread has an entry, with so many threads per row and column."""
+    """The share of a warp's turns at which a thread has an entry, with ``lanes`` threads per row and column."""
     lengths = np.diff(indptr)
     turns, rows = -(-lengths // lanes), max(1, WARP // (lanes * columns))
     warps = np.pad(turns, (0, -len(turns) % rows)).reshape(-1, rows)

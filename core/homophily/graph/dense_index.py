@@ -314,7 +314,7 @@ class DenseIndex(NeighborIndex):
 
 
 def choose_method(points: int, columns: int) -> Method:
-    """The search for so many points on the CPU."""
+    """The CPU's search for this number of points and columns."""
     few = _TREE_COLUMNS_ALWAYS if points <= _EXACT_POINTS else _TREE_COLUMNS_LARGE
     return "kd-tree" if columns <= few else "exact" if points <= _EXACT_POINTS else "regions"
 

@@ -169,7 +169,7 @@ def candidate_count(k: int) -> int:
 
 
 def certain_count(count: int) -> int:
-    """How many of the nearest points are to be among so many candidates for certain: k and the row's own for each k."""
+    """How many of the nearest points ``count`` candidates must hold for certain: the k nearest, and the row itself."""
     return max(1, count - max(8, (count - 1) // 5))
 
 

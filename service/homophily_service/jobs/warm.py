@@ -51,7 +51,7 @@ def warm_up_device(backend: BackendName) -> None:
     A device that fails here ends the process, so that no job is given to it.
     """
     rng = np.random.default_rng(0)
-    # Of so many neighbours, a direct solution on the CPU would be slower.
+    # With 20 neighbours, a direct solution on the CPU would be slower.
     points, y = rng.normal(size=(200, 20)), np.full(200, -1)
     with warnings.catch_warnings(), get_backend(backend).job():
         warnings.simplefilter("ignore")

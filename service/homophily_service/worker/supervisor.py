@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 0.5
 # How long to wait before trying again: a store that does not answer, or a child that could not start.
 PAUSE_SECONDS = 1.0
-# A device that has failed so often in a row rests for so long, in which other workers take the jobs.
+# After this number of failures in a row, a device rests; meanwhile other workers take the jobs.
 FAILURES_IN_A_ROW = 2
 REST_SECONDS = 60.0
 T = TypeVar("T")

@@ -55,7 +55,7 @@ class DeviceMatrix:
         return int(self.data.size)
 
     def lanes(self, columns: int = 1) -> int:
-        """Threads that share an entry of a product with so many columns: each takes at least two entries of a row."""
+        """Threads that share an entry of a product with ``columns`` columns; each takes at least two entries."""
         lanes = 1
         while 4 * lanes * self.shape[0] <= self.entries and 2 * lanes * columns <= WARP:
             lanes *= 2

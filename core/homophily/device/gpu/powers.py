@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from homophily.device.gpu.matrix import DeviceMatrix, check_size
 
-#: Products of entries at once, each of which takes about so many bytes while it is sorted: half a gigabyte.
+#: Products of entries at once: half a gigabyte while they are sorted.
 MOST_PRODUCTS = 2**22
 BYTES_PER_PRODUCT = 128
 #: Place and order of a product are one number, which fits 64 bits.
