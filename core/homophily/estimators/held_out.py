@@ -39,6 +39,7 @@ def without_own_label(
     targets: Floats,
     values: Floats,
     class_index: NDArray[Any],
+    n_columns: int = COLUMNS,
     **system: Any,
 ) -> Floats:
     """Values (s, n) of the labelled points if their own label were not given; ``system`` has ``lambda1`` and ``power``.
@@ -46,10 +47,10 @@ def without_own_label(
     Of F = BT with B = (H + λ1 L^p)⁻¹H, point i without its label has (f_i − b_ii t_i)/(1 − b_ii). Relationships are
     left out of B: they would add a tenth to λ1, but they also amplify what a label does. With them labels looked better
     without themselves than they are, on hard sets. The b_ii are read off a few columns BZ, in which labels have random
-    signs.
+    signs; the more columns, the less labels disturb each other.
     """
     points = np.flatnonzero(confidence > 0)
-    rng, columns = np.random.default_rng(0), min(COLUMNS, len(points))
+    rng, columns = np.random.default_rng(0), min(n_columns, len(points))
     # The labels of a class are spread over the columns.
     order = rng.permutation(len(points))
     order = order[np.argsort(class_index[points[order]], kind="stable")]
