@@ -14,7 +14,7 @@ from benchmarks.link_sets import LARGE, PAPER_CLUSTERS, SMALL, Problem, dominant
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClustering
 from homophily.baselines import CCSR, COSC, CSP, SL, Original
-from homophily.estimators.embedding import linked_coordinates
+from homophily.estimators.map_target import linked_coordinates
 from homophily.estimators.partition import kmeans_by_cut
 
 BARS = {"iris": 0.0, "wine": 0.5, "bcw": 1.0, "diabetes": 3.0, "usps": 7.0, "pendigits": 5.0}
@@ -69,7 +69,7 @@ def others(one: Problem, seeds: int) -> Row:
     for seed in range(seeds):
         links = draw(one.y, 500, seed, each=True)
         for strength in (1.0, 3.0):
-            T = linked_coordinates(one.graph, links, strength, one.n_classes)
+            _, T = linked_coordinates(one.graph, links, strength, one.n_classes)
             for form, map_ in (("map", T), ("directions", T / np.linalg.norm(T, axis=1, keepdims=True))):
                 labels = kmeans_by_cut(map_, one.n_classes, one.graph.W, random_state=0)
                 key = f"{form}, γ = {strength:g}"

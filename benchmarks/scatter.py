@@ -18,7 +18,7 @@ from benchmarks.embedding import measure
 from benchmarks.link_sets import SMALL, Problem, draw, one_nn_error, problem
 from benchmarks.report import Options, Report, Row
 from homophily import ERRClassifier, ERREmbedding, KNNGraph, LinkPenalty
-from homophily.estimators.embedding import linked_coordinates
+from homophily.estimators.map_target import spread_target
 from homophily.estimators.problem import Problem as LabelProblem
 from homophily.relationship.choose import make_engine
 from homophily.solve.lbfgs import LBFGS
@@ -174,7 +174,7 @@ def trace_quotient(one: Problem, links: Links, beta: float, steps: int) -> list[
     """The same for a map like the default's, but with R/Z^β in place of a part of the repulsion."""
     default = ERREmbedding()
     penalty = LinkPenalty()
-    target = linked_coordinates(one.graph, links, penalty.edges, default.n_components)
+    target = spread_target(one.graph, links, penalty.edges, default.n_components, default.n_vectors)
     obeyed = close_links(links, len(one.y))
     moments: list[Moment] = []
     F, before = target, 0

@@ -98,7 +98,7 @@ class MapOptions:
     Parameters
     ----------
     data_weight : float, optional
-        Weight of staying near the spectral map.
+        Weight of staying near the start of the map.
     lambda2 : float, optional
         Weight of smooth relationships.
     lambda3 : float, optional
@@ -125,6 +125,8 @@ class MapOptions:
         Tolerance at which the solver stops.
     normalized : bool, optional
         Use the normalised Laplacian; default true.
+    n_vectors : int, optional
+        Number of eigenvectors that the map starts from; default 8.
     """
 
     data_weight: float | None = None
@@ -141,6 +143,7 @@ class MapOptions:
     max_iter: int | None = None
     tol: float | None = None
     normalized: bool | None = None
+    n_vectors: int | None = None
 
 
 #: Fields of the protos whose names differ.

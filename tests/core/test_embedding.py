@@ -22,7 +22,8 @@ from homophily import (
     LinkPenalty,
 )
 from homophily.estimators.clustering import default_embedding
-from homophily.estimators.embedding import WIDTHS, falling_widths, linked_coordinates
+from homophily.estimators.embedding import WIDTHS, falling_widths
+from homophily.estimators.map_target import linked_coordinates
 from homophily.graph.spectral import spectral_coordinates
 from homophily.supervision.links import Links, draw_links
 
@@ -86,7 +87,7 @@ def test_violated_links_are_listed_as_they_were_given():
 
 def test_without_weights_the_map_is_the_spectral_map():
     _, _, graph = moons()
-    embedding = ERREmbedding(lambda2=0.0).fit(graph)
+    embedding = ERREmbedding(lambda2=0.0, n_vectors=2).fit(graph)
     np.testing.assert_allclose(embedding.embedding_, spectral_coordinates(graph, 2)[1], atol=1e-9)
 
 
@@ -97,6 +98,7 @@ def test_papers_form_is_within_reach():
     K_T = spectral_coordinates(graph, 2)[1] / np.sqrt(u)
     paper = ERREmbedding(
         data_weight=1 / u,
+        n_vectors=2,
         lambda2=0.1,
         link_penalty=LinkPenalty(weight=10.0, closure=False, edges=0.0, loss="squared"),
         sigma_f=sigma_f * np.sqrt(u),
@@ -279,8 +281,9 @@ def test_graph_in_parts_and_isolated_points_are_legal():
     for i, j in ((0, 1), (1, 2), (3, 4), (4, 5), (6, 7)):
         W[i, j] = W[j, i] = 1.0
     graph = KNNGraph(metric="affinity").fit(csr_array(W))
+    embedding = ERREmbedding().fit(graph, must_link=[(0, 3)], cannot_link=[(0, 8)])
     with pytest.warns(DisconnectedGraphWarning):
-        embedding = ERREmbedding().fit(graph, must_link=[(0, 3)], cannot_link=[(0, 8)])
+        ERREmbedding(n_vectors=2).fit(graph)
     assert np.isfinite(embedding.embedding_).all()
     assert len(embedding.violated_must_) == len(embedding.violated_cannot_) == 0
 
@@ -288,7 +291,7 @@ def test_graph_in_parts_and_isolated_points_are_legal():
 def test_target_tells_linked_classes_apart():
     _, y, graph = moons()
     links = draw_links(y, 40, 40, random_state=0)
-    T = linked_coordinates(graph, links, 1.0, 1)[:, 0]
+    T = linked_coordinates(graph, links, 1.0, 1)[1][:, 0]
     assert T.shape == (200,)
     assert np.mean((T > 0) == (y == y[np.argmax(T)])) > 0.97
     np.testing.assert_allclose(np.mean(T**2), 1.0)

@@ -27,7 +27,7 @@ from homophily_client._pb import model_pb2 as homophily_dot_v1_dot_model__pb2
 from homophily_client._pb import points_pb2 as homophily_dot_v1_dot_points__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1chomophily/v1/embedding.proto\x12\x0chomophily.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18homophily/v1/model.proto\x1a\x19homophily/v1/points.proto\"%\n\x04Link\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0e\n\x06second\x18\x02 \x01(\x03\"M\n\x05Links\x12 \n\x04must\x18\x01 \x03(\x0b\x32\x12.homophily.v1.Link\x12\"\n\x06\x63\x61nnot\x18\x02 \x03(\x0b\x32\x12.homophily.v1.Link\"\xce\x04\n\x13\x45mbeddingParameters\x12\x18\n\x0b\x64\x61ta_weight\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07lambda2\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07lambda3\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x14\n\x07sigma_f\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x19\n\x0c\x63ontinuation\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x16\n\trepulsion\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12*\n\x07\x63losure\x18\x07 \x01(\x0e\x32\x19.homophily.v1.LinkClosure\x12\x15\n\x08max_iter\x18\x08 \x01(\x05H\x06\x88\x01\x01\x12\x16\n\ttolerance\x18\t \x01(\x01H\x07\x88\x01\x01\x12\x17\n\nnormalized\x18\n \x01(\x08H\x08\x88\x01\x01\x12\x17\n\nlink_edges\x18\x0b \x01(\x01H\t\x88\x01\x01\x12)\n\tlink_loss\x18\x0c \x01(\x0e\x32\x16.homophily.v1.LinkLoss\x12\x30\n\x0crelationship\x18\r \x01(\x0e\x32\x1a.homophily.v1.Relationship\x12\x1d\n\x10lambda2_per_link\x18\x0e \x01(\x08H\n\x88\x01\x01\x42\x0e\n\x0c_data_weightB\n\n\x08_lambda2B\n\n\x08_lambda3B\n\n\x08_sigma_fB\x0f\n\r_continuationB\x0c\n\n_repulsionB\x0b\n\t_max_iterB\x0c\n\n_toleranceB\r\n\x0b_normalizedB\r\n\x0b_link_edgesB\x13\n\x11_lambda2_per_link\"\xf1\x01\n\x0bLinkSummary\x12\x17\n\x0fmust_link_count\x18\x01 \x01(\x03\x12\x19\n\x11\x63\x61nnot_link_count\x18\x02 \x01(\x03\x12 \n\x18violated_must_link_count\x18\x03 \x01(\x03\x12\"\n\x1aviolated_cannot_link_count\x18\x04 \x01(\x03\x12%\n\x08violated\x18\x05 \x01(\x0b\x32\x13.homophily.v1.Links\x12\x1f\n\x17\x64ivided_must_link_count\x18\x06 \x01(\x03\x12 \n\x18joined_cannot_link_count\x18\x07 \x01(\x03\"\xb4\x07\n\tEmbedding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x13\n\x0bpoint_count\x18\x04 \x01(\x03\x12\x17\n\x0f\x63omponent_count\x18\x05 \x01(\x05\x12\x15\n\rcluster_count\x18\x06 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10parent_embedding\x18\x08 \x01(\t\x12\r\n\x05model\x18\t \x01(\t\x12\x17\n\x0f\x64imension_count\x18\n \x01(\x03\x12\x16\n\x0elabelled_count\x18\x0b \x01(\x03\x12\x37\n\x10graph_parameters\x18\x0c \x01(\x0b\x32\x1d.homophily.v1.GraphParameters\x12<\n\x11solver_parameters\x18\r \x01(\x0b\x32!.homophily.v1.EmbeddingParameters\x12)\n\x05graph\x18\x0e \x01(\x0b\x32\x1a.homophily.v1.GraphSummary\x12(\n\x05links\x18\x0f \x01(\x0b\x32\x19.homophily.v1.LinkSummary\x12\x0e\n\x06\x65nergy\x18\x10 \x01(\x01\x12\x17\n\x0fiteration_count\x18\x11 \x01(\x05\x12\x18\n\x10\x65valuation_count\x18\x12 \x01(\x05\x12\x0e\n\x06\x65ngine\x18\x13 \x01(\t\x12\x35\n\x07seconds\x18\x14 \x03(\x0b\x32$.homophily.v1.Embedding.SecondsEntry\x12\x10\n\x08warnings\x18\x15 \x03(\t\x12\x12\n\nsize_bytes\x18\x16 \x01(\x03\x12\"\n\x05trace\x18\x17 \x01(\x0b\x32\x13.homophily.v1.Trace\x12\x19\n\x11peak_memory_bytes\x18\x18 \x01(\x03\x12\x0e\n\x06\x64\x65vice\x18\x19 \x01(\t\x12\x37\n\x08software\x18\x1a \x03(\x0b\x32%.homophily.v1.Embedding.SoftwareEntry\x12)\n\x06schema\x18\x1b \x01(\x0b\x32\x19.homophily.v1.TableSchema\x12\x1b\n\x13preprocessing_steps\x18\x1c \x03(\t\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a/\n\rSoftwareEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\x13GetEmbeddingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"B\n\x14GetEmbeddingResponse\x12*\n\tembedding\x18\x01 \x01(\x0b\x32\x17.homophily.v1.Embedding\"N\n\x15ListEmbeddingsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"^\n\x16ListEmbeddingsResponse\x12+\n\nembeddings\x18\x01 \x03(\x0b\x32\x17.homophily.v1.Embedding\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x16\x44\x65leteEmbeddingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteEmbeddingResponse\"|\n\x14ReadEmbeddingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x05\x66ield\x18\x02 \x01(\x0e\x32\x1c.homophily.v1.EmbeddingField\x12\r\n\x05start\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\x0b\n\x03ids\x18\x05 \x01(\x08\"u\n\x15ReadEmbeddingResponse\x12\r\n\x05start\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\"\n\x04rows\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Tensor\x12\x0b\n\x03ids\x18\x05 \x03(\t*{\n\x0bLinkClosure\x12\x1c\n\x18LINK_CLOSURE_UNSPECIFIED\x10\x00\x12\x15\n\x11LINK_CLOSURE_NONE\x10\x01\x12\x1b\n\x17LINK_CLOSURE_TRANSITIVE\x10\x02\x12\x1a\n\x16LINK_CLOSURE_TWO_CLASS\x10\x03*O\n\x08LinkLoss\x12\x19\n\x15LINK_LOSS_UNSPECIFIED\x10\x00\x12\x11\n\rLINK_LOSS_LOG\x10\x01\x12\x15\n\x11LINK_LOSS_SQUARED\x10\x02*`\n\x0cRelationship\x12\x1c\n\x18RELATIONSHIP_UNSPECIFIED\x10\x00\x12\x19\n\x15RELATIONSHIP_GAUSSIAN\x10\x01\x12\x17\n\x13RELATIONSHIP_CAUCHY\x10\x02*\x86\x02\n\x0e\x45mbeddingField\x12\x1f\n\x1b\x45MBEDDING_FIELD_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45MBEDDING_FIELD_COORDINATES\x10\x01\x12\x1c\n\x18\x45MBEDDING_FIELD_CLUSTERS\x10\x02\x12\x1e\n\x1a\x45MBEDDING_FIELD_MUST_LINKS\x10\x03\x12 \n\x1c\x45MBEDDING_FIELD_CANNOT_LINKS\x10\x04\x12\'\n#EMBEDDING_FIELD_VIOLATED_MUST_LINKS\x10\x05\x12)\n%EMBEDDING_FIELD_VIOLATED_CANNOT_LINKS\x10\x06\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1chomophily/v1/embedding.proto\x12\x0chomophily.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18homophily/v1/model.proto\x1a\x19homophily/v1/points.proto\"%\n\x04Link\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0e\n\x06second\x18\x02 \x01(\x03\"M\n\x05Links\x12 \n\x04must\x18\x01 \x03(\x0b\x32\x12.homophily.v1.Link\x12\"\n\x06\x63\x61nnot\x18\x02 \x03(\x0b\x32\x12.homophily.v1.Link\"\xf4\x04\n\x13\x45mbeddingParameters\x12\x18\n\x0b\x64\x61ta_weight\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07lambda2\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07lambda3\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x14\n\x07sigma_f\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x19\n\x0c\x63ontinuation\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x16\n\trepulsion\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12*\n\x07\x63losure\x18\x07 \x01(\x0e\x32\x19.homophily.v1.LinkClosure\x12\x15\n\x08max_iter\x18\x08 \x01(\x05H\x06\x88\x01\x01\x12\x16\n\ttolerance\x18\t \x01(\x01H\x07\x88\x01\x01\x12\x17\n\nnormalized\x18\n \x01(\x08H\x08\x88\x01\x01\x12\x17\n\nlink_edges\x18\x0b \x01(\x01H\t\x88\x01\x01\x12)\n\tlink_loss\x18\x0c \x01(\x0e\x32\x16.homophily.v1.LinkLoss\x12\x30\n\x0crelationship\x18\r \x01(\x0e\x32\x1a.homophily.v1.Relationship\x12\x1d\n\x10lambda2_per_link\x18\x0e \x01(\x08H\n\x88\x01\x01\x12\x16\n\tn_vectors\x18\x0f \x01(\x05H\x0b\x88\x01\x01\x42\x0e\n\x0c_data_weightB\n\n\x08_lambda2B\n\n\x08_lambda3B\n\n\x08_sigma_fB\x0f\n\r_continuationB\x0c\n\n_repulsionB\x0b\n\t_max_iterB\x0c\n\n_toleranceB\r\n\x0b_normalizedB\r\n\x0b_link_edgesB\x13\n\x11_lambda2_per_linkB\x0c\n\n_n_vectors\"\xf1\x01\n\x0bLinkSummary\x12\x17\n\x0fmust_link_count\x18\x01 \x01(\x03\x12\x19\n\x11\x63\x61nnot_link_count\x18\x02 \x01(\x03\x12 \n\x18violated_must_link_count\x18\x03 \x01(\x03\x12\"\n\x1aviolated_cannot_link_count\x18\x04 \x01(\x03\x12%\n\x08violated\x18\x05 \x01(\x0b\x32\x13.homophily.v1.Links\x12\x1f\n\x17\x64ivided_must_link_count\x18\x06 \x01(\x03\x12 \n\x18joined_cannot_link_count\x18\x07 \x01(\x03\"\xb4\x07\n\tEmbedding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x13\n\x0bpoint_count\x18\x04 \x01(\x03\x12\x17\n\x0f\x63omponent_count\x18\x05 \x01(\x05\x12\x15\n\rcluster_count\x18\x06 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10parent_embedding\x18\x08 \x01(\t\x12\r\n\x05model\x18\t \x01(\t\x12\x17\n\x0f\x64imension_count\x18\n \x01(\x03\x12\x16\n\x0elabelled_count\x18\x0b \x01(\x03\x12\x37\n\x10graph_parameters\x18\x0c \x01(\x0b\x32\x1d.homophily.v1.GraphParameters\x12<\n\x11solver_parameters\x18\r \x01(\x0b\x32!.homophily.v1.EmbeddingParameters\x12)\n\x05graph\x18\x0e \x01(\x0b\x32\x1a.homophily.v1.GraphSummary\x12(\n\x05links\x18\x0f \x01(\x0b\x32\x19.homophily.v1.LinkSummary\x12\x0e\n\x06\x65nergy\x18\x10 \x01(\x01\x12\x17\n\x0fiteration_count\x18\x11 \x01(\x05\x12\x18\n\x10\x65valuation_count\x18\x12 \x01(\x05\x12\x0e\n\x06\x65ngine\x18\x13 \x01(\t\x12\x35\n\x07seconds\x18\x14 \x03(\x0b\x32$.homophily.v1.Embedding.SecondsEntry\x12\x10\n\x08warnings\x18\x15 \x03(\t\x12\x12\n\nsize_bytes\x18\x16 \x01(\x03\x12\"\n\x05trace\x18\x17 \x01(\x0b\x32\x13.homophily.v1.Trace\x12\x19\n\x11peak_memory_bytes\x18\x18 \x01(\x03\x12\x0e\n\x06\x64\x65vice\x18\x19 \x01(\t\x12\x37\n\x08software\x18\x1a \x03(\x0b\x32%.homophily.v1.Embedding.SoftwareEntry\x12)\n\x06schema\x18\x1b \x01(\x0b\x32\x19.homophily.v1.TableSchema\x12\x1b\n\x13preprocessing_steps\x18\x1c \x03(\t\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a/\n\rSoftwareEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\x13GetEmbeddingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"B\n\x14GetEmbeddingResponse\x12*\n\tembedding\x18\x01 \x01(\x0b\x32\x17.homophily.v1.Embedding\"N\n\x15ListEmbeddingsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"^\n\x16ListEmbeddingsResponse\x12+\n\nembeddings\x18\x01 \x03(\x0b\x32\x17.homophily.v1.Embedding\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x16\x44\x65leteEmbeddingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteEmbeddingResponse\"|\n\x14ReadEmbeddingRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x05\x66ield\x18\x02 \x01(\x0e\x32\x1c.homophily.v1.EmbeddingField\x12\r\n\x05start\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\x0b\n\x03ids\x18\x05 \x01(\x08\"u\n\x15ReadEmbeddingResponse\x12\r\n\x05start\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\"\n\x04rows\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Tensor\x12\x0b\n\x03ids\x18\x05 \x03(\t*{\n\x0bLinkClosure\x12\x1c\n\x18LINK_CLOSURE_UNSPECIFIED\x10\x00\x12\x15\n\x11LINK_CLOSURE_NONE\x10\x01\x12\x1b\n\x17LINK_CLOSURE_TRANSITIVE\x10\x02\x12\x1a\n\x16LINK_CLOSURE_TWO_CLASS\x10\x03*O\n\x08LinkLoss\x12\x19\n\x15LINK_LOSS_UNSPECIFIED\x10\x00\x12\x11\n\rLINK_LOSS_LOG\x10\x01\x12\x15\n\x11LINK_LOSS_SQUARED\x10\x02*`\n\x0cRelationship\x12\x1c\n\x18RELATIONSHIP_UNSPECIFIED\x10\x00\x12\x19\n\x15RELATIONSHIP_GAUSSIAN\x10\x01\x12\x17\n\x13RELATIONSHIP_CAUCHY\x10\x02*\x86\x02\n\x0e\x45mbeddingField\x12\x1f\n\x1b\x45MBEDDING_FIELD_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45MBEDDING_FIELD_COORDINATES\x10\x01\x12\x1c\n\x18\x45MBEDDING_FIELD_CLUSTERS\x10\x02\x12\x1e\n\x1a\x45MBEDDING_FIELD_MUST_LINKS\x10\x03\x12 \n\x1c\x45MBEDDING_FIELD_CANNOT_LINKS\x10\x04\x12\'\n#EMBEDDING_FIELD_VIOLATED_MUST_LINKS\x10\x05\x12)\n%EMBEDDING_FIELD_VIOLATED_CANNOT_LINKS\x10\x06\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,42 +39,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EMBEDDING_SECONDSENTRY']._serialized_options = b'8\001'
   _globals['_EMBEDDING_SOFTWAREENTRY']._loaded_options = None
   _globals['_EMBEDDING_SOFTWAREENTRY']._serialized_options = b'8\001'
-  _globals['_LINKCLOSURE']._serialized_start=2631
-  _globals['_LINKCLOSURE']._serialized_end=2754
-  _globals['_LINKLOSS']._serialized_start=2756
-  _globals['_LINKLOSS']._serialized_end=2835
-  _globals['_RELATIONSHIP']._serialized_start=2837
-  _globals['_RELATIONSHIP']._serialized_end=2933
-  _globals['_EMBEDDINGFIELD']._serialized_start=2936
-  _globals['_EMBEDDINGFIELD']._serialized_end=3198
+  _globals['_LINKCLOSURE']._serialized_start=2669
+  _globals['_LINKCLOSURE']._serialized_end=2792
+  _globals['_LINKLOSS']._serialized_start=2794
+  _globals['_LINKLOSS']._serialized_end=2873
+  _globals['_RELATIONSHIP']._serialized_start=2875
+  _globals['_RELATIONSHIP']._serialized_end=2971
+  _globals['_EMBEDDINGFIELD']._serialized_start=2974
+  _globals['_EMBEDDINGFIELD']._serialized_end=3236
   _globals['_LINK']._serialized_start=132
   _globals['_LINK']._serialized_end=169
   _globals['_LINKS']._serialized_start=171
   _globals['_LINKS']._serialized_end=248
   _globals['_EMBEDDINGPARAMETERS']._serialized_start=251
-  _globals['_EMBEDDINGPARAMETERS']._serialized_end=841
-  _globals['_LINKSUMMARY']._serialized_start=844
-  _globals['_LINKSUMMARY']._serialized_end=1085
-  _globals['_EMBEDDING']._serialized_start=1088
-  _globals['_EMBEDDING']._serialized_end=2036
-  _globals['_EMBEDDING_SECONDSENTRY']._serialized_start=1941
-  _globals['_EMBEDDING_SECONDSENTRY']._serialized_end=1987
-  _globals['_EMBEDDING_SOFTWAREENTRY']._serialized_start=1989
-  _globals['_EMBEDDING_SOFTWAREENTRY']._serialized_end=2036
-  _globals['_GETEMBEDDINGREQUEST']._serialized_start=2038
-  _globals['_GETEMBEDDINGREQUEST']._serialized_end=2073
-  _globals['_GETEMBEDDINGRESPONSE']._serialized_start=2075
-  _globals['_GETEMBEDDINGRESPONSE']._serialized_end=2141
-  _globals['_LISTEMBEDDINGSREQUEST']._serialized_start=2143
-  _globals['_LISTEMBEDDINGSREQUEST']._serialized_end=2221
-  _globals['_LISTEMBEDDINGSRESPONSE']._serialized_start=2223
-  _globals['_LISTEMBEDDINGSRESPONSE']._serialized_end=2317
-  _globals['_DELETEEMBEDDINGREQUEST']._serialized_start=2319
-  _globals['_DELETEEMBEDDINGREQUEST']._serialized_end=2357
-  _globals['_DELETEEMBEDDINGRESPONSE']._serialized_start=2359
-  _globals['_DELETEEMBEDDINGRESPONSE']._serialized_end=2384
-  _globals['_READEMBEDDINGREQUEST']._serialized_start=2386
-  _globals['_READEMBEDDINGREQUEST']._serialized_end=2510
-  _globals['_READEMBEDDINGRESPONSE']._serialized_start=2512
-  _globals['_READEMBEDDINGRESPONSE']._serialized_end=2629
+  _globals['_EMBEDDINGPARAMETERS']._serialized_end=879
+  _globals['_LINKSUMMARY']._serialized_start=882
+  _globals['_LINKSUMMARY']._serialized_end=1123
+  _globals['_EMBEDDING']._serialized_start=1126
+  _globals['_EMBEDDING']._serialized_end=2074
+  _globals['_EMBEDDING_SECONDSENTRY']._serialized_start=1979
+  _globals['_EMBEDDING_SECONDSENTRY']._serialized_end=2025
+  _globals['_EMBEDDING_SOFTWAREENTRY']._serialized_start=2027
+  _globals['_EMBEDDING_SOFTWAREENTRY']._serialized_end=2074
+  _globals['_GETEMBEDDINGREQUEST']._serialized_start=2076
+  _globals['_GETEMBEDDINGREQUEST']._serialized_end=2111
+  _globals['_GETEMBEDDINGRESPONSE']._serialized_start=2113
+  _globals['_GETEMBEDDINGRESPONSE']._serialized_end=2179
+  _globals['_LISTEMBEDDINGSREQUEST']._serialized_start=2181
+  _globals['_LISTEMBEDDINGSREQUEST']._serialized_end=2259
+  _globals['_LISTEMBEDDINGSRESPONSE']._serialized_start=2261
+  _globals['_LISTEMBEDDINGSRESPONSE']._serialized_end=2355
+  _globals['_DELETEEMBEDDINGREQUEST']._serialized_start=2357
+  _globals['_DELETEEMBEDDINGREQUEST']._serialized_end=2395
+  _globals['_DELETEEMBEDDINGRESPONSE']._serialized_start=2397
+  _globals['_DELETEEMBEDDINGRESPONSE']._serialized_end=2422
+  _globals['_READEMBEDDINGREQUEST']._serialized_start=2424
+  _globals['_READEMBEDDINGREQUEST']._serialized_end=2548
+  _globals['_READEMBEDDINGRESPONSE']._serialized_start=2550
+  _globals['_READEMBEDDINGRESPONSE']._serialized_end=2667
 # @@protoc_insertion_point(module_scope)

@@ -222,8 +222,9 @@ class EmbeddingParameters(_message.Message):
     LINK_LOSS_FIELD_NUMBER: _builtins.int
     RELATIONSHIP_FIELD_NUMBER: _builtins.int
     LAMBDA2_PER_LINK_FIELD_NUMBER: _builtins.int
+    N_VECTORS_FIELD_NUMBER: _builtins.int
     data_weight: _builtins.float
-    """The weight α of staying near the spectral map."""
+    """The weight α of staying near the start of the map."""
     lambda2: _builtins.float
     """The weight λ2 of the smoothness of relationships."""
     lambda3: _builtins.float
@@ -252,6 +253,10 @@ class EmbeddingParameters(_message.Message):
     """The relationship function."""
     lambda2_per_link: _builtins.bool
     """Whether λ2 is divided by the number of links; false if not given."""
+    n_vectors: _builtins.int
+    """The number of eigenvectors that the start of the map is made of; with the number of the map's dimensions or fewer,
+    the start is the spectral map. 8 if not given in a request; the number of dimensions if not given in an embedding.
+    """
     def __init__(
         self,
         *,
@@ -269,10 +274,11 @@ class EmbeddingParameters(_message.Message):
         link_loss: Global___LinkLoss.ValueType = ...,
         relationship: Global___Relationship.ValueType = ...,
         lambda2_per_link: _builtins.bool | None = ...,
+        n_vectors: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda2_per_link", b"_lambda2_per_link", "_lambda3", b"_lambda3", "_link_edges", b"_link_edges", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda2_per_link", b"lambda2_per_link", "lambda3", b"lambda3", "link_edges", b"link_edges", "max_iter", b"max_iter", "normalized", b"normalized", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda2_per_link", b"_lambda2_per_link", "_lambda3", b"_lambda3", "_link_edges", b"_link_edges", "_max_iter", b"_max_iter", "_n_vectors", b"_n_vectors", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda2_per_link", b"lambda2_per_link", "lambda3", b"lambda3", "link_edges", b"link_edges", "max_iter", b"max_iter", "n_vectors", b"n_vectors", "normalized", b"normalized", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda2_per_link", b"_lambda2_per_link", "_lambda3", b"_lambda3", "_link_edges", b"_link_edges", "_max_iter", b"_max_iter", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "closure", b"closure", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda2_per_link", b"lambda2_per_link", "lambda3", b"lambda3", "link_edges", b"link_edges", "link_loss", b"link_loss", "max_iter", b"max_iter", "normalized", b"normalized", "relationship", b"relationship", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_continuation", b"_continuation", "_data_weight", b"_data_weight", "_lambda2", b"_lambda2", "_lambda2_per_link", b"_lambda2_per_link", "_lambda3", b"_lambda3", "_link_edges", b"_link_edges", "_max_iter", b"_max_iter", "_n_vectors", b"_n_vectors", "_normalized", b"_normalized", "_repulsion", b"_repulsion", "_sigma_f", b"_sigma_f", "_tolerance", b"_tolerance", "closure", b"closure", "continuation", b"continuation", "data_weight", b"data_weight", "lambda2", b"lambda2", "lambda2_per_link", b"lambda2_per_link", "lambda3", b"lambda3", "link_edges", b"link_edges", "link_loss", b"link_loss", "max_iter", b"max_iter", "n_vectors", b"n_vectors", "normalized", b"normalized", "relationship", b"relationship", "repulsion", b"repulsion", "sigma_f", b"sigma_f", "tolerance", b"tolerance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__continuation: _TypeAlias = _typing.Literal["continuation"]  # noqa: Y015
     _WhichOneofArgType__continuation: _TypeAlias = _typing.Literal["_continuation", b"_continuation"]  # noqa: Y015
@@ -288,6 +294,8 @@ class EmbeddingParameters(_message.Message):
     _WhichOneofArgType__link_edges: _TypeAlias = _typing.Literal["_link_edges", b"_link_edges"]  # noqa: Y015
     _WhichOneofReturnType__max_iter: _TypeAlias = _typing.Literal["max_iter"]  # noqa: Y015
     _WhichOneofArgType__max_iter: _TypeAlias = _typing.Literal["_max_iter", b"_max_iter"]  # noqa: Y015
+    _WhichOneofReturnType__n_vectors: _TypeAlias = _typing.Literal["n_vectors"]  # noqa: Y015
+    _WhichOneofArgType__n_vectors: _TypeAlias = _typing.Literal["_n_vectors", b"_n_vectors"]  # noqa: Y015
     _WhichOneofReturnType__normalized: _TypeAlias = _typing.Literal["normalized"]  # noqa: Y015
     _WhichOneofArgType__normalized: _TypeAlias = _typing.Literal["_normalized", b"_normalized"]  # noqa: Y015
     _WhichOneofReturnType__repulsion: _TypeAlias = _typing.Literal["repulsion"]  # noqa: Y015
@@ -310,6 +318,8 @@ class EmbeddingParameters(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__link_edges) -> _WhichOneofReturnType__link_edges | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_iter) -> _WhichOneofReturnType__max_iter | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__n_vectors) -> _WhichOneofReturnType__n_vectors | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__normalized) -> _WhichOneofReturnType__normalized | None: ...
     @_typing.overload

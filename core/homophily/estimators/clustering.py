@@ -25,12 +25,12 @@ MOST_SUGGESTED = 20
 
 
 class _Directions(ERREmbedding):
-    """A map in which T keeps only the direction of each point from the origin."""
+    """A map in which T is the spectral map with only the direction of each point from the origin."""
 
     _owner = "ERRClustering"
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
-        T = super()._target(graph, links, n)
+        T = self._spectral_map(graph, links, n)
         lengths = np.linalg.norm(T, axis=1, keepdims=True)
         return np.asarray(T / np.where(lengths > 0.0, lengths, 1.0))
 
@@ -55,7 +55,7 @@ class ERRClustering(MapMixin, ClusterMixin, CheckedEstimator):
     n_components : int, default=None
         Coordinates of the map that is divided; None means ``n_clusters``.
     embedding : ERREmbedding, default=None
-        Unfitted map to divide; its ``n_components`` is not used. None means one with ``lambda2=0.05``, ``sigma_f=0.9``
+        Unfitted map to divide; its ``n_components`` and ``n_vectors`` are not used. None means one with ``lambda2=0.05``, ``sigma_f=0.9``
         and ``link_penalty=LinkPenalty(edges=3.0)``: the directions of two clusters are about √2 apart, and ``sigma_f``
         must reach from one to the other.
     n_init : int, default=10

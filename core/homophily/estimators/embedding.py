@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
-from scipy.sparse.csgraph import connected_components
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
@@ -17,18 +16,18 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from homophily.arrays import Floats
 from homophily.device.backend import Backend
 from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, MapMixin, in_blocks
+from homophily.estimators.map_target import linked_coordinates, spread_target
 from homophily.exceptions import ContradictingLinksError
 from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
-from homophily.graph.spectral import smallest_eigenpairs, spectral_coordinates
 from homophily.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, CheckedEstimator
 from homophily.relationship.choose import ENGINE_NAMES, EngineName
 from homophily.relationship.functions import RELATIONSHIPS
 from homophily.solve.map_energy import violated_links
 from homophily.solve.map_points import Surroundings, place_points
 from homophily.solve.nonlinear_cg import State
-from homophily.supervision.links import Links, check_links, close_links, links_from_labels, pair_matrix
+from homophily.supervision.links import Links, check_links, close_links, links_from_labels
 from homophily.threads import single_threaded_blas
 
 #: Largest factor between one width and the next; small, because each starts from the map of the one before.
@@ -87,8 +86,10 @@ class ERREmbedding(MapMixin, GraphEstimator):
     """A map on which neighbours in the graph have similar relationships, and linked points are together or apart.
 
     It minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with relationships
-    K_ij = exp(−‖f_i − f_j‖²/σ_f²), R = tr(KᵀLK) − (1 − ρ) Σ_j (L 1)_j ‖k_j‖² and T the spectral map √u·[e₂, e₃, …] of
-    the graph with the links in it, from which the search starts.
+    K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(KᵀLK) − (1 − ρ) Σ_j (L 1)_j ‖k_j‖². The search starts from T, which comes
+    from the smoothest eigenvectors of the graph with the links in it: each point's direction among ``n_vectors`` of
+    them, seen from where directions differ most. Lengths are left out, as a few points far from all others have most of
+    them. Components of the graph lie side by side.
 
     Parameters
     ----------
@@ -106,6 +107,9 @@ class ERREmbedding(MapMixin, GraphEstimator):
         widths are used one after the other: the first see the whole map.
     repulsion : float, default=0.65
         The share ρ of the push that counts, see :class:`ERRClassifier`.
+    n_vectors : int, default=8
+        Number of eigenvectors that T is made of. With ``n_components`` of them or fewer, T is the spectral map
+        √u·[e₂, e₃, …] of :class:`SpectralEmbedding`.
     link_penalty : LinkPenalty, default=None
         Weight λ3 and form of links in the energy; None means ``LinkPenalty()``.
     relationship : {"gaussian", "cauchy"}, default="gaussian"
@@ -153,8 +157,9 @@ class ERREmbedding(MapMixin, GraphEstimator):
     Notes
     -----
     The paper's form, with its unit-norm eigenvectors, its λ2 (divided by the number of links, as it ties them), λ3 and
-    σ_f, is ``data_weight=1/u``, ``sigma_f=σ_f √u``, ``lambda2=λ2``, ``repulsion=1``, ``max_iter=50``, ``tol=0`` and
-    ``link_penalty=LinkPenalty(weight=λ3, loss="squared", closure=False, edges=0)``; ``embedding_ / √u`` is its map.
+    σ_f, is ``n_vectors=n_components``, ``data_weight=1/u``, ``sigma_f=σ_f √u``, ``lambda2=λ2``, ``repulsion=1``,
+    ``max_iter=50``, ``tol=0`` and ``link_penalty=LinkPenalty(weight=λ3, loss="squared", closure=False, edges=0)``;
+    ``embedding_ / √u`` is its map.
 
     Examples
     --------
@@ -172,6 +177,7 @@ class ERREmbedding(MapMixin, GraphEstimator):
     lambda2: float = 0.5
     sigma_f: float | Sequence[float] = WIDTHS
     repulsion: float = 0.65
+    n_vectors: int = 8
     link_penalty: LinkPenalty | None = None
     relationship: str = "gaussian"
     relationship_neighbors: int | None = None
@@ -191,6 +197,7 @@ class ERREmbedding(MapMixin, GraphEstimator):
         "lambda2": [NOT_NEGATIVE],
         "sigma_f": [POSITIVE, "array-like"],
         "repulsion": [NOT_NEGATIVE],
+        "n_vectors": [AT_LEAST_ONE],
         "link_penalty": [LinkPenalty, None],
         "relationship": [StrOptions(set(RELATIONSHIPS))],
         "relationship_neighbors": [AT_LEAST_ONE, None],
@@ -280,8 +287,16 @@ class ERREmbedding(MapMixin, GraphEstimator):
 
     def _target(self, graph: KNNGraph, links: Links, n: int) -> Floats:
         """T, where the search starts and what it stays near to."""
-        how: dict[str, Any] = {"normalized": self.normalized, "backend": self._backend(), "n_jobs": self.n_jobs}
-        return linked_coordinates(graph, links, self._penalty.edges, n, **how)
+        vectors = min(self.n_vectors, graph.n_points - 1)
+        if vectors <= n:
+            return self._spectral_map(graph, links, n)
+        return spread_target(graph, links, self._penalty.edges, n, vectors, **self._eigen_options())
+
+    def _spectral_map(self, graph: KNNGraph, links: Links, n: int) -> Floats:
+        return linked_coordinates(graph, links, self._penalty.edges, n, **self._eigen_options())[1]
+
+    def _eigen_options(self) -> dict[str, Any]:
+        return {"normalized": self.normalized, "backend": self._backend(), "n_jobs": self.n_jobs}
 
     def _left_out(self, laplacian: csr_array) -> Floats:
         """Diagonal (ρ − 1)·L·1 added to L."""
@@ -358,39 +373,6 @@ class ERREmbedding(MapMixin, GraphEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "embedding_")
-
-
-def linked_coordinates(
-    graph: KNNGraph, links: Links, strength: float, n: int, *, normalized: bool = True, **how: Any
-) -> Floats:
-    """The spectral map √u·[e₂, …] of a graph whose links are edges: W + γ d̄ (must − cannot), d̄ the mean degree.
-
-    Degrees are sums of absolute weights, so that no eigenvalue is negative. ``backend`` and ``n_jobs`` say how.
-    """
-    if strength == 0.0 or len(links) == 0:
-        return spectral_coordinates(graph, n, normalized=normalized, **how)[1]
-    u = graph.n_points
-    weight = strength * graph.degrees.mean()
-    edges = pair_matrix(links.pairs, weight * np.where(links.targets > 0, 1.0, -1.0), u)
-    W = csr_array(graph.W + edges)
-    parts, _ = connected_components(W, directed=False)
-    if parts > 1:
-        # Which vectors separate components is known only without negative weights.
-        return spectral_coordinates(csr_array(graph.W + edges.maximum(0.0)), n, **how)[1]
-    degrees = np.asarray(abs(W).sum(axis=1))
-    if normalized:
-        roots = diags_array(degrees**-0.5)
-        matrix = csr_array(diags_array(np.ones(u)) - roots @ W @ roots)
-        constant = np.sqrt(degrees / degrees.sum())
-    else:
-        matrix = csr_array(diags_array(degrees) - W)
-        constant = np.full(u, u**-0.5)
-    matrix.sort_indices()
-    _, vectors = smallest_eigenpairs(matrix, n + 1, **how)
-    # Cannot-links may make the constant vector rougher than the others: then it is not among them.
-    overlap = (constant @ vectors) ** 2
-    constant_at = int(overlap.argmax()) if overlap.max() > 0.5 else n
-    return np.ascontiguousarray(np.sqrt(u) * np.delete(vectors, constant_at, axis=1))
 
 
 def _after(before: tuple[int, int], state: State) -> State:

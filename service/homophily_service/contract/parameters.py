@@ -16,6 +16,8 @@ from typing import Any, Literal
 LARGEST = 1e12
 SMALLEST = 1 / LARGEST
 MOST_STEPS = 100_000
+# Eigenvectors that a map starts from; each takes memory for every point.
+MOST_VECTORS = 32
 
 
 class Shares:
@@ -169,7 +171,7 @@ MAP = Group(
     "MapOptions",
     "How a map is made.",
     (
-        Parameter("data_weight", "Weight of staying near the spectral map.", high=LARGEST),
+        Parameter("data_weight", "Weight of staying near the start of the map.", high=LARGEST),
         Parameter("lambda2", "Weight of smooth relationships.", high=LARGEST),
         Parameter("lambda3", "Weight of a link.", high=LARGEST),
         Parameter("sigma_f", "Width of the relationship function.", low=SMALLEST, high=LARGEST),
@@ -183,6 +185,7 @@ MAP = Group(
         Parameter("max_iter", "The largest number of steps.", int, 0, MOST_STEPS),
         Parameter("tol", "Tolerance at which the solver stops.", field="tolerance"),
         Parameter("normalized", "Use the normalised Laplacian; default true.", bool),
+        Parameter("n_vectors", "Number of eigenvectors that the map starts from; default 8.", int, 1, MOST_VECTORS),
     ),
 )
 GROUPS = {"graph": GRAPH, "solver": SOLVER, "map": MAP}

@@ -85,6 +85,9 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         request.n_components = parent.component_count
         if parent.cluster_count and not request.HasField("n_clusters"):
             request.n_clusters = parent.cluster_count
+        if not parent.solver_parameters.HasField("n_vectors"):
+            # Older embeddings started from the spectral map, and their points stay where they are.
+            parent.solver_parameters.n_vectors = parent.component_count
         parent.solver_parameters.MergeFrom(request.solver)
         request.solver.CopyFrom(parent.solver_parameters)
     if row.graph is None:
@@ -156,6 +159,7 @@ def _solve(
     embedding.point_count, embedding.component_count = fitted.embedding_.shape
     embedding.labelled_count = len(given.label_points)
     embedding.solver_parameters.CopyFrom(request.solver)
+    embedding.solver_parameters.n_vectors = fitted.n_vectors
     embedding.energy, embedding.iteration_count = float(fitted.energy_), int(fitted.n_iter_)
     embedding.evaluation_count, embedding.engine = int(fitted.n_evaluations_), str(fitted.engine_)
     embedding.seconds.update(stage.seconds)

@@ -28,6 +28,8 @@ _NAMED_GROUPS = 24
 # More points than this are drawn as cells; the number of cells along a side.
 _SINGLE_POINTS, _CELLS = 12_000, 480
 _SHADES = (0.45, 0.65, 0.85, 1.0)
+# Quantiles of the coordinates within the frame, and the margin around them in units of their larger range.
+_FRAMED, _MARGIN = (0.01, 0.99), 0.12
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,18 @@ def to_draw(title: str, found: Map, labels: Mapping[int, Any] | None) -> Drawing
     )
     if drawn < total:
         notes.append(f"{drawn:,} of {total:,} links drawn")
+    low, high = frame(places)
+    outside = np.count_nonzero(((places < low) | (places > high)).any(axis=1))
+    if outside:
+        notes.append(f"{counted(int(outside), 'point')} outside the frame")
     return Drawing(title, places, groups, names, links, ", ".join(notes))
+
+
+def frame(places: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lower and upper corner of what a map shows at first, which a few points far from all others do not decide."""
+    low, high = np.quantile(places, _FRAMED, axis=0)
+    margin = _MARGIN * (high - low).max()
+    return np.maximum(low - margin, places.min(axis=0)), np.minimum(high + margin, places.max(axis=0))
 
 
 def _links(found: Map) -> dict[tuple[str, bool], tuple[int, Pairs]]:
@@ -112,7 +125,8 @@ def _some(kinds: list[Pairs], most: int) -> list[Pairs]:
 
 def map_picture(drawing: Drawing) -> bytes:
     """A PNG."""
-    across, up = np.ptp(drawing.places, axis=0)
+    low, high = frame(drawing.places)
+    across, up = high - low
     # About as wide and high as the map, so that it fills the picture.
     figure = new_figure(9, float(np.clip(7 * up / across + 0.7, 4.0, 7.5)) if across > 0 else 7)
     from matplotlib.collections import LineCollection
@@ -157,6 +171,9 @@ def map_picture(drawing: Drawing) -> bytes:
     axis.spines[:].set_color("#d5dbe1")
     axis.set_xticks([])
     axis.set_yticks([])
+    room = 0.03 * float((high - low).max()) or 1.0
+    axis.set_xlim(low[0] - room, high[0] + room)
+    axis.set_ylim(low[1] - room, high[1] + room)
     axis.set_aspect("equal", adjustable="datalim")
     if handles:
         # A legend may be higher than a flat map.
@@ -170,7 +187,7 @@ def map_picture(drawing: Drawing) -> bytes:
 
 def _draw_points(axis: Any, drawing: Drawing, size: float) -> None:
     opacity = float(np.clip(8500 / len(drawing.places), 0.7, 0.9))
-    order = _mixed(drawing)
+    order = _mixed(drawing.groups)
     axis.scatter(
         *drawing.places[order].T, s=size, c=_palette(drawing)[drawing.groups[order]], alpha=opacity, lw=0, zorder=1
     )
@@ -181,29 +198,30 @@ def _draw_cells(axis: Any, drawing: Drawing) -> None:
 
     The point is chosen at random, so that colours mix where groups do. Few shades make a small file.
     """
-    low, high = drawing.places.min(axis=0), drawing.places.max(axis=0)
+    low, high = frame(drawing.places)
     step = float((high - low).max()) / _CELLS or 1.0
-    cells = np.floor((drawing.places - low) / step).astype(np.intp)
+    inside = ((drawing.places >= low) & (drawing.places <= high)).all(axis=1)
+    cells = np.floor((drawing.places[inside] - low) / step).astype(np.intp)
     columns, rows = cells.max(axis=0) + 1
     places = cells[:, 1] * columns + cells[:, 0]
     counts = np.bincount(places, minlength=rows * columns)
     shown = np.full(rows * columns, -2)
-    order = _mixed(drawing)
+    groups = drawing.groups[inside]
+    order = _mixed(groups)
     # The last one written stays.
-    shown[places[order]] = drawing.groups[order]
+    shown[places[order]] = groups[order]
     filled = shown > -2
     shade = np.minimum(np.log2(counts[filled]).astype(int), len(_SHADES) - 1)
     image = np.ones((rows * columns, 3))
     image[filled] += (_palette(drawing)[shown[filled]] - 1) * np.array(_SHADES)[shade, None]
     extent = (low[0], low[0] + columns * step, low[1], low[1] + rows * step)
     axis.imshow(image.reshape(rows, columns, 3), origin="lower", extent=extent, interpolation="nearest", zorder=1)
-    axis.margins(0.03)
 
 
-def _mixed(drawing: Drawing) -> NDArray[np.intp]:
+def _mixed(groups: NDArray[np.int32]) -> NDArray[np.intp]:
     """The points in random order, so that the last group does not cover the others; those of no group come first."""
-    order = np.random.default_rng(0).permutation(len(drawing.places))
-    return order[np.argsort(drawing.groups[order] >= 0, kind="stable")]
+    order = np.random.default_rng(0).permutation(len(groups))
+    return order[np.argsort(groups[order] >= 0, kind="stable")]
 
 
 def _palette(drawing: Drawing) -> NDArray[np.float64]:
@@ -235,7 +253,8 @@ def _legend_of_groups(drawing: Drawing, line: Any) -> list[Any]:
 def map_page(drawing: Drawing) -> bytes:
     """A self-contained page: the points are in it, and the code that draws them."""
     template = resources.files("homophily_service.plots").joinpath("map.html").read_text(encoding="utf-8")
-    centre, scale = _frame(drawing.places)
+    low, high = frame(drawing.places)
+    centre, scale = (low + high) / 2, float((high - low).max()) / 2 or 1.0
     data = {
         "title": drawing.title,
         "note": drawing.note,
@@ -258,11 +277,6 @@ def map_page(drawing: Drawing) -> bytes:
     script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {"TITLE": html.escape(drawing.title), "DATA": script}
     return re.sub("__(TITLE|DATA)__", lambda found: parts[found[1]], template).encode()
-
-
-def _frame(places: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    low, high = places.min(axis=0), places.max(axis=0)
-    return (low + high) / 2, float((high - low).max()) / 2 or 1.0
 
 
 def _packed(array: NDArray[Any]) -> str:
