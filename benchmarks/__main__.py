@@ -39,6 +39,7 @@ COMMANDS = (
     "examples",
     "readme",
     "links",
+    "maps",
     "docs",
 )
 TABLES = ("table1", "table2", "table3", "table4", "table5", "few_labels", "figures", "page", "download")

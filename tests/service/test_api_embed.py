@@ -14,6 +14,7 @@ from homophily import ERRClustering, ERREmbedding, KNNGraph, LinkPenalty
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_client._pb import embedding_pb2 as pb
 from homophily_client.names import EmbeddingName
+from homophily_service.jobs.embed import continued
 
 from .serving import (
     PATIENCE,
@@ -78,12 +79,13 @@ def test_a_map_and_its_clusters_are_those_of_the_core(home: Project) -> None:
 def test_every_parameter_reaches_the_core(home: Project) -> None:
     given = {"data_weight": 0.5, "lambda2": 0.1, "lambda3": 3.0, "sigma_f": 0.7, "continuation": 2.0, "repulsion": 0.9}
     graph = KNNGraph(n_neighbors=4, space="whitened", n_directions=2, n_jobs=1).fit(X)
-    given |= {"link_edges": 0.1, "lambda2_per_link": True, "max_iter": 7, "normalized": False}
+    given |= {"link_edges": 0.1, "lambda2_per_link": True, "max_iter": 7, "normalized": False, "n_vectors": 5}
     core = ERREmbedding(
         data_weight=0.5,
         lambda2=0.1 / (len(MUST) + len(CANNOT)),
         sigma_f=(1.4, 0.7),
         repulsion=0.9,
+        n_vectors=5,
         link_penalty=LinkPenalty(weight=3.0, loss="squared", closure="two-class", edges=0.1),
         relationship="cauchy",
         max_iter=7,
@@ -116,15 +118,24 @@ def test_each_parameter_of_the_paper_s_form_matters(home: Project) -> None:
         link_loss=pb.LINK_LOSS_SQUARED,
         max_iter=3,
         tolerance=0.0,
+        n_vectors=2,
     )
     dataset = home.upload(X).name
     places = home.embedding(home.embed(dataset, MUST, CANNOT, solver=paper).name, COORDINATES)
-    for field in ("link_edges", "link_loss"):
+    for field in ("link_edges", "link_loss", "n_vectors"):
         without = pb.EmbeddingParameters()
         without.CopyFrom(paper)
         without.ClearField(field)  # the core's default, then
         others = home.embedding(home.embed(dataset, MUST, CANNOT, solver=without).name, COORDINATES)
         assert not np.allclose(places, others)
+
+
+def test_a_map_without_n_vectors_goes_on_from_the_spectral_map() -> None:
+    before = pb.Embedding(component_count=3, solver_parameters=pb.EmbeddingParameters(lambda3=1.0, max_iter=2))
+    found = continued(before, pb.EmbeddingParameters(lambda3=2.0))
+    assert found == pb.EmbeddingParameters(lambda3=2.0, max_iter=2, n_vectors=3)
+    before.solver_parameters.n_vectors = 8
+    assert continued(before, pb.EmbeddingParameters()).n_vectors == 8
 
 
 @pytest.mark.parametrize("points", [X.astype(np.float32), csr_array(np.maximum(X, 0))], ids=["float32", "csr"])
@@ -190,7 +201,7 @@ def test_more_links_go_on_from_an_earlier_map(home: Project, earlier: pb.Embeddi
     assert (more.parent_embedding, more.dataset) == (earlier.name, earlier.dataset)
     assert (more.component_count, more.cluster_count, more.labelled_count) == (2, 3, 3)
     assert (more.graph.digest, more.graph.reused) == (earlier.graph.digest, True)
-    assert more.solver_parameters == pb.EmbeddingParameters(max_iter=2, lambda3=50.0)
+    assert more.solver_parameters == pb.EmbeddingParameters(max_iter=2, lambda3=50.0, n_vectors=8)
     # 7 has changed its class, which leaves one class of 6, 7 and 9.
     assert pairs(home.embedding(more.name, pb.EMBEDDING_FIELD_MUST_LINKS)) == {(0, 3), (8, 11), (6, 9), (7, 9)}
     assert pairs(home.embedding(more.name, pb.EMBEDDING_FIELD_CANNOT_LINKS)) == {(0, 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ from homophily_service.plots import embedding_pictures, model_pictures
 from homophily_service.plots.answers import confusion_matrix, reliability_diagram, score_histogram
 from homophily_service.plots.canvas import percent, words
 from homophily_service.plots.fits import error_surface
+from homophily_service.plots.maps import frame
 from homophily_service.plots.report import Table, report_page
 
 ODD = ["$x_1$", "<b>&amp;</b>", "a_b^{c", "\\$5\\frac", "日本語", "tab\tand\nline", "", "ß" * 80, "$", "{}%"]
@@ -99,7 +101,7 @@ def test_a_model_has_all_its_pictures_at_any_size(points: int, classes: int) -> 
     found = model_pictures(model, *solved(points, classes), coordinates=coordinates, mapped_by="two spectral vectors")
     page = found.pop("map.html").decode()
     assert "class 1" in page
-    assert "2 of 3 dimensions, two spectral vectors" in page
+    assert re.search(r"2 of 3 dimensions, (\d+ points outside the frame, )?two spectral vectors", page)
     assert list(found) == [
         "energy.png",
         "confusion-validation.png",
@@ -327,6 +329,15 @@ def test_a_map_is_drawn_and_a_page_beside_it(points: int) -> None:
     assert list(found) == ["energy.png", "map.png", "map.html"]
     picture(found["map.png"])
     assert f'"count":{points},'.encode() in found["map.html"]
+
+
+def test_points_far_from_all_others_do_not_decide_the_frame() -> None:
+    places = np.random.default_rng(0).normal(size=(1_000, 2))
+    places[:3] *= 1e4
+    low, high = frame(places)
+    assert (low > -5).all()
+    assert (high < 5).all()
+    np.testing.assert_array_equal(frame(places[3:5]), [places[3:5].min(axis=0), places[3:5].max(axis=0)])
 
 
 def test_groups_of_many_points_keep_their_colours() -> None:

@@ -55,9 +55,9 @@ class ERRClustering(MapMixin, ClusterMixin, CheckedEstimator):
     n_components : int, default=None
         Coordinates of the map that is divided; None means ``n_clusters``.
     embedding : ERREmbedding, default=None
-        Unfitted map to divide; its ``n_components`` and ``n_vectors`` are not used. None means one with ``lambda2=0.05``, ``sigma_f=0.9``
-        and ``link_penalty=LinkPenalty(edges=3.0)``: the directions of two clusters are about √2 apart, and ``sigma_f``
-        must reach from one to the other.
+        Unfitted map to divide; its ``n_components`` and ``n_vectors`` are not used. None means one with
+        ``lambda2=0.05``, ``sigma_f=0.9`` and ``link_penalty=LinkPenalty(edges=3.0)``: the directions of two clusters
+        are about √2 apart, and ``sigma_f`` must reach from one to the other.
     n_init : int, default=10
         Number of starts of k-means.
     random_state : int, RandomState instance or None, default=None

@@ -85,11 +85,7 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         request.n_components = parent.component_count
         if parent.cluster_count and not request.HasField("n_clusters"):
             request.n_clusters = parent.cluster_count
-        if not parent.solver_parameters.HasField("n_vectors"):
-            # Older embeddings started from the spectral map, and their points stay where they are.
-            parent.solver_parameters.n_vectors = parent.component_count
-        parent.solver_parameters.MergeFrom(request.solver)
-        request.solver.CopyFrom(parent.solver_parameters)
+        request.solver.CopyFrom(continued(parent, request.solver))
     if row.graph is None:
         raise DataLoss(f"{source.name} has no graph")
     embedding.dataset, embedding.dimension_count = source.dataset, source.dimension_count
@@ -101,6 +97,17 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         embedding.preprocessing_steps.extend(source.preprocessing_steps)
     work.stage.enter("graph")
     return _Start(load_graph(work.stores, row.graph, work.threads).graph, earlier, given)
+
+
+def continued(
+    parent: embedding_pb2.Embedding, given: embedding_pb2.EmbeddingParameters
+) -> embedding_pb2.EmbeddingParameters:
+    """The parameters of a map that goes on from another one."""
+    # Older embeddings lack n_vectors: they started from the spectral map, and their points stay where they are.
+    parameters = embedding_pb2.EmbeddingParameters(n_vectors=parent.component_count)
+    parameters.MergeFrom(parent.solver_parameters)
+    parameters.MergeFrom(given)
+    return parameters
 
 
 def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:
