@@ -35,7 +35,7 @@ def run(options: Options, report: Report) -> None:
     for data in sets:
         for name, make in methods(data).items():
             report.progress(f"{data.name}, {name}")
-            F, seconds = cpu_timed(make)
+            seconds, F = cpu_timed(make)
             drawn[data.name, name] = F, data.y
             rows.append(judged(data, name, F) | {"CPU seconds": seconds})
     report.table("Maps in two dimensions", rows)
