@@ -148,6 +148,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "many classes": partial(printed, "classes"),
     "defaults of table 1": defaults,
     "what to ask": asked,
+    "looks of maps": partial(printed, "maps"),
     "maps": maps,
     "clusters": clusters,
     **{f"few labels, {protocol}": partial(few_labels, protocol) for protocol in WORDS},
