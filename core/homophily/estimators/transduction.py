@@ -230,8 +230,8 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
         return float(accuracy_score(classes[labelled], self.predict(X)[labelled], sample_weight=weights))
 
-    def resolve_params(self, n_classes: int) -> dict[str, Any]:  # noqa: ARG002
-        """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
+    def resolve_params(self, n_classes: int, n_points: int) -> dict[str, Any]:  # noqa: ARG002
+        """The parameters that a fit of ``n_points`` points in ``n_classes`` classes uses, except the graph's."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in ("graph", "callback")}
         return own | {"power": self._power}
 
@@ -240,7 +240,7 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
         """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
         check_is_fitted(self)
         graph = {f"graph__{name}": value for name, value in self.graph_.resolved_params_.items()}
-        return self.resolve_params(len(self.classes_)) | {"sharpen": self._is_sharp} | graph
+        return self.resolve_params(len(self.classes_), self.graph_.n_points) | {"sharpen": self._is_sharp} | graph
 
     @property
     def _power(self) -> int:
