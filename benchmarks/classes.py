@@ -41,8 +41,8 @@ def run(options: Options, report: Report) -> None:
         rows += compare(f"{len(digits):,} digits, {name}", large, classes, methods)
         report.progress(f"{len(digits):,} digits, {name}")
     report.table(f"CPU seconds after the graph, {LABELS} labels per class", rows)
-    many = compare(f"{len(digits):,} digits, 10 classes", large, digits, tuple(OURS), MANY_LABELS)
-    report.table(f"CPU seconds after the graph, {MANY_LABELS} labels per class", many)
+    found = compare(f"{len(digits):,} digits, 10 classes", large, digits, tuple(OURS), MANY_LABELS)
+    report.table(f"CPU seconds after the graph, {MANY_LABELS} labels per class", found)
     sizes = ((2_000, 5), (3_000, 10)) if options.quick else SIZES
     grown: list[dict[str, Any]] = []
     for points, count in sizes:
@@ -74,9 +74,7 @@ def few_of(y: Classes, seed: int = 0, labels: int = LABELS) -> Classes:
     return few
 
 
-def compare(
-    name: str, graph: KNNGraph, y: Classes, methods: tuple[str, ...], labels: int = LABELS
-) -> list[Row]:
+def compare(name: str, graph: KNNGraph, y: Classes, methods: tuple[str, ...], labels: int = LABELS) -> list[Row]:
     few, peers = few_of(y, labels=labels), graph_methods()
     rows: list[Row] = []
     for method in methods:

@@ -47,7 +47,7 @@ class IRRClassifier(GraphClassifier):
         As :class:`ERRClassifier` has them; a ``power`` of None means 2, or 1 with sharp relationships.
     tol : float, default=1e-10
         Relative accuracy of the linear solution.
-    normalized, backend : bool, {"numpy", "cupy", "auto"}
+    normalized, backend : bool, {"numpy", "cupy", "cupy-mixed", "auto"}
         As :class:`ERRClassifier` has them.
     callback : callable, default=None
         Called with the iteration and the residual as the solution proceeds; raise in it to cancel.
@@ -158,8 +158,8 @@ class ERRClassifier(GraphClassifier):
         Method of computing the relationship energy, see :mod:`homophily.relationship`.
     normalized : bool, default=True
         Use the normalised Laplacian.
-    backend : {"numpy", "cupy", "auto"}, default="numpy"
-        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    backend : {"numpy", "cupy", "cupy-mixed", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "cupy-mixed" one whose float64 is slow, "auto" one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
         first step and after each; before that with a ``Start`` for each iteration of IRR. Sharp relationships call it

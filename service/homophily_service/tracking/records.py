@@ -243,7 +243,9 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     solver = source.solver if made is None else source.solver_parameters
     n_points = made.point_count if made is not None else 0 if data is None else data.rows
     found |= {f"graph.{key}": value for key, value in _complete_graph(graph, data, is_made=made is not None).items()}
-    found |= {f"solver.{key}": value for key, value in _complete_solver(solver, _n_classes(request, made), n_points).items()}
+    found |= {
+        f"solver.{key}": value for key, value in _complete_solver(solver, _n_classes(request, made), n_points).items()
+    }
     if made is None:
         return found
     found |= {
