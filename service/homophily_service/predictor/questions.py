@@ -1,5 +1,5 @@
-"""Questions about models and embeddings, which take up to seconds: suggestions, explanations, and answers for so many
-points that a GPU gives them.
+"""Questions about models and embeddings, which take up to seconds: suggestions, explanations, and the classes of many
+new points where a GPU finds their neighbours.
 
 One thread answers them beside the predictions, one at a time. Projects take turns.
 """
