@@ -16,7 +16,7 @@ from homophily.arrays import Floats
 #: Steps of the walk that makes up a point's surroundings, up to each mean margin of the model: the surer it is, the
 #: fewer, and none above the last, where single points at borders are found. Chosen on seeds 0 to 3 of
 #: `python -m benchmarks active`.
-SURROUNDINGS = {0.7: 4, 0.97: 1}
+SURROUNDINGS = {0.8: 4, 0.95: 1}
 #: A point that is taken makes those within this number of steps less uncertain.
 TOLD_BY_A_LABEL = 4
 #: Of the variance strategies: the noise of a label, and what is added to eigenvalues, the first of which is 0.
