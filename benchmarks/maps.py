@@ -37,7 +37,7 @@ def run(options: Options, report: Report) -> None:
             report.progress(f"{data.name}, {name}")
             seconds, F = cpu_timed(make)
             drawn[data.name, name] = F, data.y
-            rows.append(judged(data, name, F) | {"CPU seconds": seconds})
+            rows.append({**judged(data, name, F), "CPU seconds": seconds})
     report.table("Maps in two dimensions", rows)
     if not options.quick:
         show(drawn)
