@@ -191,7 +191,10 @@ export class Scatter {
   /** Diameter of a point in CSS pixels: smaller where there are many. */
   get diameter(): number {
     const zoom = Math.sqrt(this.camera.scale / this.framedScale);
-    return Math.max(2, Math.min(11, 260 / Math.sqrt(this.count || 1)) * Math.min(2.5, Math.max(0.7, zoom)));
+    // As large on a large screen as on a small one, beside the map.
+    const side = Math.sqrt(this.canvas.clientWidth * this.canvas.clientHeight) / 640;
+    const size = side * Math.min(11, 260 / Math.sqrt(this.count || 1));
+    return Math.max(2, size * Math.min(2.5, Math.max(0.7, zoom)));
   }
 
   draw(): void {
