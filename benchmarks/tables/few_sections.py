@@ -9,9 +9,8 @@ from statistics import fmean
 from benchmarks.peers import TRUE_SHARES
 from benchmarks.tables.cells import Records
 from benchmarks.tables.summary import Entry, Figure, Group, groups, markdown, of, pick
-from benchmarks.tables.table5 import BALANCED, OURS, PROTOCOLS, SHARES
+from benchmarks.tables.table5 import BALANCED, FEW, OURS, PROTOCOLS, SHARES
 
-FEW = (1, 2, 3, 4, 5)
 WORDS = {
     "a": "labels drawn at random",
     "b": "the same number of labels of each class, balanced classes",
