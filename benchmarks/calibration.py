@@ -14,7 +14,7 @@ from homophily import ERRClassifier, KNNGraph
 
 LABELS, BINS = 50, 10
 #: Nothing was chosen by these draws of labels.
-FIRST_DRAW, DRAWS = 200, 10
+FIRST_DRAW, DRAWS = 300, 10
 #: Sets with several classes, where ERR's defaults are sharp.
 SEVERAL_CLASSES = ("ssl_coil", "usps", "pendigits", "mnist")
 

@@ -34,24 +34,22 @@ def left_out(model: Any, graph: KNNGraph, few: Any) -> Any:
     return np.array(values)
 
 
-def without_labels(model: Any) -> Any:
+def without_labels(model: Any, *accuracy: Any) -> Any:
     operations = CpuOperations(model.graph_.laplacian(normalized=model.normalized), 1)
     labels = model.given_labels_
-    given = labels.confidence, model._own_targets(model._problem(labels)), model.solution_, labels.class_index
-    return without_own_label(operations, *given, lambda1=model.lambda1, power=model._power)
+    given = labels.confidence, model._own_targets(model._problem(labels)), labels.class_index
+    return without_own_label(operations, *given, *accuracy, lambda1=model.lambda1, power=model._power)
 
 
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("normalized", [True, False])
 def test_linear_values_without_a_label_are_those_of_a_fit_without_it(
-    digits: Any, power: int, normalized: bool, monkeypatch: Any
+    digits: Any, power: int, normalized: bool
 ) -> None:
-    monkeypatch.setattr(held_out, "COLUMNS", 30)
-    monkeypatch.setattr(held_out, "INFLUENCE_TOLERANCE", 1e-12)
     graph, _, few = digits
     model = IRRClassifier(power=power, normalized=normalized, lambda1=0.1).fit(graph, few)
     expected = left_out(IRRClassifier(power=power, normalized=normalized, lambda1=0.1), graph, few)
-    found = without_labels(model)
+    found = without_labels(model, 30, 1e-12)
     inside = np.abs(expected - 0.5) <= 1.0
     np.testing.assert_allclose(found[inside], expected[inside], atol=1e-6)
     # Where a fit overshoots, the value is cut half a target's distance beyond the targets.
