@@ -16,13 +16,14 @@ import numpy as np
 
 from benchmarks.data import Classes, DataSet, Floats, draw_labels, error_percent, helices, mnist, usps
 from benchmarks.gpu_counts import POINTS, per_evaluation
-from benchmarks.gpu_lanes import Pass, one_and_several_lanes
+from benchmarks.gpu_lanes import ESTIMATED_SIZES, Pass, one_and_several_lanes
 from benchmarks.measure import PlainERR, forget_peak, peak_memory, timed, traced_fit, typical_seconds, warm_up
 from benchmarks.report import Options, Report, Row
 from benchmarks.scaling import CROWDED
 from benchmarks.speed import overtake
 from homophily import DeviceUnavailableError, ERRClassifier, IRRClassifier, KNNGraph, relationship_energy
 from homophily.device.backend import CupyBackend, get_backend
+from homophily.device.gpu.gauss import CHUNK, MIXED_ACCURACY
 from homophily.device.gpu.optimize import DeviceCG
 from homophily.estimators.classifiers import Start
 from homophily.graph.computing import BackendName
@@ -49,6 +50,22 @@ class Device(NamedTuple):
 
 DEVICES = (Device("A100 (SXM, 40 GB)", 1.555e12, 9.7e12), Device("H100 (SXM)", 3.35e12, 34e12))
 LAUNCH_SECONDS = 5e-6
+
+
+class Card(NamedTuple):
+    """A data sheet of a device whose float64 is slow: bytes, and operations in float32 and float64, a second."""
+
+    name: str
+    bandwidth: float
+    single: float
+    double: float
+
+
+CARDS = (
+    Card("T4", 320e9, 8.1e12, 8.1e12 / 32),
+    Card("L4", 300e9, 30.3e12, 30.3e12 / 64),
+    Card("RTX 4090", 1008e9, 82.6e12, 82.6e12 / 64),
+)
 
 
 class Work(NamedTuple):
@@ -82,6 +99,11 @@ def run(options: Options, report: Report) -> None:
     report.note(
         "Busy: the share of turns at which a thread of a warp has an entry of the matrix, counted on its rows. For a "
         f"million points the rows are taken to be like these. n = 10 is the low-rank form with {RANK} landmarks."
+    )
+    report.table("ESTIMATE, not measured: an evaluation in float64, and in mixed precision", precisions(graph, few))
+    report.note(
+        "Mixed precision (backend='cupy-mixed') computes the terms of an edge in float32, and needs fewer modes. For a "
+        "million points the rows are taken to be like these."
     )
     report.table("Waits of the optimiser for the device, counted from the CPU's trials", waits(graph, few))
     counts(report)
@@ -140,11 +162,7 @@ def passes(graph: KNNGraph, few: Classes) -> Iterator[Work]:
     """One energy and gradient in one dimension, and one product of block conjugate gradients, for p = 1 and 2."""
     F = IRRClassifier(power=2).fit(graph, few).solution_
     sigma_f = 2.0 * ERRClassifier.SIGMA_F
-    u = len(F)
-    # Modes for the box that the engine sets up: a fifth of the spread, and a bit, on either side.
-    digits = sqrt(log(1e13))
-    modes = ceil(digits * sqrt(2) / pi * (1.4 * np.ptp(F) / sigma_f + 0.5 + digits / sqrt(2))) + 1
-    chunks = -(-modes // 8)
+    u, chunks = len(F), line_chunks(F, sigma_f, 1e-13)
     for power in (1, 2):
         G = graph.laplacian(power)
         engine = make_engine(G, F, sigma_f, engine="chebyshev")[1]
@@ -169,6 +187,37 @@ def passes(graph: KNNGraph, few: Classes) -> Iterator[Work]:
             power + 16,
             iteration_seconds(graph, few, power),
         )
+
+
+def line_chunks(F: Floats, sigma_f: float, accuracy: float) -> int:
+    """Passes over the modes for the box that the engine sets up: a fifth of the spread, and a bit, on either side."""
+    digits = sqrt(log(1 / accuracy))
+    modes = ceil(digits * sqrt(2) / pi * (1.4 * np.ptp(F) / sigma_f + 0.5 + digits / sqrt(2))) + 1
+    return -(-modes // CHUNK)
+
+
+def precisions(graph: KNNGraph, few: Classes) -> list[Row]:
+    """Milliseconds of energy and gradient with one column, on devices whose float64 is slow."""
+    F = IRRClassifier(power=2).fit(graph, few).solution_
+    sigma_f, u = 2.0 * ERRClassifier.SIGMA_F, graph.n_points
+    exact, mixed = (line_chunks(F, sigma_f, accuracy) for accuracy in (1e-13, MIXED_ACCURACY))
+    rows: list[Row] = []
+    for power in (1, 2):
+        entries = graph.laplacian(power).nnz
+        for points in ESTIMATED_SIZES:
+            row: dict[str, Any] = {"work": f"n = 1, p = {power}", "points": points}
+            for card in CARDS:
+                # Operations as in `passes`; Kahan's sums take three more for each of a chunk's parts, and float64 is
+                # left in the weight of an entry and in the angles of the points.
+                double = exact * ((50.0 + 20.0 * CHUNK) * entries + 20.0 * CHUNK * u) / card.double
+                single = mixed * ((50.0 + 26.0 * CHUNK) * entries + 20.0 * CHUNK * u) / card.single
+                single += mixed * (entries + 40.0 * u) / card.double
+                for name, chunks, place, arithmetic in (("float64", exact, 8, double), ("mixed", mixed, 4, single)):
+                    moved = chunks * (12.0 * entries + 15.0 * place * u) / card.bandwidth
+                    seconds = points / u * max(moved, arithmetic) + (10 + 7 * chunks) * LAUNCH_SECONDS
+                    row[f"{card.name}, {name}: ms (estimate)"] = 1e3 * seconds
+            rows.append(row)
+    return rows
 
 
 def uneven(graph: KNNGraph, few: Classes) -> Iterator[Pass]:

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from benchmarks.report import Row
 from homophily.device.gpu.matrix import WARP, DeviceMatrix
 
-SIZES = (60_000, 1_000_000)
+ESTIMATED_SIZES = (60_000, 1_000_000)
 
 
 class Pass(NamedTuple):
@@ -42,7 +42,7 @@ def one_and_several_lanes(passes: Iterable[Pass], devices: Iterable[Any], launch
         on_device = DeviceMatrix(None, matrix.shape, matrix.indptr, matrix.indices, matrix.data)  # type: ignore[arg-type]
         lanes = on_device.lanes(each.columns)
         busy = [warp_efficiency(matrix.indptr, count, each.columns) for count in (1, lanes)]
-        for points in SIZES:
+        for points in ESTIMATED_SIZES:
             share = points / matrix.shape[0]
             row: dict[str, Any] = {"work": each.name, "points": points, "lanes": lanes}
             row |= {"busy, one thread per row": busy[0], "busy, lanes": busy[1]}

@@ -69,7 +69,7 @@ class SolverOptions:
     relationship_neighbors : int, optional
         Sparse ERR: relate each point to this many nearest points only.
     multiclass : {'vector', 'one-vs-rest'}, optional
-        ERR with three or more classes: vector or one-vs-rest; default vector.
+        ERR with three or more classes: vector or one-vs-rest; default vector up to 4,000 points.
     class_prior : 'estimate', 'balanced', sequence of float or of pairs, optional
         Class shares: estimate, balanced, or a share or bounds low:high per class.
     sharpen : bool, optional

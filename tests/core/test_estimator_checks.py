@@ -189,6 +189,13 @@ def test_parameters_in_use_follow_from_one_another():
     assert several["sigma_f"] == pytest.approx(0.65 * np.sqrt(2.0))
     apart = ERRClassifier(max_iter=1, tol=0.9, multiclass="one-vs-rest").fit(X, y).resolved_params_
     assert apart["sigma_f"] == 1.3
+    many = [ERRClassifier(**parameters).resolve_params(3, 5_000) for parameters in ({}, {"relationship_neighbors": 5})]
+    assert [each["multiclass"] for each in (several, apart, *many)] == [
+        "vector",
+        "one-vs-rest",
+        "one-vs-rest",
+        "vector",
+    ]
     masked = ERRClassifier(max_iter=1, tol=0.9, relationship_neighbors=5).fit(X, y).resolved_params_
     assert (masked["power"], masked["repulsion"]) == (1, 1.0)
     assert ERRClassifier(max_iter=1, tol=0.9).fit(csr_array(X), y).resolved_params_["graph__metric"] == "cosine"

@@ -28,32 +28,32 @@ class Case:
     across: int = 1
 
 
-def cases(real=np.float64):
+def cases():
     """One launch of each kernel, of several sizes where a block's end matters."""
     rng = np.random.default_rng(0)
 
     def normal(*shape):
-        return rng.normal(size=shape).astype(real)
+        return rng.normal(size=shape)
 
     def blocks(threads):
         return -(-threads // THREADS)
 
     made = []
     for rows, columns, lanes in ((1, 1, 1), (37, 3, 8), (129, 1, 1), (140, 2, 2), (33, 1, 32)):
-        A, parts = _sparse(rng, rows, 0.2, real)
+        A, parts = _sparse(rng, rows, 0.2)
         sizes = [rows, rows, columns, lanes, parts[2].size]
         x, y, beta = normal(rows, columns), normal(rows, columns), normal(rows)
-        out = np.full((rows, columns), np.nan, dtype=real)
+        out = np.full((rows, columns), np.nan)
         size = blocks(rows * columns * lanes)
         made.append(Case("csr_product", size, [*sizes, *parts, x, out], [9], [A @ x]))
-        expected = real(0.7) * (A @ x) + beta[:, None] * y
+        expected = 0.7 * (A @ x) + beta[:, None] * y
         made.append(Case("csr_product_plus", size, [*sizes, *parts, x, 0.7, beta, y, out.copy()], [12], [expected]))
     for rows, columns in ((5, 1), (512, 2), (5000, 3)):
         x, y = normal(rows, columns), normal(rows, columns)
         stages = blocks(rows) // 4 + 1
-        pad = np.zeros((stages * 512 - rows, columns), dtype=real)
+        pad = np.zeros((stages * 512 - rows, columns))
         products = np.concatenate([x * y, pad]).reshape(stages, 512, columns).sum(axis=1)
-        partial, out = np.full((stages, columns), np.nan, dtype=real), np.full(columns, np.nan, dtype=real)
+        partial, out = np.full((stages, columns), np.nan), np.full(columns, np.nan)
         made.append(Case("column_dots", stages, [rows, columns, stages, x, y, partial], [5], [products], columns))
         made.append(Case("column_sums", columns, [stages, columns, products, out], [3], [products.sum(axis=0)]))
     for rows, width, n in ((3, 5, 1), (40, 33, 4)):
@@ -61,25 +61,25 @@ def cases(real=np.float64):
         squares = np.sum((F[:, None] - Z) ** 2, axis=2)
         for function in RELATIONSHIPS.values():
             K = function.value(np, 0.6 * squares)
-            tile = np.full((rows, width), np.nan, dtype=real)
+            tile = np.full((rows, width), np.nan)
             arguments = [rows, width, n, function.id, 0.6, F, np.ascontiguousarray(Z.T), tile]
             made.append(Case("relate_tile", blocks(rows * width), arguments, [7], [K]))
             product = normal(rows, width)
             expected = product * 2.5 * function.slope(K)
-            arguments = [rows, width, function.id, 2.5, K.astype(real), product]
+            arguments = [rows, width, function.id, 2.5, K, product]
             made.append(Case("tile_slopes", blocks(rows * width), arguments, [5], [expected]))
     for points, n in ((5, 1), (40, 3)):
-        made += _masked_cases(normal, rng, real, points, n)
+        made += _masked_cases(normal, rng, points, n)
     for points, lanes in ((9, 1), (300, 1), (300, 8)):
-        made += _mode_cases(normal, real, points, lanes)
+        made += _mode_cases(normal, points, lanes)
     for targets, sources, n in ((1, 1, 1), (150, 140, 2), (130, 260, 3)):
         x, y, weights = normal(targets, n), 3 * normal(sources, n), normal(sources)
-        made += _pair_cases(x, y, weights, real)
+        made += _pair_cases(x, y, weights)
     for rows, columns, dimensions in ((1, 1, 1), (5, 60, 3)):
         x, y, scores = normal(rows, dimensions), normal(columns, dimensions), rng.random((rows, columns), np.float32)
         distances = np.sqrt(np.sum((x[:, None] - y) ** 2, axis=2))
         for limit, first in ((np.inf, 0), (0.5, columns // 3)):
-            limits = np.full(rows, limit, dtype=real)
+            limits = np.full(rows, limit)
             sizes = [rows, columns, first, columns - first, dimensions]
             expected = np.where(scores > limit, 3e38, distances).astype(np.float32)
             expected[:, :first] = scores[:, :first]
@@ -93,20 +93,20 @@ def cases(real=np.float64):
         nearest = np.sort(np.argsort(values, axis=1, kind="stable")[:, :k], axis=1)
         found = np.full((4, k), -1, dtype=np.int32)
         made.append(Case("smallest_columns", 4, [4, columns, k, values, found], [4], [nearest]))
-    made += [*_preconditioner_cases(normal, rng, real), *_decision_cases(real), *_vector_cases(normal, real)]
+    made += [*_preconditioner_cases(normal, rng), *_decision_cases(), *_vector_cases(normal)]
     return made
 
 
-def _sparse(rng, rows, density, real):
+def _sparse(rng, rows, density):
     """A random matrix, full and as index pointers, indices and data. (SciPy would take seconds under a sanitizer.)"""
-    A = np.where(rng.uniform(size=(rows, rows)) < density, rng.normal(size=(rows, rows)), 0.0).astype(real)
+    A = np.where(rng.uniform(size=(rows, rows)) < density, rng.normal(size=(rows, rows)), 0.0)
     where, indices = np.nonzero(A)
     indptr = np.searchsorted(where, np.arange(rows + 1))
     return A, [indptr.astype(np.int32), indices.astype(np.int32), A[where, indices]]
 
 
-def _masked_cases(normal, rng, real, points, n):
-    G, graph = _sparse(rng, points, 0.2, real)
+def _masked_cases(normal, rng, points, n):
+    G, graph = _sparse(rng, points, 0.2)
     mask = rng.random((points, points)) < 0.3
     np.fill_diagonal(mask, True)
     rows, columns = (part.astype(np.int32) for part in np.nonzero(mask))
@@ -116,9 +116,9 @@ def _masked_cases(normal, rng, real, points, n):
         -(-rows.size // 128),
     )
     F, delta = normal(points, n), normal(pairs)
-    empty = np.full(pairs, np.nan, dtype=real)
+    empty = np.full(pairs, np.nan)
     for function in RELATIONSHIPS.values():
-        K = np.where(mask, function.value(np, 0.6 * np.sum((F[:, None] - F) ** 2, axis=2)), 0.0).astype(real)
+        K = np.where(mask, function.value(np, 0.6 * np.sum((F[:, None] - F) ** 2, axis=2)), 0.0)
         values = K[rows, columns]
         arguments = [pairs, points, n, function.id, 0.6, rows, columns, F, empty]
         yield Case("masked_values", blocks, arguments, [8], [values])
@@ -129,24 +129,24 @@ def _masked_cases(normal, rng, real, points, n):
         yield Case("masked_pulls", blocks, arguments, [13, 14], expected)
 
 
-def _preconditioner_cases(normal, rng, real):
+def _preconditioner_cases(normal, rng):
     for rows, columns, lanes in ((1, 1, 1), (37, 3, 4), (140, 1, 16)):
-        A, parts = _sparse(rng, rows, 0.2, real)
+        A, parts = _sparse(rng, rows, 0.2)
         size, shared, entries = -(-rows * columns // THREADS), -(-rows * columns * lanes // THREADS), parts[2].size
-        root, shifted = rng.uniform(0.5, 2.0, (2, rows)).astype(real)
+        root, shifted = rng.uniform(0.5, 2.0, (2, rows))
         x, scaled, residual, step, out = normal(5, rows, columns)
-        empty = np.full((rows, columns), np.nan, dtype=real)
-        for go in np.array([[0], [1]], dtype=real):
+        empty = np.full((rows, columns), np.nan)
+        for go in np.array([[0], [1]]):
             done = bool(go[0])
             expected = A @ x if done else empty
             arguments = [rows, rows, columns, lanes, entries, go, *parts, x, empty]
             yield Case("csr_product_if", shared, arguments, [10], [expected])
-            begun = root[:, None] * x, root[:, None] * x / real(1.7), root[:, None] ** 2 * x / real(1.7)
+            begun = root[:, None] * x, root[:, None] * x / 1.7, root[:, None] ** 2 * x / 1.7
             arguments = [rows, columns, go, 1.7, root, x, empty, empty, empty, empty]
             expected = [*begun, begun[2]] if done else [empty] * 4
             yield Case("chebyshev_begin", size, arguments, [6, 7, 8, 9], expected)
-            left = residual - root[:, None] * (shifted[:, None] * scaled + real(0.6) * (A @ x))
-            ahead = real(0.3) * step + real(0.8) * left
+            left = residual - root[:, None] * (shifted[:, None] * scaled + 0.6 * (A @ x))
+            ahead = 0.3 * step + 0.8 * left
             following = root[:, None] * ahead
             arguments = [rows, columns, lanes, entries, go, *parts, 0.6, 0.3, 0.8, root, shifted]
             arguments += [x, scaled, residual, step, empty, out]
@@ -162,15 +162,15 @@ BEGUN = {
 }  # fmt: skip
 
 
-def _row(real, **numbers):
-    return np.array([numbers.get(name, 0.0) for name in SEARCH], dtype=real)
+def _row(**numbers):
+    return np.array([numbers.get(name, 0.0) for name in SEARCH])
 
 
-def _decision_cases(real):
+def _decision_cases():
     def one(number):
-        return np.array([number], dtype=real)
+        return np.array([number])
 
-    empty, slope = _row(real, **dict.fromkeys(SEARCH, np.nan)), BEGUN["slope"]
+    empty, slope = _row(**dict.fromkeys(SEARCH, np.nan)), BEGUN["slope"]
     for square, scale, limits, status in (
         (4.0, 8.0, (5, 0.1), SEARCHING),
         (4.0, 0.0, (5, 1.0), FINISHED),
@@ -181,7 +181,7 @@ def _decision_cases(real):
             numbers = {"energy": 3.0, "slope": -square / 2, "square": square, "descent": square / 2}
             numbers |= {"norm": 2.0 / (scale or 2.0) if square else 0.0, "step": min(1.0, 1.0 / largest)}
             numbers |= {"low_energy": 3.0, "low_slope": -square / 2, "low_square": square, "high_step": -1}
-            expected = _row(real, **numbers, status=status, evaluations=1)
+            expected = _row(**numbers, status=status, evaluations=1)
             arguments = [*limits, *map(one, (3.0, square, square / 2, largest, scale)), empty]
             yield Case("search_begin", 1, arguments, [7], [expected])
 
@@ -240,8 +240,8 @@ def _decision_cases(real):
     for change, (energy, found_slope), after in decisions:
         before = {**BEGUN, **change}
         expected = {**before, "accepted": 0, "lower": 0, "turning": 0, **after}
-        arguments = [20, 9, 1e-4, 0.3, 0.09, _row(real, **before), *map(one, (energy, found_slope, 2.0)), empty]
-        yield Case("search_decide", 1, arguments, [9], [_row(real, **expected)])
+        arguments = [20, 9, 1e-4, 0.3, 0.09, _row(**before), *map(one, (energy, found_slope, 2.0)), empty]
+        yield Case("search_decide", 1, arguments, [9], [_row(**expected)])
 
     now = {**BEGUN, "accepted": 1, "moved": 0.5, "slope": 0.4, "high_step": 2.0, "high_energy": 6.0, "high_slope": 3.0}
     for descent, cross, beta in ((1.5, 0.5, 0.5), (1.5, 3.0, 0.0), (0.1, -2.0, 0.0)):
@@ -249,37 +249,37 @@ def _decision_cases(real):
         new |= {"low_step": 0, "low_energy": 5.0, "low_slope": new["slope"], "low_square": 4.0, "high_step": -1}
         new |= {"high_energy": 0, "high_slope": 0, "turning": 1}
         for turning, expected in ((0, now), (1, {**now, **new})):
-            row = _row(real, **{**now, "turning": turning})
+            row = _row(**{**now, "turning": turning})
             arguments = [one(descent), one(cross), row]
-            yield Case("search_turn", 1, arguments, [2], [_row(real, **{**expected, "turning": turning})])
+            yield Case("search_turn", 1, arguments, [2], [_row(**{**expected, "turning": turning})])
 
 
-def _vector_cases(normal, real):
+def _vector_cases(normal):
     for size in (1, 130):
         x, direction, gradient, kept, preconditioned, before = normal(6, size)
-        blocks, trial = -(-size // THREADS), np.full(size, np.nan, dtype=real)
-        row = _row(real, **BEGUN)
-        yield Case("search_trial", blocks, [size, row, x, direction, trial], [4], [x + real(1.5) * direction])
+        blocks, trial = -(-size // THREADS), np.full(size, np.nan)
+        row = _row(**BEGUN)
+        yield Case("search_trial", blocks, [size, row, x, direction, trial], [4], [x + 1.5 * direction])
         for lower, accepted, expected in (
             (0, 0, [gradient, kept]),
             (1, 0, [gradient, gradient]),
             (1, 1, [gradient, kept]),
             (0, 2, [kept, kept]),
         ):
-            row = _row(real, **{**BEGUN, "lower": lower, "accepted": accepted})
+            row = _row(**{**BEGUN, "lower": lower, "accepted": accepted})
             yield Case("search_keep", blocks, [size, row, gradient, kept], [2, 3], expected)
         for accepted, turning in ((0, 0), (1, 0), (2, 1)):
-            row = _row(real, **{**BEGUN, "accepted": accepted, "turning": turning, "moved": 0.5, "beta": 0.7})
-            moved = [x + real(0.5) * direction, gradient] if accepted else [x, before]
-            turned = real(0.7) * direction - preconditioned if turning else direction
+            row = _row(**{**BEGUN, "accepted": accepted, "turning": turning, "moved": 0.5, "beta": 0.7})
+            moved = [x + 0.5 * direction, gradient] if accepted else [x, before]
+            turned = 0.7 * direction - preconditioned if turning else direction
             arguments = [size, row, gradient, preconditioned, x, before, direction]
             yield Case("search_move", blocks, arguments, [4, 5, 6], [*moved, turned])
 
 
-def _mode_cases(normal, real, points, lanes):
+def _mode_cases(normal, points, lanes):
     f = normal(points)
     omega, inverse, blocks = 0.9, 1.3, min(2, -(-points // THREADS))
-    G, parts = _sparse(np.random.default_rng(1), points, min(1.0, 6 / points), real)
+    G, parts = _sparse(np.random.default_rng(1), points, min(1.0, 6 / points))
     gap, middle = f[:, None] - f, (f[:, None] + f) / 2
     strength = G * np.exp(-(gap**2) * inverse / 2)
     owner = (np.arange(points) // THREADS) % blocks
@@ -287,9 +287,9 @@ def _mode_cases(normal, real, points, lanes):
         waves = omega * (first + np.arange(8))
         phases = np.exp(1j * f[:, None] * waves)
         by_block = np.stack([phases[owner == b].sum(axis=0) for b in range(blocks)])
-        partial = np.full((blocks, 16), np.nan, dtype=real)
+        partial = np.full((blocks, 16), np.nan)
         yield Case("point_modes", blocks, [points, first, blocks, omega, f, partial], [5], [_pairs(by_block)])
-        half = np.full(4 * points, np.nan, dtype=real)
+        half = np.full(4 * points, np.nan)
         both = np.stack([np.exp(0.5j * omega * f), np.exp(0.5j * first * omega * f)], axis=1)
         size = -(-points // THREADS)
         yield Case("half_phases", size, [points, first, omega, f, half], [4], [_pairs(both).ravel()])
@@ -304,7 +304,7 @@ def _mode_cases(normal, real, points, lanes):
         edge_blocks = min(3, -(-points * lanes // THREADS))
         owner_of_row = (np.arange(points) // (THREADS // lanes)) % edge_blocks
         by_block = np.stack([sums[owner_of_row == b].sum(axis=0) for b in range(edge_blocks)])
-        partial = np.full((edge_blocks, 16), np.nan, dtype=real)
+        partial = np.full((edge_blocks, 16), np.nan)
         arguments = [
             points,
             parts[2].size,
@@ -315,7 +315,7 @@ def _mode_cases(normal, real, points, lanes):
             inverse,
             *parts,
             f,
-            _pairs(both).ravel().astype(real),
+            _pairs(both).ravel(),
         ]
         arguments += [weights, start.copy(), partial.copy()]
         yield Case("edge_modes", edge_blocks, arguments, [13, 14], [gradient, _pairs(by_block)])
@@ -324,7 +324,7 @@ def _mode_cases(normal, real, points, lanes):
         yield Case("adjoint_modes", size, arguments, [5], [adjoint])
 
 
-def _pair_cases(x, y, weights, real):
+def _pair_cases(x, y, weights):
     decay, farthest = 0.8, 40.0
     boxes = []
     for places in (x, y):
@@ -338,7 +338,7 @@ def _pair_cases(x, y, weights, real):
     gaps = x[:, None] - y
     parts = weights * np.exp(-decay * np.sum(gaps**2, axis=2))
     expected = np.column_stack([parts.sum(axis=1), -2 * decay * np.einsum("ts,tsd->td", parts, gaps)])
-    sums = np.full(expected.shape, np.nan, dtype=real)
+    sums = np.full(expected.shape, np.nan)
     arguments = [len(x), len(y), x.shape[1], len(boxes[0]), len(boxes[1]), decay, farthest]
     arguments += [x, y, weights, *boxes, sums]
     yield Case("pair_sums", len(boxes[0]), arguments, [12], [expected])
@@ -349,13 +349,11 @@ def _pairs(values):
     return np.stack([values.real, values.imag], axis=-1).reshape(len(values), -1)
 
 
-def run(case, kernel, real):
+def run(case, kernel):
     """Call an emulated kernel on copies of the arguments; what it wrote."""
     arguments = []
     for argument, declared in zip(case.arguments, kernel.arguments, strict=True):
-        if declared.pointer:
-            arguments.append(argument.copy())
-        else:
-            arguments.append(np.int32(argument) if declared.type == "int" else np.dtype(real).type(argument))
+        kind = kernel.types[declared.type]
+        arguments.append(argument.astype(kind) if declared.pointer else kind(argument))
     kernel((case.blocks, case.across), (THREADS,), tuple(arguments))
     return [arguments[position] for position in case.outputs]

@@ -67,3 +67,9 @@ def cupy(request):
 def device(cupy):  # noqa: ARG001
     """The backend of that CuPy."""
     return backend.get_backend("cupy")
+
+
+@pytest.fixture
+def mixed_device(cupy):  # noqa: ARG001
+    """The same with mixed precision."""
+    return backend.get_backend("cupy-mixed")

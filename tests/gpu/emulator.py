@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from homophily.device.kernels import SOURCES, signatures, source
+from homophily.device.kernels import SOURCES, options_of, signatures, source, types_of
 
 SHIM = Path(__file__).with_name("cuda_shim.hpp")
 FLAGS = ("-O2", "-ffp-contract=off")
 SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 CACHE = Path(tempfile.gettempdir()) / f"homophily-emulator-{os.getuid()}"
-C_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "double": ctypes.c_double}
 
 RUNNING = threading.Lock()
 
@@ -47,18 +46,18 @@ def program(name: str, text: str | None = None) -> str:
     return "\n".join(parts)
 
 
-def build(name: str, real: str = "double", flags: tuple[str, ...] = FLAGS, text: str | None = None) -> Path:
+def build(name: str, flags: tuple[str, ...] = FLAGS, text: str | None = None) -> Path:
     """The library of a kernel file, built once for the same text and flags."""
     code = program(name, text)
-    digest = hashlib.sha256("\0".join((code, SHIM.read_text(), real, *flags)).encode()).hexdigest()[:16]
-    library = CACHE / f"{name}-{real}-{digest}.so"
+    digest = hashlib.sha256("\0".join((code, SHIM.read_text(), *flags)).encode()).hexdigest()[:16]
+    library = CACHE / f"{name}-{digest}.so"
     if not library.exists():
         CACHE.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             file, made = Path(folder) / f"{name}.cpp", Path(folder) / "made.so"
             file.write_text(code)
-            command = ["g++", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wno-unused"]
-            command += [f"-DREAL={real}", f"-I{SHIM.parent}", *flags, str(file), "-o", str(made)]
+            command = ["g++", "-shared", "-fPIC", "-Wall", "-Wno-unused"]
+            command += [f"-I{SHIM.parent}", *flags, str(file), "-o", str(made)]
             built = subprocess.run(command, check=False, capture_output=True, text=True)
             if built.returncode or built.stderr:
                 raise RuntimeError(f"g++ does not like the kernels in {name}.cu:\n{built.stderr}")
@@ -70,27 +69,30 @@ def build(name: str, real: str = "double", flags: tuple[str, ...] = FLAGS, text:
 class EmulatedKernel:
     """One kernel; called as CuPy calls a RawKernel, with NumPy arrays and NumPy scalars."""
 
-    def __init__(self, kernel: str, real: str = "double", flags: tuple[str, ...] = FLAGS, text: str | None = None):
+    def __init__(
+        self, kernel: str, flags: tuple[str, ...] = FLAGS, text: str | None = None, *, is_mixed: bool = False
+    ) -> None:
         self.name = next(name for name in SOURCES if kernel in signatures(name))
-        self.kernel, self.real = kernel, real
+        self.kernel, self.types = kernel, types_of(is_mixed=is_mixed)
+        flags = (*flags, *options_of(is_mixed=is_mixed))
         self.arguments = signatures(self.name)[kernel]
-        self.function = getattr(ctypes.CDLL(str(build(self.name, real, flags, text))), f"run_{kernel}")
+        self.function = getattr(ctypes.CDLL(str(build(self.name, flags, text))), f"run_{kernel}")
         self.seed = 0
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple) -> None:
         held = []
         for argument, value in zip(self.arguments, arguments, strict=True):
-            kind = C_TYPES[self.real if argument.type == "real" else argument.type]
+            kind = self.types[argument.type]
             if argument.pointer:
                 assert isinstance(value, np.ndarray)
                 assert value.flags.c_contiguous
-                assert value.dtype == np.dtype(kind)
+                assert value.dtype == kind
                 held.append(ctypes.c_void_p(value.ctypes.data))
             else:
                 # As CuPy: only a NumPy scalar says how wide it is.
                 assert isinstance(value, np.generic)
-                assert value.dtype == np.dtype(kind)
-                held.append(kind(value.item()))
+                assert value.dtype == kind
+                held.append(np.ctypeslib.as_ctypes_type(kind)(value.item()))
         pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
         across = grid[1] if len(grid) > 1 else 1
         # The fibers of a block are the process's.

@@ -24,15 +24,13 @@ from homophily.device.kernels import SOURCES, signatures, source  # noqa: E402
 
 
 def main() -> None:
-    import numpy as np
-
     changed, old, new = sys.argv[1].split(":") if len(sys.argv) > 1 else ("", "", "")
     for file in [changed] if changed else SOURCES:
         text = source(file).replace(old, new) if changed else None
         assert text is None or text != source(file)
         for case in cases():
             if case.kernel in signatures(file):
-                run(case, EmulatedKernel(case.kernel, "double", SANITIZERS, text), np.float64)
+                run(case, EmulatedKernel(case.kernel, SANITIZERS, text))
     print("clean")
 
 

@@ -304,10 +304,10 @@ class RawModule:
         if code is not None:
             assert code in map(source, SOURCES)
             counters.compiled += 1
-        self.real = "float" if "-DREAL=float" in options else "double"
+        self.is_mixed = "-DMIXED" in options
 
     def get_function(self, kernel):
-        emulated = EmulatedKernel(kernel, self.real)
+        emulated = EmulatedKernel(kernel, is_mixed=self.is_mixed)
 
         def launch(grid, block, arguments):
             counters.launches += 1

@@ -83,13 +83,15 @@ def test_without_the_cuda_libraries_the_error_says_so(standin_cupy):
 @pytest.mark.usefixtures("standin_cupy")
 def test_a_device_that_is_not_there_is_told_by_number():
     assert select_device("cuda:0") == select_device("cuda") == "cupy"
+    assert select_device("cuda-mixed:0") == "cupy-mixed"
+    assert get_backend("cupy-mixed").described == "cuda-mixed:0"
     with pytest.raises(DeviceUnavailableError, match="needs the CUDA device 3, and the driver shows 1"):
         select_device("cuda:3")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", ""])
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda-fast:0", ""])
 def test_devices_of_other_names_are_refused(device):
-    with pytest.raises(ValueError, match="The device must be 'cpu', 'auto', 'cuda'"):
+    with pytest.raises(ValueError, match="The device must be 'cpu', 'auto', 'cuda:<number>' or"):
         select_device(device)
 
 

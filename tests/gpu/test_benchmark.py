@@ -106,6 +106,11 @@ def test_the_estimate_is_marked_as_one(monkeypatch, capsys, tmp_path):
     for row in rows:
         assert all(row[f"{device.name}: ms (estimate)"] > 0 for device in gpu.DEVICES)
         assert row["bytes an edge"] > 0
+    for row in gpu.precisions(KNNGraph().fit(X), gpu.draw_labels(y, 20, seed=0)):
+        assert all(
+            row[f"{card.name}, mixed: ms (estimate)"] < row[f"{card.name}, float64: ms (estimate)"]
+            for card in gpu.CARDS
+        )
     monkeypatch.setattr(gpu, "mnist", lambda *_: DataSet("small", X, y))
     monkeypatch.setattr(gpu, "LABELS", 20)
     backend._cupy_backend.cache_clear()

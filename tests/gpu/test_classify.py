@@ -87,6 +87,20 @@ def test_the_labels_of_err_are_those_of_the_cpu(data, parameters, monkeypatch):
     assert (device.n_iter_, device.n_evaluations_) == (host.n_iter_, host.n_evaluations_)
 
 
+@on_device
+@pytest.mark.parametrize(
+    ("data", "parameters"),
+    [(few_labels, {"power": 1}), (few_labels, {"power": 2}), (three_classes, {"multiclass": "one-vs-rest"})],
+)
+def test_the_labels_of_mixed_precision_are_those_of_the_cpu(data, parameters):
+    X, y = data()
+    host, device = (
+        ERRClassifier(sharpen=False, backend=name, **parameters).fit(X, y) for name in ("numpy", "cupy-mixed")
+    )
+    assert device.energy_ == pytest.approx(host.energy_, rel=1e-6)
+    assert (device.transduction_ == host.transduction_).all()
+
+
 @counted
 @pytest.mark.parametrize("multiclass", ["vector", "one-vs-rest"])
 def test_every_step_of_err_is_computed_on_the_device(multiclass, monkeypatch):

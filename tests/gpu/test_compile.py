@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from homophily.device.kernels import SOURCES, Kernels, binaries, signatures, source
+from homophily.device.kernels import SOURCES, Kernels, binaries, options_of, signatures, source
 
 from . import nvrtc, standin
 from .needs import skip_unless_ci
@@ -24,9 +23,11 @@ MOST_SHARED = 8 * 1024
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize(("real", "architecture"), [*(("double", sm) for sm in ARCHITECTURES), ("float", 90)])
-def test_a_kernel_file_compiles_and_spills_nothing(name, real, architecture, record_property):
-    used = nvrtc.compile_kernels(source(name), architecture, ("--std=c++17", f"-DREAL={real}"))
+@pytest.mark.parametrize(
+    ("is_mixed", "architecture"), [*((False, sm) for sm in ARCHITECTURES), (True, 75), (True, 120)]
+)
+def test_a_kernel_file_compiles_and_spills_nothing(name, is_mixed, architecture, record_property):
+    used = nvrtc.compile_kernels(source(name), architecture, options_of(is_mixed=is_mixed))
     assert set(used) == set(signatures(name))
     for kernel, usage in used.items():
         record_property(kernel, usage._asdict())
@@ -43,9 +44,6 @@ def folder(tmp_path_factory):
     return made
 
 
-DOUBLE = np.dtype(np.float64)
-
-
 @pytest.mark.parametrize(
     ("capability", "end"),
     [
@@ -59,8 +57,9 @@ DOUBLE = np.dtype(np.float64)
     ],
 )
 @pytest.mark.parametrize("name", SOURCES)
-def test_an_image_has_code_for_every_device(folder, name, capability, end):
-    path = binaries.compiled(name, DOUBLE, capability, folder)
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["float64", "mixed"])
+def test_an_image_has_code_for_every_device(folder, name, is_mixed, capability, end):
+    path = binaries.compiled(name, is_mixed, capability, folder)
     assert path.name.endswith(end)
     code = path.read_bytes()
     assert code.startswith(b"\x7fELF" if end.endswith("cubin") else b"//")
@@ -69,11 +68,10 @@ def test_an_image_has_code_for_every_device(folder, name, capability, end):
 
 
 def test_a_changed_kernel_and_an_older_device_are_compiled_for(folder, monkeypatch):
-    assert binaries.compiled("csr", DOUBLE, "70", folder) is None
-    assert binaries.compiled("csr", np.dtype(np.float32), "80", folder) is None
+    assert binaries.compiled("csr", False, "70", folder) is None
     text = source("csr")
     monkeypatch.setattr(binaries, "source", lambda _: text + "// changed")
-    assert binaries.compiled("csr", DOUBLE, "80", folder) is None
+    assert binaries.compiled("csr", False, "80", folder) is None
 
 
 def test_code_of_the_image_is_loaded_instead_of_compiled(folder, standin_cupy, monkeypatch):

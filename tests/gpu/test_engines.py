@@ -21,6 +21,8 @@ from ..core.oracle import knn_weights, laplacian, relative_error
 from .standin import counters
 
 SIGMA = 0.8
+#: Of mixed precision, in the energy and in the gradient.
+MIXED = 1e-6, 1e-5
 
 
 def graph(u=150, power=1):
@@ -70,6 +72,28 @@ def test_scattered_values_take_the_way_over_pairs(device, n):
     engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(device, G)), F, SIGMA)
     assert engine.series is None
     assert_matches_dense(device, engine, G, F, 1e-9, 1e-8)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("scale", [0.01, 0.5, 5.0])
+def test_mixed_precision_on_a_line(mixed_device, power, scale):
+    G, F = graph(power=power), values(150, 1, scale)
+    engine = LineEngine(DeviceMatrix.of(mixed_device, G), F, SIGMA)
+    assert_matches_dense(mixed_device, engine, G, F, *MIXED)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_mixed_precision_over_pairs(mixed_device, n):
+    G, F = graph(400), values(400, n, 20.0)
+    engine = SpaceEngine(DeviceEdges.of(DeviceMatrix.of(mixed_device, G)), F, SIGMA)
+    assert engine.series is None
+    assert_matches_dense(mixed_device, engine, G, F, *MIXED)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_mixed_precision_over_tiles(mixed_device, n):
+    L, F = graph(), values(150, n)
+    assert_matches_dense(mixed_device, TileEngine(DeviceMatrix.of(mixed_device, L), SIGMA), L, F, *MIXED)
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from homophily.device.kernels import SOURCES, Kernels, signatures, source
+from homophily.device.kernels import SOURCES, Kernels, options_of, signatures, source
 
 from . import standin
 from .cases import cases, run
@@ -25,20 +25,20 @@ def _compiler():
 
 
 KERNELS = [kernel for name in SOURCES for kernel in signatures(name)]
-# Relative to the largest entry: float64 to rounding, float32 with its own.
-TOLERANCES = {"double": 1e-12, "float": 2e-5}
+# Relative to the largest entry.
+TOLERANCE, MIXED_TOLERANCE = 1e-12, 2e-6
 
 
-@pytest.mark.parametrize("real", ["double", "float"])
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["float64", "mixed"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_kernel_computes_what_numpy_does(kernel, real):
-    dtype = np.float64 if real == "double" else np.float32
-    chosen = [case for case in cases(dtype) if case.kernel == kernel]
+def test_a_kernel_computes_what_numpy_does(kernel, is_mixed):
+    chosen = [case for case in cases() if case.kernel == kernel]
     assert chosen
     for case in chosen:
-        for found, expected in zip(run(case, EmulatedKernel(kernel, real), dtype), case.expected, strict=True):
+        for found, expected in zip(run(case, EmulatedKernel(kernel, is_mixed=is_mixed)), case.expected, strict=True):
             scale = np.nanmax(np.abs(expected), initial=0.0) or 1.0
-            np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCES[real] * scale)
+            tolerance = MIXED_TOLERANCE if is_mixed else TOLERANCE
+            np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -48,7 +48,7 @@ def test_the_order_of_threads_and_blocks_changes_no_bit(kernel):
         if case.kernel == kernel:
             results = []
             for emulated.seed in range(4):
-                results.append([part.tobytes() for part in run(case, emulated, np.float64)])
+                results.append([part.tobytes() for part in run(case, emulated)])
             assert all(result == results[0] for result in results)
 
 
@@ -60,7 +60,7 @@ def test_a_missing_barrier_would_be_noticed():
     case = next(case for case in cases() if case.kernel == "column_dots" and case.arguments[0] == 5000)
     results = set()
     for emulated.seed in range(4):
-        results.add(run(case, emulated, np.float64)[0].tobytes())
+        results.add(run(case, emulated)[0].tobytes())
     # Poisoned shared memory is read before it is written, in an order that the seed decides.
     assert len(results) > 1 or np.isnan(np.frombuffer(results.pop())).any()
 
@@ -71,7 +71,7 @@ def test_threads_that_skip_a_barrier_would_be_noticed():
     assert broken != source("reduce")
     case = next(case for case in cases() if case.kernel == "column_dots")
     with pytest.raises(AssertionError, match="disagree about a barrier"):
-        run(case, EmulatedKernel("column_dots", text=broken), np.float64)
+        run(case, EmulatedKernel("column_dots", text=broken))
 
 
 def sanitizer_run(*arguments):
@@ -88,7 +88,7 @@ def sanitizer_run(*arguments):
 
 def test_no_kernel_leaves_its_arrays():
     for name in SOURCES:
-        build(name, "double", SANITIZERS)
+        build(name, (*SANITIZERS, *options_of(is_mixed=False)))
     done = sanitizer_run()
     assert done.returncode == 0, done.stderr
     assert done.stdout == "clean\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from homophily import KNNGraph
+from homophily import IRRClassifier, KNNGraph
 from homophily.device.backend import get_backend
 from homophily.device.gpu.neighbors import DeviceSearch
 from homophily.exceptions import NeighborsWarning
@@ -75,6 +75,20 @@ def test_new_points_are_searched_for_on_the_cpu():
     for restored in (device, pickle.loads(pickle.dumps(device)), restore_graph(graph_state(device))):
         for found, expected in zip(restored.attach(new), host.attach(new), strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("cupy")
+@pytest.mark.parametrize("made_by", ["numpy", "cupy"])
+@pytest.mark.parametrize("X", [points(), clusters_far_apart(), clusters_far_apart(d=2)], ids=["wide", "tight", "few"])
+def test_many_new_points_are_searched_for_on_the_device(X, made_by, monkeypatch):
+    monkeypatch.setattr("homophily.graph.dense_index._EXACT_POINTS", 200)
+    y = np.where(np.arange(len(X)) % 9 == 0, np.arange(len(X)) // 9 % 2, -1)
+    model = IRRClassifier(graph=KNNGraph(backend=made_by)).fit(X, y)
+    new = X[:50] + 1e-3
+    expected = model.answer(new, probabilities=True)
+    for found, wanted in zip(model.answer(new, probabilities=True, backend="cupy"), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert model.graph_.index_._search is None
 
 
 @pytest.mark.usefixtures("standin_cupy")

@@ -12,13 +12,14 @@ import grpc
 import numpy as np
 import pytest
 
-from homophily import IRRClassifier, KNNGraph
+from homophily import DeviceFailedError, IRRClassifier, KNNGraph
 from homophily_client._pb import model_pb2
 from homophily_client.names import ModelName
 from homophily_service.contract.arrays import Limits
 from homophily_service.contract.internal_pb2 import PredictAnswer, PredictCall
 from homophily_service.predictor.pool import _Predictor
 from homophily_service.predictor.process import Call, Dispatcher, Loaded, ModelCache
+from homophily_service.predictor.questions import DEVICE_ROWS
 from homophily_service.runtime.settings import Settings
 
 from .serving import Project, Service, eventually, inline, open_stores, refusal, running
@@ -225,3 +226,29 @@ def test_the_predictor_is_told_when_a_caller_is_gone() -> None:
         assert len(sent) == 3
 
     asyncio.run(scenario())
+
+
+def test_many_points_are_asked_of_the_device_beside_small_calls(model: Any) -> None:
+    asked = []
+
+    class OnDevice(Slow):
+        def answer(self, points: Any, *, backend: str = "numpy", **more: Any) -> Any:
+            asked.append((len(points), backend))
+            if backend == "cupy" and len(asked) == 3:
+                raise DeviceFailedError("The GPU failed.")
+            return self.model.answer(points, **more)
+
+    class Devices(Cache):
+        def load(self, path: str, graph: str) -> tuple[Any, int]:  # noqa: ARG002
+            return Loaded(OnDevice(self.model)), 1  # type: ignore[arg-type]
+
+    dispatcher = Dispatcher(Devices(model), LIMITS, lambda: None, "cupy")
+    for number, rows in ((1, 1), (2, DEVICE_ROWS), (3, 2 * DEVICE_ROWS)):
+        dispatcher.put(call(number, "p", rows))
+        assert answered(dispatcher, 1) == [number]
+    assert asked[:3] == [(1, "numpy"), (DEVICE_ROWS, "cupy"), (2 * DEVICE_ROWS, "cupy")]
+    # The device has failed, so the CPU answers this call and all that follow.
+    assert asked[3] == (2 * DEVICE_ROWS, "numpy")
+    dispatcher.put(call(4, "p", DEVICE_ROWS))
+    assert answered(dispatcher, 1) == [4]
+    assert {backend for _, backend in asked[4:]} == {"numpy"}

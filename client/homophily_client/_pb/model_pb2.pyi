@@ -160,21 +160,21 @@ class _Multiclass:
 class _MulticlassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Multiclass.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MULTICLASS_UNSPECIFIED: _Multiclass.ValueType  # 0
-    """The default: vector."""
+    """The default: vector up to 4,000 points and in sparse ERR, one-vs-rest otherwise."""
     MULTICLASS_VECTOR: _Multiclass.ValueType  # 1
     """One value per class, all together."""
     MULTICLASS_ONE_VS_REST: _Multiclass.ValueType  # 2
-    """A two-class problem for each class; faster for many points."""
+    """A two-class problem for each class: exact, and several times faster for many points."""
 
 class Multiclass(_Multiclass, metaclass=_MulticlassEnumTypeWrapper):
     """How ERR treats more than two classes."""
 
 MULTICLASS_UNSPECIFIED: Multiclass.ValueType  # 0
-"""The default: vector."""
+"""The default: vector up to 4,000 points and in sparse ERR, one-vs-rest otherwise."""
 MULTICLASS_VECTOR: Multiclass.ValueType  # 1
 """One value per class, all together."""
 MULTICLASS_ONE_VS_REST: Multiclass.ValueType  # 2
-"""A two-class problem for each class; faster for many points."""
+"""A two-class problem for each class: exact, and several times faster for many points."""
 Global___Multiclass: _TypeAlias = Multiclass  # noqa: Y015
 
 class _SolutionField:

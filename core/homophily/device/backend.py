@@ -62,18 +62,27 @@ class CupyBackend(Device):
     name = "cupy"
     on_device = True
 
-    def __init__(self, cupy: Any, device: int) -> None:
-        self.xp, self.device = cupy, device
+    def __init__(self, cupy: Any, device: int, *, is_mixed: bool = False) -> None:
+        self.xp, self.device, self.is_mixed = cupy, device, is_mixed
         self._jobs = threading.local()
 
     @cached_property
     def kernels(self) -> Kernels:
-        """The kernels in float64, compiled when first launched."""
-        return Kernels(self.xp)
+        """The kernels, compiled when first launched."""
+        return Kernels(self.xp, is_mixed=self.is_mixed)
+
+    @property
+    def described(self) -> str:
+        """What :func:`select_device` calls it."""
+        return f"cuda{'-mixed' if self.is_mixed else ''}:{self.device}"
 
     def to_device(self, array: Any, dtype: Any = np.float64) -> Any:
         """A contiguous copy on the device."""
         return self.xp.asarray(np.ascontiguousarray(array, dtype=dtype))
+
+    def as_quick(self, array: Any) -> Any:
+        """An array on the device in the type that terms of Gauss sums are computed in."""
+        return array.astype(np.float32) if self.is_mixed else array
 
     def to_host(self, array: Any) -> NDArray[Any]:
         """A copy on the host; waits for the device."""
@@ -199,35 +208,41 @@ _lock = threading.Lock()
 def get_backend(name: BackendName = "numpy") -> Backend:
     """The backend of that name.
 
-    "cupy" raises a :class:`~homophily.exceptions.DeviceUnavailableError` that says what is missing; "auto" then takes
-    the CPU, with one warning in a process.
+    "cupy" and "cupy-mixed" raise a :class:`~homophily.exceptions.DeviceUnavailableError` that says what is missing;
+    "auto" then takes the CPU, with one warning in a process.
     """
     if name == "numpy":
         return _NUMPY
     try:
-        return _cupy_backend(_chosen_device)
+        return _cupy_backend(_chosen_device, is_mixed=name == "cupy-mixed")
     except DeviceUnavailableError as error:
-        if name == "cupy":
+        if name != "auto":
             raise
         _tell_fallback(str(error))
         return _NUMPY
 
 
 def select_device(device: str) -> BackendName:
-    """Choose where this process computes, by "cpu", "auto", "cuda" or "cuda:<number>"; the ``backend`` to ask for."""
+    """Choose where this process computes; the ``backend`` to ask for.
+
+    The device is "cpu", "auto", "cuda" or "cuda:<number>", or "cuda-mixed:<number>" for mixed precision.
+    """
     global _chosen_device
     if device in ("cpu", "auto"):
         return "numpy" if device == "cpu" else "auto"
     kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
-        raise ValueError(f"The device must be 'cpu', 'auto', 'cuda' or 'cuda:<number>'. Got {device!r} instead.")
+    if kind not in ("cuda", "cuda-mixed") or not (number.isdecimal() or device == kind):
+        raise ValueError(
+            f"The device must be 'cpu', 'auto', 'cuda:<number>' or 'cuda-mixed:<number>'. Got {device!r} instead."
+        )
     _chosen_device = int(number or 0)
-    get_backend("cupy")
-    return "cupy"
+    backend: BackendName = "cupy" if kind == "cuda" else "cupy-mixed"
+    get_backend(backend)
+    return backend
 
 
 @cache
-def _cupy_backend(device: int) -> CupyBackend:
+def _cupy_backend(device: int, *, is_mixed: bool) -> CupyBackend:
     try:
         cupy = import_module("cupy")
         # CuPy imports it when first needed, and with it optuna where that is installed, which keeps the tracebacks of
@@ -259,7 +274,7 @@ def _cupy_backend(device: int) -> CupyBackend:
             f"backend='cupy' needs the CUDA libraries that CuPy {cupy.__version__} uses, which "
             f"pip install 'homophily[gpu]' (or [gpu-cuda13]) brings along, and a GPU that runs them ({error})."
         ) from error
-    return CupyBackend(cupy, device)
+    return CupyBackend(cupy, device, is_mixed=is_mixed)
 
 
 def _tell_fallback(reason: str) -> None:

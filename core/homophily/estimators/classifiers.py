@@ -21,7 +21,7 @@ from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.laplacian import row_sums
 from homophily.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE
-from homophily.relationship.choose import ENGINE_NAMES, EngineName, warn_of_error
+from homophily.relationship.choose import ENGINE_NAMES, TILES_BEAT_NYSTROM, EngineName, warn_of_error
 from homophily.relationship.nystrom import NystromEngine
 from homophily.solve.follow_values import follow_values
 from homophily.solve.new_points import RelationshipTerm, gauss_sums
@@ -47,7 +47,7 @@ class IRRClassifier(GraphClassifier):
         As :class:`ERRClassifier` has them; a ``power`` of None means 2, or 1 with sharp relationships.
     tol : float, default=1e-10
         Relative accuracy of the linear solution.
-    normalized, backend : bool, {"numpy", "cupy", "auto"}
+    normalized, backend : bool, {"numpy", "cupy", "cupy-mixed", "auto"}
         As :class:`ERRClassifier` has them.
     callback : callable, default=None
         Called with the iteration and the residual as the solution proceeds; raise in it to cancel.
@@ -150,15 +150,16 @@ class ERRClassifier(GraphClassifier):
     relationship_neighbors : int, default=None
         In the sparse form (for ``power=1``), the number of nearest points, itself included, whose relationships with a
         point are regularised. None means all points.
-    multiclass : {"vector", "one-vs-rest"}, default="vector"
-        For more than two classes, solve for all columns together, or one two-class problem per class, which is faster
-        for many points.
+    multiclass : {"auto", "vector", "one-vs-rest"}, default="auto"
+        For more than two classes, solve for all columns together, or one two-class problem per class, which is exact
+        and several times faster for many points. "auto" does so with more than 4,000 points, but not in the sparse
+        form.
     engine : str, default="auto"
         Method of computing the relationship energy, see :mod:`homophily.relationship`.
     normalized : bool, default=True
         Use the normalised Laplacian.
-    backend : {"numpy", "cupy", "auto"}, default="numpy"
-        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    backend : {"numpy", "cupy", "cupy-mixed", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "cupy-mixed" one whose float64 is slow, "auto" one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``) before the
         first step and after each; before that with a ``Start`` for each iteration of IRR. Sharp relationships call it
@@ -232,7 +233,7 @@ class ERRClassifier(GraphClassifier):
     class_prior: Any = None
     sharpen: bool | Literal["auto"] = "auto"
     relationship_neighbors: int | None = None
-    multiclass: Literal["vector", "one-vs-rest"] = "vector"
+    multiclass: Literal["auto", "vector", "one-vs-rest"] = "auto"
     engine: EngineName = "auto"
     normalized: bool = True
     backend: BackendName = "numpy"
@@ -247,7 +248,7 @@ class ERRClassifier(GraphClassifier):
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [NOT_NEGATIVE],
         "relationship_neighbors": [AT_LEAST_ONE, None],
-        "multiclass": [StrOptions({"vector", "one-vs-rest"})],
+        "multiclass": [StrOptions({"auto", "vector", "one-vs-rest"})],
         "engine": [StrOptions(set(ENGINE_NAMES))],
     }
 
@@ -264,11 +265,15 @@ class ERRClassifier(GraphClassifier):
         if self.relationship_neighbors is not None and self._power != 1:
             raise self._wrong("power", "1 when relationship_neighbors is given: the sparse form is defined for L only")
 
-    def resolve_params(self, n_classes: int) -> dict[str, Any]:
-        """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
-        columns = 1 if n_classes == 2 or self.multiclass == "one-vs-rest" else n_classes
-        own = {"sigma_f": self._sigma_f(columns), "repulsion": self._repulsion}
-        return super().resolve_params(n_classes) | own
+    def resolve_params(self, n_classes: int, n_points: int) -> dict[str, Any]:
+        """The parameters that a fit of ``n_points`` points in ``n_classes`` classes uses, except the graph's."""
+        is_apart = self._is_one_vs_rest(n_points)
+        own = {
+            "sigma_f": self._sigma_f(1 if n_classes == 2 or is_apart else n_classes),
+            "repulsion": self._repulsion,
+            "multiclass": "one-vs-rest" if is_apart else "vector",
+        }
+        return super().resolve_params(n_classes, n_points) | own
 
     @property
     def resolved_params_(self) -> dict[str, Any]:
@@ -297,7 +302,12 @@ class ERRClassifier(GraphClassifier):
 
     @property
     def _one_vs_rest(self) -> bool:
-        return self.multiclass == "one-vs-rest" and len(self.classes_) > 2 and not self._is_sharp
+        return self._is_one_vs_rest(self.graph_.n_points) and len(self.classes_) > 2 and not self._is_sharp
+
+    def _is_one_vs_rest(self, n_points: int) -> bool:
+        if self.multiclass == "auto":
+            return n_points > TILES_BEAT_NYSTROM and self.relationship_neighbors is None
+        return self.multiclass == "one-vs-rest"
 
     def _sigma_f(self, columns: int) -> float:
         """The width in use: targets are 2 apart in one column, √2 in more."""

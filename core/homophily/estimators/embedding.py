@@ -123,8 +123,8 @@ class ERREmbedding(MapMixin, GraphEstimator):
         Method of computing R, see :mod:`homophily.relationship`.
     normalized : bool, default=True
         Use the normalised Laplacian.
-    backend : {"numpy", "cupy", "auto"}, default="numpy"
-        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    backend : {"numpy", "cupy", "cupy-mixed", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "cupy-mixed" one whose float64 is slow, "auto" one if it is there.
     callback : callable, default=None
         Called with the optimiser's state (``iteration``, ``energy``, ``gradient_norm``, ``n_evaluations``, and the map
         ``x``) before the first step and after each. Raise in it to cancel.

@@ -55,8 +55,8 @@ def relationship_energy(
         The relationship function; "cauchy" is K_ij = 1/(1 + ‖f_i − f_j‖²/σ_f²), for the "dense" and "tiles" engines.
     tolerance : float, default=1e-9
         Relative error that the "cells" and "nufft" engines aim for.
-    backend : {"numpy", "cupy", "auto"}, default="numpy"
-        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    backend : {"numpy", "cupy", "cupy-mixed", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "cupy-mixed" one whose float64 is slow, "auto" one if it is there.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
 

@@ -31,8 +31,8 @@ class SpectralEmbedding(MapMixin, GraphEstimator):
         As :class:`ERRClassifier` has them.
     tol : float, default=1e-6
         Accuracy of the eigenvectors.
-    backend : {"numpy", "cupy", "auto"}, default="numpy"
-        Where to compute: "cupy" uses a GPU, "auto" uses one if it is there.
+    backend : {"numpy", "cupy", "cupy-mixed", "auto"}, default="numpy"
+        Where to compute: "cupy" uses a GPU, "cupy-mixed" one whose float64 is slow, "auto" one if it is there.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use. The result does not depend on it.
 

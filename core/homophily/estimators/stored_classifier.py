@@ -83,6 +83,9 @@ class StoredClassifier(GraphEstimator):
         """The classifier on ``graph`` whose :meth:`to_arrays` is stored."""
         # Older files lack `sharpen`, which was off.
         parameters = {"sharpen": False} | stored.parameters(cls, _FORMER_PARAMETERS)
+        if "sharp_shares" in stored.arrays and parameters["sharpen"] == "auto":
+            # Older files have the former default, which sharp relationships do not use.
+            parameters.pop("multiclass", None)
         classifier = cls(**parameters, graph=clone(graph))
         classifier._validate_params()
         u, links = stored.integer("n_points", 1), stored.integer("n_links", 0)

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from homophily.arrays import Floats, read_only, submatrix
+from homophily.device.backend import get_backend
 from homophily.device.operations import CpuOperations
 from homophily.estimators.graph_estimator import COMPUTED, GraphEstimator, in_blocks
 from homophily.estimators.held_out import without_own_fold, without_own_label
@@ -25,6 +26,8 @@ from homophily.estimators.problem import Answer, Problem
 from homophily.estimators.sharpening import sharpened
 from homophily.estimators.stored_classifier import StoredClassifier
 from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
+from homophily.graph.computing import BackendName
+from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.order import gathered
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution, irr_energy
@@ -168,13 +171,16 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
         """
         return self._probabilities(*self._extend(self._new_points(X)))
 
-    def answer(self, X: Any, *, probabilities: bool = False, validated: bool = False) -> Answers:
+    def answer(
+        self, X: Any, *, probabilities: bool = False, validated: bool = False, backend: BackendName = "numpy"
+    ) -> Answers:
         """The answers of :meth:`predict`, :meth:`decision_function` and :meth:`predict_proba` at the cost of one.
 
         A ``validated`` X is a finite float array or ``csr_array`` with the columns of ``fit``; for a point or two,
-        validation takes as long as the answer.
+        validation takes as long as the answer. With ``backend="cupy"``, which is for thousands of new points, their
+        neighbours are found on a GPU.
         """
-        scores, reached = self._extend(X if validated else self._new_points(X))
+        scores, reached = self._extend(X if validated else self._new_points(X), backend)
         classes, decision = self._decide(scores, reached), self._decision(scores, reached)
         return Answers(classes, decision, self._probabilities(scores, reached) if probabilities else None)
 
@@ -230,8 +236,8 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
         return float(accuracy_score(classes[labelled], self.predict(X)[labelled], sample_weight=weights))
 
-    def resolve_params(self, n_classes: int) -> dict[str, Any]:  # noqa: ARG002
-        """The parameters that a fit with ``n_classes`` classes uses, except the graph's."""
+    def resolve_params(self, n_classes: int, n_points: int) -> dict[str, Any]:  # noqa: ARG002
+        """The parameters that a fit of ``n_points`` points in ``n_classes`` classes uses, except the graph's."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in ("graph", "callback")}
         return own | {"power": self._power}
 
@@ -240,7 +246,7 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
         """All parameters with the values in use, those of the graph as ``graph__n_neighbors`` and so on."""
         check_is_fitted(self)
         graph = {f"graph__{name}": value for name, value in self.graph_.resolved_params_.items()}
-        return self.resolve_params(len(self.classes_)) | {"sharpen": self._is_sharp} | graph
+        return self.resolve_params(len(self.classes_), self.graph_.n_points) | {"sharpen": self._is_sharp} | graph
 
     @property
     def _power(self) -> int:
@@ -432,15 +438,20 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
         probabilities[~reached] = self.class_prior_
         return probabilities
 
-    def _extend(self, X: Any) -> tuple[Floats, NDArray[np.bool_]]:
+    def _extend(self, X: Any, backend: BackendName = "numpy") -> tuple[Floats, NDArray[np.bool_]]:
         """Scores of points, and which of them a label reaches."""
         is_sharp = self.sharp_shares_ is not None
-        fitted = self.graph_, self._once("columns", self._columns), self.reached_
+        columns = self._once("columns", self._columns)
         # A step of the walk takes the mean of the neighbours' shares.
         normalized = self.normalized and not is_sharp
         how: dict[str, Any] = {"normalized": normalized, "lambda1": self.lambda1, "n_jobs": self.n_jobs}
-        blocks = in_blocks(X, lambda block: extend(block, *fitted, **how))
-        values, degrees, reached = (np.concatenate(part) for part in zip(*blocks, strict=True))
+
+        def found(graph: KNNGraph) -> list[NDArray[Any]]:
+            blocks = in_blocks(X, lambda block: extend(block, graph, columns, self.reached_, **how))
+            return [np.concatenate(part) for part in zip(*blocks, strict=True)]
+
+        with get_backend(backend).job() as device:
+            values, degrees, reached = found(self.graph_.on_device(device))
         return sharp_scores(values) if is_sharp else self._scores(values, degrees), reached
 
     def _terms(self) -> tuple[RelationshipTerm | None, ...]:

@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from homophily.arrays import Floats
 
-BackendName = Literal["numpy", "cupy", "auto"]
+BackendName = Literal["numpy", "cupy", "cupy-mixed", "auto"]
 BACKEND_CONSTRAINT = [StrOptions(set(get_args(BackendName)))]
 
 Eigenpairs = tuple[Floats, Floats, float]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, cast
+from copy import copy
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from scipy.spatial import KDTree
 from homophily.arrays import Floats, read_only
 from homophily.exceptions import NeighborsWarning
 from homophily.graph.all_pairs import lowest_scores, nearest_below, reach, score_limits
+from homophily.graph.computing import Device, NeighborSearch
 from homophily.graph.dense_rows import centre_rows, cosine_distances, dense_distances, inverse_lengths, unit_rows
 from homophily.graph.faiss_search import all_pairs, faiss_threads, hnsw, linked, links_of, walk
 from homophily.graph.index_base import (
@@ -52,6 +54,8 @@ _BLOCK_ROWS = 4096
 class DenseIndex(NeighborIndex):
     """Index of the rows of an array: KD-tree, all pairs, regions, or HNSW (see ``neighbors``)."""
 
+    _search: NeighborSearch | None = None
+    """All pairs on a device, during its job."""
     _links: NDArray[np.uint8] | None = None
     _layout: Layout | None = None
     _truth: Truth | None = None
@@ -116,6 +120,16 @@ class DenseIndex(NeighborIndex):
             self.recall = self._truth.recall(answer[0][self._truth.sample])
             self._warn_of_recall(stacklevel=3)
         return answer
+
+    def on_device(self, device: Device) -> Self:
+        """An index of the same points that finds neighbours on a device, during its job."""
+        if self.method == "kd-tree":
+            return self
+        # Other threads may ask this one.
+        index = copy(self)
+        index.method = "exact"
+        index._search = device.neighbor_search(index._searched(index.points), index._exact_part)
+        return index
 
     def to_arrays(self) -> State:
         """The index as arrays, without its search structure."""
@@ -215,6 +229,8 @@ class DenseIndex(NeighborIndex):
 
     def _compared(self, seen: Rows, count: int, threads: int) -> tuple[NDArray[np.int64], Floats]:
         """Candidates by float32 products with all points, and the highest score among each row's."""
+        if self._search is not None:
+            return self._search.lowest_scores(seen, count)
         with faiss_threads(threads):
             squares, found = self._structure.search(seen, count)
         return np.asarray(found), squares[:, -1] - row_squares(seen.astype(np.float64))
@@ -236,6 +252,8 @@ class DenseIndex(NeighborIndex):
 
     def _compared_again(self, limits: Floats, seen: Rows, exact: Floats, count: int) -> NDArray[np.int64]:
         """The nearest points of rows, by float64 differences from all points whose scores are within limits."""
+        if self._search is not None:
+            return self._search.nearest_below(limits, seen, exact, count)
         return nearest_below(limits, self._seen, seen, self._exact_part, exact, self.size, count, self.n_jobs)
 
     def _exact(self, rows: NDArray[Any]) -> Floats:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily.arrays import Floats
-from homophily.graph.computing import Device, NeighborSearch
+from homophily.graph.computing import Device
 from homophily.graph.dense_index import RECALL_NEIGHBORS, DenseIndex, choose_method
 from homophily.graph.index_base import Distances, Indices, Metric, Report
-from homophily.graph.region_layout import Rows, Truth
+from homophily.graph.region_layout import Truth
 from homophily.state import State
 
 
@@ -21,8 +20,6 @@ class DeviceIndex(DenseIndex):
     What the CPU's index learns of more than 25,000 points takes seconds. It is learned when it is first needed: when
     the graph is stored, or asked about new points.
     """
-
-    _search: NeighborSearch | None = None
 
     def __init__(self, X: NDArray[Any], metric: Metric, n_jobs: int | None, device: Device):
         super().__init__(X, metric, "exact", n_jobs)
@@ -50,7 +47,8 @@ class DeviceIndex(DenseIndex):
 
     def query(self, X: Any, k: int) -> tuple[Distances, Indices]:
         """Distances to and indices of the ``k`` stored points nearest to each row of ``X``; found on the CPU."""
-        self._leave_device()
+        if self._search is None:
+            self._leave_device()
         return super().query(X, k)
 
     def to_arrays(self) -> State:
@@ -63,16 +61,6 @@ class DeviceIndex(DenseIndex):
         if self.method != method:
             self.method, self._built, self._device = method, None, None
             self._tune(None)
-
-    def _compared(self, seen: Rows, count: int, threads: int) -> tuple[NDArray[np.int64], Floats]:
-        if self._search is None:
-            return super()._compared(seen, count, threads)
-        return self._search.lowest_scores(seen, count)
-
-    def _compared_again(self, limits: Floats, seen: Rows, exact: Floats, count: int) -> NDArray[np.int64]:
-        if self._search is None:
-            return super()._compared_again(limits, seen, exact, count)
-        return self._search.nearest_below(limits, seen, exact, count)
 
     def _truth_of(self, k: int) -> Truth:
         """The sample's true neighbours, by differences from all points."""

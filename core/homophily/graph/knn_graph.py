@@ -6,6 +6,7 @@ The search for near points is in ``neighbors``; products with the Laplacian are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
@@ -20,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.arrays import Floats
 from homophily.exceptions import ParameterError
-from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, find_device
+from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, Device, find_device
 from homophily.graph.coordinates import Space, SpaceName
 from homophily.graph.dense_index import DenseIndex
 from homophily.graph.index_base import Distances, Indices, NeighborIndex, Report, available_neighbors, part_of
@@ -101,8 +102,9 @@ class KNNGraph(CheckedEstimator):
         Both start at the mean of the points; the cosine is of angles seen from there.
     n_directions : int, default=None
         Number of principal directions, at most the columns; None means 50 for "principal" and all for "whitened".
-    backend : {"numpy", "cupy", "auto"}, default="numpy"
-        Where to search: "cupy" compares all pairs of dense points on a GPU, "auto" does so if there is one.
+    backend : {"numpy", "cupy", "cupy-mixed", "auto"}, default="numpy"
+        Where to search: "cupy" and "cupy-mixed" compare all pairs of dense points on a GPU, "auto" does so if there is
+        one.
     n_jobs : int, default=None
         Number of threads; None means every core this process may use.
 
@@ -305,6 +307,14 @@ class KNNGraph(CheckedEstimator):
         back = np.where(distances <= theirs, self._rule(distances, theirs, own), 0.0)
         weights = np.maximum(there, back) if self.symmetrize == "max" else (there + back) / 2
         return indices, distances, weights
+
+    def on_device(self, device: Device) -> Self:
+        """A graph like this one that finds the neighbours of new points on a device, during its job."""
+        if not device.on_device or not isinstance(self.index_, DenseIndex):
+            return self
+        graph = copy(self)
+        graph.index_ = self.index_.on_device(device)
+        return graph
 
     def neighborhoods(self, size: int) -> sparse.csr_array:
         """Pattern (u, u) of ones at each point's ``size`` nearest points, itself among them; kept for the next call."""

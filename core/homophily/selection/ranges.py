@@ -138,8 +138,10 @@ class Ranges:
         # Where a search begins: the weights, the classifier's default σ_f, and λ2 as a share of λ1.
         varied = "global" if "weights" in self.vary and n_classes == 2 else "local"
         self.weights: str = str(self.fixed.get("weights", varied))
-        one_column = n_classes == 2 or self.fixed.get("multiclass") == "one-vs-rest"
-        self.sigma_f: float = rounded(ERRClassifier.SIGMA_F * (2.0 if one_column else math.sqrt(2.0)))
+        form = {name: self.fixed[name] for name in ("multiclass", "relationship_neighbors") if name in self.fixed}
+        solver = ERRClassifier(**form).resolve_params(n_classes, n_points)
+        one_column = n_classes == 2 or solver["multiclass"] == "one-vs-rest"
+        self.sigma_f: float = rounded(solver["sigma_f"])
         self.lambda2_share: float = LAMBDA2_SHARES[0 if one_column else 1]
         self.spaces: tuple[str, ...] = self._possible_spaces(vary)
         if len(self.spaces) == 1:

@@ -159,7 +159,11 @@ SOLVER = Group(
             100_000,
             err_only=True,
         ),
-        Parameter("multiclass", "ERR with three or more classes: vector or one-vs-rest; default vector.", str),
+        Parameter(
+            "multiclass",
+            "ERR with three or more classes: vector or one-vs-rest; default vector up to 4,000 points.",
+            str,
+        ),
         Parameter("class_prior", "Class shares: estimate, balanced, or a share or bounds low:high per class.", Shares),
         Parameter("sharpen", "Use sharp relationships; by default ERR does, up to 15 labels per class.", bool),
     ),

@@ -180,8 +180,8 @@ def _solve(
     y, weights = fit_arguments(labels._replace(classes=positions), graph.n_points)
     stage.enter("solve")
     most = int(getattr(classifier, "max_iter", 0))
-    one_by_one = getattr(classifier, "multiclass", "") == "one-vs-rest" and len(classes) > 2
-    runs = len(classes) if one_by_one else 1
+    used = classifier.resolve_params(len(classes), graph.n_points)
+    runs = len(classes) if used.get("multiclass") == "one-vs-rest" and len(classes) > 2 else 1
 
     def follow(state: Iterate | Start | Round | int, *_: Any) -> None:
         # The state on a GPU is only like an Iterate, so test for the other types.
@@ -250,7 +250,7 @@ def _irr_start(classifier: ERRClassifier, graph: KNNGraph, y: Any, weights: Any,
     ERR must not start from the earlier solution itself. Its relationships are the same with two classes swapped, so it
     would stay there although the labels were corrected.
     """
-    if classifier.multiclass == "one-vs-rest":
+    if classifier.resolve_params(2, graph.n_points)["multiclass"] == "one-vs-rest":
         return None
     power = classifier.power or (2 if classifier.relationship_neighbors is None else 1)
     irr = IRRClassifier(

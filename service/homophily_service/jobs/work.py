@@ -209,7 +209,7 @@ def _checked(stored: StoredGraph, dataset: dataset_pb2.Dataset, digest: str) -> 
 def describe_computing(described: Described, backend: BackendName) -> None:
     """Note the device, the software and the memory with which something was computed."""
     computed = get_backend(backend)
-    described.device = f"cuda:{computed.device}" if isinstance(computed, CupyBackend) else "cpu"
+    described.device = computed.described if isinstance(computed, CupyBackend) else "cpu"
     described.peak_memory_bytes = _peak_memory()
     described.software.update({package: version(package) for package in SOFTWARE})
     described.software["python"] = platform.python_version()

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from homophily import Preprocessing
+from homophily.estimators.transduction import Answers
+from homophily_client._pb import model_pb2
+from homophily_client.tensors import to_tensor
 from homophily_service.contract.arrays import Points
 from homophily_service.contract.errors import InternalError, InvalidRequest, LimitExceeded, ServiceError
 from homophily_service.contract.internal_pb2 import PredictAnswer
@@ -54,3 +57,12 @@ def points_for(model: Loaded, given: Points, field: str = "points") -> tuple[Any
     if points.shape[1] != features:
         raise InvalidRequest(field, f"must have {features} features, as the model's; got {points.shape[1]}")
     return points, sentences(warned)
+
+
+def response_of(found: Answers, request: model_pb2.PredictRequest, warned: list[str]) -> model_pb2.PredictResponse:
+    """What was found for a request, as it is sent."""
+    table = to_tensor(found.scores.reshape(len(found.classes), -1))
+    response = model_pb2.PredictResponse(class_indices=found.classes.tolist(), scores=table, warnings=warned)
+    if request.probabilities and found.probabilities is not None:
+        response.probabilities.CopyFrom(to_tensor(found.probabilities))
+    return response

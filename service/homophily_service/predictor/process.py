@@ -18,16 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
+from homophily import DeviceUnavailableError
+from homophily.device.backend import select_device
 from homophily.estimators.transduction import Answers
+from homophily.graph.computing import BackendName
 from homophily_client._pb import model_pb2
-from homophily_client.tensors import to_tensor
 from homophily_service.contract.arrays import Limits, from_points, row_count
 from homophily_service.contract.errors import ServiceError
 from homophily_service.contract.frames import frame, take_frames
 from homophily_service.contract.internal_pb2 import Lookups, PredictAnswer, PredictCall
 from homophily_service.contract.job_errors import job_error
 from homophily_service.jobs.warm import warm_up
-from homophily_service.predictor.loaded import Answered, Loaded, failed, points_for
+from homophily_service.predictor.loaded import Answered, Loaded, failed, points_for, response_of
 from homophily_service.predictor.questions import Questions
 from homophily_service.runtime.logs import start_logging
 from homophily_service.runtime.processes import begin, keep_freed_memory, limit_memory
@@ -125,7 +127,9 @@ class ModelCache:
 class Dispatcher:
     """Calls that wait for their answers. Projects take turns of a few milliseconds; models are loaded in a thread."""
 
-    def __init__(self, models: ModelCache, limits: Limits, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, models: ModelCache, limits: Limits, wake: Callable[[], None], backend: BackendName = "numpy"
+    ) -> None:
         self.models, self.limits, self._wake = models, limits, wake
         # By project, in the order of their turns; the first call of each is the next.
         self._waiting: OrderedDict[str, deque[Call]] = OrderedDict()
@@ -136,7 +140,7 @@ class Dispatcher:
         # How many points a model answers in a turn.
         self._pace: dict[str, int] = {}
         self._loader = ThreadPoolExecutor(1, "loader")
-        self._questions = Questions(models.stores, limits, models.most_bytes, models.threads, wake)
+        self._questions = Questions(models.stores, limits, models.most_bytes, models.threads, wake, backend)
         self._loading: dict[str, tuple[Future[tuple[Loaded, int]], list[Call]]] = {}
 
     @property
@@ -187,6 +191,9 @@ class Dispatcher:
         self._count_lookup(first)
         if first.question is not None:
             self._questions.put(first.number, first.question, model)
+        elif first.rows > pace and self._questions.takes(first.rows):
+            asked = PredictCall(path=first.path, graph=first.graph, request=first.request)
+            self._questions.put(first.number, asked, model)
         elif first.rows > pace:
             answers |= self._answer_some(first, model, pace, calls)
         else:
@@ -325,13 +332,9 @@ class Large:
 
 def _response(found: Answers, asked: Asked, rows: slice) -> PredictAnswer:
     """The answer to a call, out of some rows of what was found."""
-    call = asked.call
-    classes, scores = found.classes[rows], found.scores[rows]
-    table = to_tensor(scores.reshape(len(classes), -1))
-    response = model_pb2.PredictResponse(class_indices=classes.tolist(), scores=table, warnings=asked.warnings)
-    if call.request.probabilities and found.probabilities is not None:
-        response.probabilities.CopyFrom(to_tensor(found.probabilities[rows]))
-    return PredictAnswer(number=call.number, response=response)
+    call, probabilities = asked.call, found.probabilities
+    part = Answers(found.classes[rows], found.scores[rows], None if probabilities is None else probabilities[rows])
+    return PredictAnswer(number=call.number, response=response_of(part, call.request, asked.warnings))
 
 
 def _answers(model: Loaded, asked: list[Asked]) -> Answered:
@@ -366,11 +369,11 @@ def send(descriptor: int, frames: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def serve(descriptor: int, settings: Settings) -> None:
+def serve(descriptor: int, settings: Settings, backend: BackendName) -> None:
     """Answer until the API ends."""
     woken, wakes = os.pipe()
     models = ModelCache(Stores.open(settings), settings.predictor_cache_bytes, 1)
-    dispatcher = Dispatcher(models, limits_of(settings), lambda: send(wakes, b"."))
+    dispatcher = Dispatcher(models, limits_of(settings), lambda: send(wakes, b"."), backend)
     send(descriptor, frame(PredictAnswer(lookups=Lookups())))
     buffer = bytearray()
     while True:
@@ -397,8 +400,20 @@ def main() -> None:
     connection, settings = begin()
     start_logging(settings.log_level)
     keep_freed_memory()
-    limit_memory(LOADED * settings.predictor_cache_bytes + BASE_BYTES)
+    backend = device_of(settings)
+    if backend == "numpy":
+        # A GPU's driver reserves more than it uses.
+        limit_memory(LOADED * settings.predictor_cache_bytes + BASE_BYTES)
     warm_up(1)
     # The API was killed before it read all answers.
     with suppress(ConnectionError):
-        serve(connection.fileno(), settings)
+        serve(connection.fileno(), settings, backend)
+
+
+def device_of(settings: Settings) -> BackendName:
+    """Where large calls are answered: on the CPU if the device is missing."""
+    try:
+        return select_device(settings.predict_device)
+    except DeviceUnavailableError as error:
+        _log.error("cannot predict on %s, so the CPU does: %s", settings.predict_device, error)
+        return "numpy"

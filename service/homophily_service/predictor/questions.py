@@ -1,28 +1,33 @@
-"""Questions about models and embeddings, which take up to seconds: suggestions and explanations.
+"""Questions about models and embeddings, which take up to seconds: suggestions, explanations, and the classes of many
+new points where a GPU finds their neighbours.
 
 One thread answers them beside the predictions, one at a time. Projects take turns.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
+from homophily import DeviceFailedError
 from homophily.active import HeldPlace, PointSuggestion, explain, suggest_points
 from homophily.active.explanation import Explanation
 from homophily.active.held_places import held_places
 from homophily.active.pairs import Placed, choose_pairs
 from homophily.active.strategies import StrategyName
+from homophily.graph.computing import BackendName
 from homophily.graph.knn_graph import KNNGraph
 from homophily.relationship.functions import RELATIONSHIPS
 from homophily.solve.link_pairs import Links
 from homophily.supervision.links import check_links
-from homophily_client._pb import suggestion_pb2
+from homophily_client._pb import model_pb2, suggestion_pb2
 from homophily_client.labels import class_array
 from homophily_service.contract.arrays import Limits, from_points
 from homophily_service.contract.errors import DataLoss, LimitExceeded
@@ -31,7 +36,7 @@ from homophily_service.contract.links import read_pairs
 from homophily_service.contract.questions import STRATEGIES, explanation_labels, suggestion_count
 from homophily_service.contract.values import embedding_parameters
 from homophily_service.jobs.maps import make_embedding
-from homophily_service.predictor.loaded import Answered, Loaded, failed, points_for
+from homophily_service.predictor.loaded import Answered, Loaded, failed, points_for, response_of
 from homophily_service.storage.embeddings import CANNOT_LINKS, COORDINATES, MUST_LINKS
 from homophily_service.storage.models import load_graph
 from homophily_service.storage.stores import Stores
@@ -43,11 +48,26 @@ REASONS = {
 }
 
 
+_log = logging.getLogger(__name__)
+
+# The points of the model are sent to the GPU with each call, and one call waits for another: not worth it for few.
+DEVICE_ROWS = 1000
+
+
 class Questions:
     """The questions that wait, and the one that is being answered."""
 
-    def __init__(self, stores: Stores, limits: Limits, most_bytes: int, threads: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        limits: Limits,
+        most_bytes: int,
+        threads: int,
+        wake: Callable[[], None],
+        backend: BackendName,
+    ) -> None:
         self.stores, self.limits, self.threads, self._wake = stores, limits, threads, wake
+        self.backend: BackendName = backend
         # Of an embedding with its graph, which are read for each question.
         self.most_bytes = most_bytes
         # By project, in the order of their turns.
@@ -60,6 +80,10 @@ class Questions:
     def is_answered(self) -> bool:
         """Whether there is something to do now."""
         return bool(self._waiting) if self._running is None else self._running[1].done()
+
+    def takes(self, rows: int) -> bool:
+        """Whether new points of this number are a question, as there is a GPU to answer it."""
+        return self.backend != "numpy" and rows >= DEVICE_ROWS
 
     def put(self, number: int, call: PredictCall, model: Loaded | None) -> None:
         """Add a question about a model, or about an embedding."""
@@ -95,6 +119,8 @@ class Questions:
 
     def _answer(self, number: int, call: PredictCall, model: Loaded | None) -> PredictAnswer:
         is_suggest = call.WhichOneof("question") == "suggest"
+        if model is not None and call.WhichOneof("question") == "request":
+            return PredictAnswer(number=number, response=self._prediction(call.request, model))
         if model is None and is_suggest:
             return PredictAnswer(number=number, suggestions=self._pairs(call))
         if model is None:
@@ -102,6 +128,19 @@ class Questions:
         if is_suggest:
             return PredictAnswer(number=number, suggestions=_points(call, model))
         return PredictAnswer(number=number, explanations=self._explanations(call.explain, model))
+
+    def _prediction(self, request: model_pb2.PredictRequest, model: Loaded) -> model_pb2.PredictResponse:
+        """The answers for new points by the GPU, or by the CPU where that fails."""
+        points, warned = points_for(model, from_points(request.points, self.limits, "points"))
+        ask = partial(model.classifier.answer, points, probabilities=request.probabilities, validated=True)
+        try:
+            found = ask(backend=self.backend)
+        except (DeviceFailedError, MemoryError) as error:
+            _log.warning("the GPU has no answer for %d points, so the CPU has: %s", points.shape[0], error)
+            if isinstance(error, DeviceFailedError):
+                self.backend = "numpy"
+            found = ask()
+        return response_of(found, request, warned)
 
     def _map(self, call: PredictCall) -> tuple[KNNGraph, Any, Links]:
         """The graph of an embedding, its coordinates, and its links."""

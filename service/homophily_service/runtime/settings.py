@@ -67,6 +67,11 @@ class Settings(BaseSettings):
         None, ge=0, le=65535, description="Port of the Prometheus endpoint on the same host; none if not given."
     )
     predictors: int = Field(1, ge=0, le=64, description="Warm processes that answer Predict; 0 refuses Predict.")
+    predict_device: str = Field(
+        "cpu",
+        pattern=r"^(cpu|cuda(:\d{1,3})?)$",
+        description="Where the neighbours of 1,000 new points or more in a call are found: cpu, or cuda:0 and so on.",
+    )
     predictor_cache_bytes: PositiveInt = Field(
         1 << 30, description="Stored bytes of the models that each predictor keeps in memory."
     )
@@ -108,8 +113,9 @@ class Settings(BaseSettings):
     )
     device: str = Field(
         "cpu",
-        pattern=r"^(cpu|auto|cuda(:\d{1,3}(,\d{1,3})*)?)$",
-        description="Where jobs are computed: cpu, cuda:0 and so on, or auto for a GPU if there is one. "
+        pattern=r"^(cpu|auto|cuda(-mixed)?(:\d{1,3}(,\d{1,3})*)?)$",
+        description="Where jobs are computed: cpu, cuda:0 and so on, cuda-mixed:0 and so on for a GPU whose float64 is "
+        "slow (mixed precision), or auto for a GPU if there is one. "
         "The workers of `homophily serve` take the devices of a list, cuda:0,1, by turns.",
     )
     job_memory_bytes: int | None = Field(

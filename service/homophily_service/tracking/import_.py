@@ -245,7 +245,7 @@ def _describe_parameters(model: model_pb2.Model, classifier: Classifier) -> None
 def _describe(group: parameters.Group, message: Message, given: Mapping[str, Any]) -> None:
     for row in group:
         value = given.get(row.name)
-        if value is None or (row.type is bool and value == "auto"):
+        if value is None or (value == "auto" and row.type in (bool, str)):
             continue
         if row.type is str and value not in choices(row, message):
             raise FailedPrecondition(f"the service has no {row.name}={value!r}, with which the model was fitted")

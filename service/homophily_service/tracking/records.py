@@ -241,8 +241,11 @@ def _parameters(request: Request, made: Made | None, data: Data | None) -> dict[
     source: Any = request if made is None else made
     graph = source.graph if made is None else source.graph_parameters
     solver = source.solver if made is None else source.solver_parameters
+    n_points = made.point_count if made is not None else 0 if data is None else data.rows
     found |= {f"graph.{key}": value for key, value in _complete_graph(graph, data, is_made=made is not None).items()}
-    found |= {f"solver.{key}": value for key, value in _complete_solver(solver, _n_classes(request, made)).items()}
+    found |= {
+        f"solver.{key}": value for key, value in _complete_solver(solver, _n_classes(request, made), n_points).items()
+    }
     if made is None:
         return found
     found |= {
@@ -284,7 +287,7 @@ def _n_classes(request: Request, made: Made | None) -> int:
 
 
 def _complete_solver(
-    message: model_pb2.SolverParameters | embedding_pb2.EmbeddingParameters, n_classes: int
+    message: model_pb2.SolverParameters | embedding_pb2.EmbeddingParameters, n_classes: int, n_points: int
 ) -> dict[str, Any]:
     # Only here: the core takes seconds to load, and the tracker of an idle service must stay small.
     from homophily import ERRClassifier, IRRClassifier
@@ -295,7 +298,7 @@ def _complete_solver(
         return {name: value for name, value in complete.items() if name not in _NOT_ASKED}
     method, given = solver_parameters(message, "solver")
     estimator: Any = {"irr": IRRClassifier, "err": ERRClassifier}[method](**given)
-    resolved = estimator.resolve_params(n_classes)
+    resolved = estimator.resolve_params(n_classes, n_points)
     return {"method": method} | {name: value for name, value in resolved.items() if name not in _NOT_ASKED}
 
 

@@ -97,8 +97,8 @@ def relate(backend: CupyBackend, F: Any, Z: Any, sigma_f: float, relationship: R
     rows, n = F.shape
     width = Z.shape[0]
     tile = backend.xp.empty((rows, width))
-    positions = backend.xp.ascontiguousarray(Z.T)
-    arguments = rows, width, n, relationship.id, sigma_f**-2, F, positions, tile
+    values, positions = (backend.as_quick(part) for part in (F, backend.xp.ascontiguousarray(Z.T)))
+    arguments = rows, width, n, relationship.id, sigma_f**-2, values, positions, tile
     backend.kernels.launch("relate_tile", rows * width, *arguments)
     return tile
 

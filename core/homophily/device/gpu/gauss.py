@@ -25,6 +25,8 @@ from homophily.device.backend import CupyBackend
 from homophily.device.gpu.matrix import DeviceMatrix, add_blocks, dot
 from homophily.device.kernels import THREADS
 
+#: Of terms in float32.
+MIXED_ACCURACY = 1e-8
 CHUNK = 8
 """Modes per pass, as in ``modes.cu``."""
 #: Blocks of a sum: eight for each of an H100's 132 multiprocessors, ten for each of an A100's 108.
@@ -76,8 +78,8 @@ class LineEngine:
 
     def __init__(self, matrix: DeviceMatrix, F: Floats, sigma_f: float) -> None:
         self.backend, self.matrix, self.sigma_f = matrix.backend, matrix, sigma_f
-        # Modes are cheap here: the accuracy is that of the CPU's engine, whatever was asked for.
-        self.accuracy = 1e-13
+        # Modes are cheap here: the accuracy is that of the CPU's engine, or of float32, whatever was asked for.
+        self.accuracy = MIXED_ACCURACY if self.backend.is_mixed else 1e-13
         self._set_up(F)
 
     def _set_up(self, F: Floats) -> None:
@@ -109,14 +111,14 @@ class LineEngine:
     def __call__(self, F: Any) -> tuple[Any, Any]:
         """Energy at F and its gradient."""
         backend, xp, launch = self.backend, self.backend.xp, self.backend.kernels.launch
-        points, inverse = F.shape[0], self.sigma_f**-2
+        points, inverse, quick = F.shape[0], self.sigma_f**-2, backend.kernels.quick
         f = F.ravel() - float(self.box.centre[0])
         inside = (xp.abs(f).max() <= float(self.box.half[0])).reshape(1)
         lanes = self.matrix.lanes()
         blocks, edge_blocks = (min(MOST_SUM_BLOCKS, -(-threads // THREADS)) for threads in (points, points * lanes))
         partial, edge_partial = (xp.empty((count, 2 * CHUNK)) for count in (blocks, edge_blocks))
         sources, edges = xp.empty(2 * CHUNK * self.chunks), xp.empty(2 * CHUNK * self.chunks)
-        gradient, half = xp.zeros(points), xp.empty(4 * points)
+        gradient, half, near = xp.zeros(points), xp.empty(4 * points, dtype=quick), backend.as_quick(f)
         parts = [slice(2 * CHUNK * chunk, 2 * CHUNK * (chunk + 1)) for chunk in range(self.chunks)]
         for chunk, part in enumerate(parts):
             launch("point_modes", blocks * THREADS, points, CHUNK * chunk, blocks, self.omega, f, partial)
@@ -126,7 +128,9 @@ class LineEngine:
             launch("half_phases", points, points, CHUNK * chunk, self.omega, f, half)
             sizes = points, self.matrix.entries, lanes, CHUNK * chunk, edge_blocks, self.omega, inverse
             matrix = self.matrix.indptr, self.matrix.indices, self.matrix.data
-            launch("edge_modes", edge_blocks * THREADS, *sizes, *matrix, f, half, field[part], gradient, edge_partial)
+            launch(
+                "edge_modes", edge_blocks * THREADS, *sizes, *matrix, near, half, field[part], gradient, edge_partial
+            )
             add_blocks(backend, edge_partial, edges[part])
         weighted = self.weights * edges
         for chunk, part in enumerate(parts):
@@ -190,7 +194,7 @@ class SpaceEngine:
     def __init__(self, edges: DeviceEdges, F: Floats, sigma_f: float, *, tolerance: float = 1e-9) -> None:
         self.backend, self.edges, self.sigma_f = edges.backend, edges, sigma_f
         # A factor in hand for what cancels between the terms of G.
-        self.accuracy = max(tolerance / 1000, 1e-14)
+        self.accuracy = max(tolerance / 1000, MIXED_ACCURACY if self.backend.is_mixed else 1e-14)
         self.ones = self.backend.xp.ones(len(F))
         self._set_up(F)
 

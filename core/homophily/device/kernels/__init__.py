@@ -24,7 +24,7 @@ MOST_BLOCKS = 2**31 - 1
 MOST_BLOCKS_ACROSS = 2**16 - 1
 
 _SIGNATURE = re.compile(r'extern "C" __global__ void (\w+)\((.*?)\n\)', re.DOTALL)
-_ARGUMENT = re.compile(r"(?:const )?(real|float|int)(\*?) (\w+)(?: /\* ([^*]+(?:\*[^/][^*]*)*) \*/)?")
+_ARGUMENT = re.compile(r"(?:const )?(real|quick|float|int)(\*?) (\w+)(?: /\* ([^*]+(?:\*[^/][^*]*)*) \*/)?")
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,14 @@ def source(name: str) -> str:
     return "\n".join((here / part).read_text(encoding="utf-8") for part in ("common.cuh", f"{name}.cu"))
 
 
-def options_of(dtype: np.dtype) -> tuple[str, ...]:
-    """What the compiler is told about a type of reals."""
-    return "--std=c++17", f"-DREAL={'double' if dtype == np.float64 else 'float'}"
+def options_of(*, is_mixed: bool) -> tuple[str, ...]:
+    """What the compiler is told about the precision."""
+    return ("--std=c++17", "-DMIXED") if is_mixed else ("--std=c++17",)
+
+
+def types_of(*, is_mixed: bool) -> dict[str, Any]:
+    """NumPy's types for those of arguments."""
+    return {"real": np.float64, "quick": np.float32 if is_mixed else np.float64, "float": np.float32, "int": np.int32}
 
 
 @cache
@@ -65,11 +70,11 @@ def signatures(name: str) -> dict[str, tuple[Argument, ...]]:
 
 
 class Kernels:
-    """The kernels compiled for one backend and one type of reals, float64 or float32."""
+    """The kernels compiled for one backend; with mixed precision, terms of Gauss sums are in float32."""
 
-    def __init__(self, xp: Any, dtype: Any = np.float64) -> None:
-        self.xp, self.dtype = xp, np.dtype(dtype)
-        self._types = {"real": self.dtype, "float": np.dtype(np.float32), "int": np.dtype(np.int32)}
+    def __init__(self, xp: Any, *, is_mixed: bool = False) -> None:
+        self.xp, self.is_mixed, self._types = xp, is_mixed, types_of(is_mixed=is_mixed)
+        self.quick = self._types["quick"]
         self._files = {kernel: name for name in SOURCES for kernel in signatures(name)}
         self._compiled: dict[str, Any] = {}
 
@@ -103,7 +108,7 @@ class Kernels:
                 raise TypeError(f"must be an int of 32 bits. Got {value!r} instead.")
         elif not isinstance(value, Real):
             raise TypeError(f"must be a number on the host. Got {type(value).__name__} instead.")
-        return self._types[argument.type].type(value)
+        return self._types[argument.type](value)
 
     def _pointer(self, argument: Argument, value: Any, integers: list[int], device: Any) -> Any:
         if not isinstance(value, self.xp.ndarray):
@@ -111,7 +116,7 @@ class Kernels:
         wanted, contiguous = self._types[argument.type], value.flags.c_contiguous
         if value.dtype != wanted or not contiguous:
             layout = "contiguous" if contiguous else "strided"
-            raise TypeError(f"must be a contiguous array of {wanted}. Got a {layout} one of {value.dtype}.")
+            raise TypeError(f"must be a contiguous array of {wanted.__name__}. Got a {layout} one of {value.dtype}.")
         if value.device != device:
             raise ValueError(f"must be on the current device. Got an array on {value.device} instead.")
         # Products of NumPy's integers would not fit their type.
@@ -125,9 +130,9 @@ class Kernels:
             from homophily.device.kernels.binaries import compiled
 
             name = self._files[kernel]
-            path = compiled(name, self.dtype, self.xp.cuda.Device().compute_capability)
+            path = compiled(name, self.is_mixed, self.xp.cuda.Device().compute_capability)
             if path is None:
-                module = self.xp.RawModule(code=source(name), options=options_of(self.dtype))
+                module = self.xp.RawModule(code=source(name), options=options_of(is_mixed=self.is_mixed))
             else:
                 module = self.xp.RawModule(path=str(path))
             self._compiled |= {each: module.get_function(each) for each in signatures(name)}

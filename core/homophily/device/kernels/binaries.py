@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from importlib import import_module
+from itertools import product
 from pathlib import Path
-
-import numpy as np
 
 from homophily.device.kernels import SOURCES, options_of, source
 
@@ -21,33 +20,32 @@ ARCHITECTURES = (75, 80, 90, 100, 120)
 PORTABLE = 75
 
 
-def compiled(name: str, dtype: np.dtype, capability: str, folder: Path = FOLDER) -> Path | None:
+def compiled(name: str, is_mixed: bool, capability: str, folder: Path = FOLDER) -> Path | None:
     """The file with the kernels of a source for a device, by its compute capability, as "80"; None if there is none."""
     device = int(capability)
     fitting = [each for each in ARCHITECTURES if each // 10 == device // 10 and each <= device]
     if device < PORTABLE:
         return None
-    path = folder / _file(name, dtype, f"sm_{fitting[-1]}.cubin" if fitting else f"compute_{PORTABLE}.ptx")
+    path = folder / _file(name, is_mixed, f"sm_{fitting[-1]}.cubin" if fitting else f"compute_{PORTABLE}.ptx")
     return path if path.exists() else None
 
 
 def compile_all(folder: Path = FOLDER) -> None:
-    """Compile every source in float64, the type that the package computes in, for every architecture."""
+    """Compile every source, in float64 and in mixed precision, for every architecture."""
     nvrtc = import_module("cupy_backends.cuda.libs.nvrtc")
     folder.mkdir(exist_ok=True)
-    dtype = np.dtype(np.float64)
-    for name in SOURCES:
+    for name, is_mixed in product(SOURCES, (False, True)):
         for kind, numbers in (("sm", ARCHITECTURES), ("compute", (PORTABLE,))):
             for number in numbers:
                 program = nvrtc.createProgram(source(name), f"{name}.cu", (), ())
-                nvrtc.compileProgram(program, (*options_of(dtype), f"--gpu-architecture={kind}_{number}"))
+                nvrtc.compileProgram(program, (*options_of(is_mixed=is_mixed), f"--gpu-architecture={kind}_{number}"))
                 code, suffix = (nvrtc.getCUBIN, "cubin") if kind == "sm" else (nvrtc.getPTX, "ptx")
-                (folder / _file(name, dtype, f"{kind}_{number}.{suffix}")).write_bytes(code(program))
+                (folder / _file(name, is_mixed, f"{kind}_{number}.{suffix}")).write_bytes(code(program))
                 nvrtc.destroyProgram(program)
 
 
-def _file(name: str, dtype: np.dtype, rest: str) -> str:
-    text = "\0".join((source(name), *options_of(dtype)))
+def _file(name: str, is_mixed: bool, rest: str) -> str:
+    text = "\0".join((source(name), *options_of(is_mixed=is_mixed)))
     return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}-{rest}"
 
 

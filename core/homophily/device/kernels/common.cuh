@@ -1,6 +1,7 @@
 // What every kernel file starts with; the launcher puts it in front of each.
 //
-// `real` is float64 unless the launcher compiles with -DREAL=float. Launches are one thread per unit of work, THREADS
+// `real` is float64. `quick` is too, unless the launcher compiles with -DMIXED: then Gauss sums compute their terms in
+// float32, for devices whose float64 has 1/32 or 1/64 of that speed, and add them up as exactly as in float64. Launches are one thread per unit of work, THREADS
 // threads per block: a multiple of the warp on every architecture, small enough that the registers of the largest kernel
 // still allow several blocks a multiprocessor. Sums are taken in an order that depends on sizes alone (never on the
 // device, on timing, or on atomics over floating-point numbers), so that a repeated run gives the same bits.
@@ -8,11 +9,31 @@
 // A comment behind a pointer argument is the number of its elements in terms of the integer arguments; the launcher
 // reads these signatures and refuses arrays that are smaller.
 
-#ifndef REAL
-#define REAL double
-#endif
-typedef REAL real;
+typedef double real;
 #define THREADS 128
+
+#ifdef MIXED
+typedef float quick;
+
+// Kahan's sum: as many registers as a float64, and nearly its digits.
+struct Sum {
+    quick high, low;
+    __device__ __forceinline__ void add(quick term) {
+        quick corrected = term - low, next = high + corrected;
+        low = (next - high) - corrected;
+        high = next;
+    }
+    __device__ __forceinline__ real total() const { return (real)high - (real)low; }
+};
+#else
+typedef double quick;
+
+struct Sum {
+    real high;
+    __device__ __forceinline__ void add(real term) { high += term; }
+    __device__ __forceinline__ real total() const { return high; }
+};
+#endif
 
 __device__ __forceinline__ long long global_thread() {
     return (long long)blockIdx.x * THREADS + threadIdx.x;
@@ -42,11 +63,11 @@ __device__ __forceinline__ real block_sum(real value, real* scratch) {
     ADD(1, 1 / (1 + x), -k * k)
 
 #define VALUE(id, value, slope) case id: return value;
-__device__ __forceinline__ real relate(int function, real x) {
+__device__ __forceinline__ quick relate(int function, quick x) {
     switch (function) { RELATIONSHIPS(VALUE) default: return 0; }
 }
 
 #define SLOPE(id, value, slope) case id: return slope;
-__device__ __forceinline__ real relate_slope(int function, real k) {
+__device__ __forceinline__ quick relate_slope(int function, quick k) {
     switch (function) { RELATIONSHIPS(SLOPE) default: return 0; }
 }

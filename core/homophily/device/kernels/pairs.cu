@@ -33,15 +33,16 @@ extern "C" __global__ void pair_sums(
     const real* target_boxes /* target_tiles * 2 * dimensions */,
     const real* source_boxes /* source_tiles * 2 * dimensions */, real* sums /* targets * (dimensions + 1) */
 ) {
-    __shared__ real place[MOST_DIMENSIONS * THREADS];
-    __shared__ real weight[THREADS];
+    __shared__ quick place[MOST_DIMENSIONS * THREADS];
+    __shared__ quick weight[THREADS];
     long long t = global_thread();
     const real* box = target_boxes + (long long)blockIdx.x * 2 * dimensions;
-    real own[MOST_DIMENSIONS] = {0, 0, 0}, slope[MOST_DIMENSIONS] = {0, 0, 0};
-    real value = 0;
-    // Loops of a fixed length keep these small arrays in registers.
+    quick own[MOST_DIMENSIONS] = {0, 0, 0};
+    Sum value = {}, slope[MOST_DIMENSIONS] = {};
+    // Loops of a fixed length keep these small arrays in registers. Places count from the targets' box, where they have
+    // more digits.
     for (int d = 0; d < MOST_DIMENSIONS; ++d)
-        if (t < targets && d < dimensions) own[d] = x[t * dimensions + d];
+        if (t < targets && d < dimensions) own[d] = x[t * dimensions + d] - box[d];
     for (int tile = 0; tile < source_tiles; ++tile) {
         const real* other = source_boxes + (long long)tile * 2 * dimensions;
         real apart = 0;
@@ -56,23 +57,23 @@ extern "C" __global__ void pair_sums(
         __syncthreads();
         if ((int)threadIdx.x < count) {
             for (int d = 0; d < dimensions; ++d)
-                place[d * THREADS + threadIdx.x] = y[(long long)(first + threadIdx.x) * dimensions + d];
+                place[d * THREADS + threadIdx.x] = y[(long long)(first + threadIdx.x) * dimensions + d] - box[d];
             weight[threadIdx.x] = weights[first + threadIdx.x];
         }
         __syncthreads();
         for (int s = 0; s < count; ++s) {
-            real gaps[MOST_DIMENSIONS], square = 0;
+            quick gaps[MOST_DIMENSIONS], square = 0;
             for (int d = 0; d < MOST_DIMENSIONS; ++d) {
                 gaps[d] = d < dimensions ? own[d] - place[d * THREADS + s] : 0;
                 square += gaps[d] * gaps[d];
             }
-            real part = weight[s] * exp(-decay * square);
-            value += part;
-            for (int d = 0; d < MOST_DIMENSIONS; ++d) slope[d] += part * gaps[d];
+            quick part = weight[s] * exp(-(quick)decay * square);
+            value.add(part);
+            for (int d = 0; d < MOST_DIMENSIONS; ++d) slope[d].add(part * gaps[d]);
         }
     }
     if (t >= targets) return;
-    sums[t * (dimensions + 1)] = value;
+    sums[t * (dimensions + 1)] = value.total();
     for (int d = 0; d < MOST_DIMENSIONS; ++d)
-        if (d < dimensions) sums[t * (dimensions + 1) + 1 + d] = -2 * decay * slope[d];
+        if (d < dimensions) sums[t * (dimensions + 1) + 1 + d] = -2 * decay * slope[d].total();
 }

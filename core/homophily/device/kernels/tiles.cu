@@ -5,16 +5,16 @@
 
 // tile[i, z] = k(x) of the relationship function for x = ‖f_i − z‖² · inverse
 extern "C" __global__ void relate_tile(
-    int rows, int width, int dimensions, int function, real inverse,
-    const real* F /* rows * dimensions */, const real* positions /* dimensions * width */, real* tile /* rows * width */
+    int rows, int width, int dimensions, int function, quick inverse,
+    const quick* F /* rows * dimensions */, const quick* positions /* dimensions * width */, real* tile /* rows * width */
 ) {
     long long at = global_thread();
     if (at >= (long long)rows * width) return;
     long long row = row_of(at, width);
     int z = (int)(at - row * width);
-    real x = 0;
+    quick x = 0;
     for (int d = 0; d < dimensions; ++d) {
-        real gap = F[row * dimensions + d] - positions[(long long)d * width + z];
+        quick gap = F[row * dimensions + d] - positions[(long long)d * width + z];
         x += gap * gap;
     }
     tile[at] = relate(function, x * inverse);
