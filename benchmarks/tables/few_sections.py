@@ -27,8 +27,8 @@ def table5_section(found: list[Group]) -> str:
         "## Table 5: one to fifty labels per class",
         "Default parameters; errors are means over 1 to 5 labels per class and all draws. Peers have the same graphs "
         "and draws, and know as much about the shares of the classes as the row says. Draws 100 and later: nothing was "
-        "chosen by them. A set's figures are of the draws that every method without more knowledge has; their number is "
-        "in the last row. Sets on which a peer takes long have fewer, MNIST-60k has only 1 and 5 labels. VolumeMBO draws "
+        "chosen by them. A set's figures are of the draws that every method without more knowledge has: the last row "
+        "counts them. Sets on which a peer takes long have fewer, MNIST-60k has only 1 and 5 labels. VolumeMBO draws "
         "from C's generator, so its figures change a little from run to run.",
     ]
     if not found:

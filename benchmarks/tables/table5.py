@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,8 @@ PROTOCOLS = {
     "c": ("digits, unbalanced", "pendigits, unbalanced", *NATURAL_SETS),
 }
 STAND_INS = {"a": ("digits", "drawn"), "b": ("digits", "drawn"), "c": ("digits, unbalanced",)}
-#: Sets on which a peer's fit takes long come last, the slowest of them at the end; MNIST-60k has fewer numbers of labels
-#: and methods.
+#: Sets on which a peer's fit takes long come last, the slowest at the end. MNIST-60k has fewer numbers of labels and
+#: fewer methods.
 SLOW_SETS = ("usps", "pendigits, unbalanced", "ssl_coil", "pendigits", "mnist")
 MNIST_LABELS = (1, 5)
 MNIST_PEERS = ("Laplace", "Poisson")
@@ -54,7 +53,7 @@ SMOOTH_SETS = ("digits", "digits, unbalanced", "drawn", "ssl_coil", "ssl_text", 
 
 
 def plan(options: Options, records: Records) -> list[Cell]:  # noqa: ARG001
-    """Few labels before more, quick sets before slow ones, and of these all cells of a draw before those of the next."""
+    """Few labels before more, quick sets before slow ones, and all cells of a draw before those of the next."""
     sets = PROTOCOLS if options.data is not None else STAND_INS
     named = [(protocol, name) for protocol, names in sets.items() for name in names]
     if options.quick:

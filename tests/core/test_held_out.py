@@ -43,9 +43,7 @@ def without_labels(model: Any, *accuracy: Any) -> Any:
 
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("normalized", [True, False])
-def test_linear_values_without_a_label_are_those_of_a_fit_without_it(
-    digits: Any, power: int, normalized: bool
-) -> None:
+def test_linear_values_without_a_label_are_those_of_a_fit_without_it(digits: Any, power: int, normalized: bool) -> None:
     graph, _, few = digits
     model = IRRClassifier(power=power, normalized=normalized, lambda1=0.1).fit(graph, few)
     expected = left_out(IRRClassifier(power=power, normalized=normalized, lambda1=0.1), graph, few)

@@ -59,7 +59,9 @@ def without_own_label(
     column[order] = np.arange(len(points)) % columns
     signs = np.zeros((len(confidence), columns))
     signs[points, column] = rng.choice([-1.0, 1.0], len(points))
-    found = operations.solve_irr(confidence, np.hstack([signs, targets]), tolerance=tolerance, **system).solution[points]
+    found = operations.solve_irr(confidence, np.hstack([signs, targets]), tolerance=tolerance, **system).solution[
+        points
+    ]
     influence = found[np.arange(len(points)), column] * signs[points, column]
     given, values = targets[points], found[:, columns:]
     left = given - (given - values) / np.maximum(1.0 - influence, 1e-9)[:, None]

@@ -22,8 +22,9 @@ from homophily.supervision.labels import decide_index
 DEFAULT_SLOPE = float(np.log(99.0))
 #: Scale and degrees of freedom of the prior of log a, a Student distribution around the default slope. A few dozen
 #: held-out labels alone give slopes that are off by half; on most sets the best one is within a quarter of the default.
-#: The tails let labels overrule it where it is not, as on sets that neighbours tell nothing about. Chosen with the default
-#: on 13 sets with 50 labels, draws 0 to 59 and 200 to 209: scales of 0.1 to 0.2 differ little, and 3 to 6 degrees of freedom.
+#: The tails let labels overrule it where it is not, as on sets that neighbours tell nothing about. Chosen with the
+#: default on 13 sets with 50 labels, draws 0 to 59 and 200 to 209: scales of 0.1 to 0.2 and 3 to 6 degrees of freedom
+#: differ little.
 PRIOR_SCALE, PRIOR_FREEDOM = 0.2, 5.0
 #: Slopes are kept within this factor of the default.
 WIDEST = 1e6
