@@ -57,11 +57,11 @@ def test_a_worker_without_its_gpu_says_so_and_takes_nothing(make_cluster: MakeCl
     assert job_pb2.FitResult.FromString(job.outcome).model.device == "cpu"
 
 
-def test_each_worker_of_a_server_has_a_device_of_its_own(make_cluster: MakeCluster) -> None:
-    server = make_cluster().serve(workers=2, device="cuda:101,102")
-    for device in ("cuda:101", "cuda:102"):
-        words = f"cannot compute on {device}: backend='cupy' needs"
-        eventually(f"a worker asks for {device}", lambda words=words: words in server.log.read_text())
+def test_each_worker_of_a_server_has_a_device_of_its_own_and_so_have_predictors(make_cluster: MakeCluster) -> None:
+    server = make_cluster().serve(workers=2, device="cuda:101,102", predictors=1, predict_device="cuda:103")
+    for device in ("compute on cuda:101", "compute on cuda:102", "predict on cuda:103, so the CPU does"):
+        words = f"cannot {device}: backend='cupy' needs"
+        eventually(f"a process asks to {device}", lambda words=words: words in server.log.read_text())
 
 
 class OnStandin:
