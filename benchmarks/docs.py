@@ -119,8 +119,9 @@ def clusters() -> str:
 def few_labels(protocol: str) -> str:
     """Table 5, one protocol: methods that are told nothing of the shares."""
     found = results_table("Table 5: one to fifty labels per class", f"({protocol}) {WORDS[protocol]}")
-    peers = ("scikit-learn LabelSpreading", "graphlearning Laplace", "graphlearning WNLL", "graphlearning Poisson")
-    rows = {"ERR": "**ERR**", "IRR": "IRR"} | {name: name for name in (*peers, "graphlearning Poisson-MBO", "draws")}
+    graphlearning = ("Laplace", "WNLL", "Poisson", "Poisson-MBO", "VolumeMBO")
+    peers = ("scikit-learn LabelSpreading", *(f"graphlearning {name}" for name in graphlearning))
+    rows = {"ERR": "**ERR**", "IRR": "IRR"} | {name: name for name in (*peers, "draws")}
     return excerpt(found, rows, {name: name for name in next(iter(found.values()))})
 
 

@@ -48,10 +48,12 @@ def graph_methods() -> dict[str, Method]:
         "graphlearning WNLL": learner(ssl.laplace, reweighting="wnll"),
         "graphlearning Poisson": learner(ssl.poisson),
         "graphlearning p-Laplace": learner(ssl.plaplace),
-        # Its volumes are a part of the method: it takes shares, the labels' own if nothing better is known.
+        # Volumes are a part of these methods: they take shares, the labels' own if nothing better is known.
         "graphlearning Poisson-MBO": learner(ssl.poisson_mbo, "labels"),
+        "graphlearning VolumeMBO": learner(ssl.volume_mbo, "labels"),
         f"graphlearning Poisson{TRUE_SHARES}": learner(ssl.poisson, "all"),
         f"graphlearning Poisson-MBO{TRUE_SHARES}": learner(ssl.poisson_mbo, "all"),
+        f"graphlearning VolumeMBO{TRUE_SHARES}": learner(ssl.volume_mbo, "all"),
     }
 
 

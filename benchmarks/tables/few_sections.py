@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks.peers import TRUE_SHARES
 from benchmarks.tables.cells import Records
-from benchmarks.tables.summary import Entry, Figure, Group, groups, markdown, of, pick
-from benchmarks.tables.table5 import BALANCED, OURS, PROTOCOLS, SHARES
+from benchmarks.tables.summary import Entry, Figure, Group, groups, markdown, pick
+from benchmarks.tables.table5 import BALANCED, FEW, OURS, PROTOCOLS, SHARES, SMOOTH
 
-FEW = (1, 2, 3, 4, 5)
 WORDS = {
     "a": "labels drawn at random",
     "b": "the same number of labels of each class, balanced classes",
@@ -27,16 +27,19 @@ def table5_section(found: list[Group]) -> str:
         "## Table 5: one to fifty labels per class",
         "Default parameters; errors are means over 1 to 5 labels per class and all draws. Peers have the same graphs "
         "and draws, and know as much about the shares of the classes as the row says. Draws 100 and later: nothing was "
-        "chosen by them. Sets on which a peer's fit takes minutes have fewer draws, MNIST-60k only 1 and 5 labels.",
+        "chosen by them. A set's figures are of the draws that every method without more knowledge has: the last row "
+        "counts them. Sets on which a peer takes long have fewer, MNIST-60k has only 1 and 5 labels. VolumeMBO draws "
+        "from C's generator, so its figures change a little from run to run.",
     ]
     if not found:
         return "\n\n".join([*parts, "Not run yet."])
     for protocol, words in WORDS.items():
         here = [group for group in found if group.setting["protocol"] == protocol]
         sets = [name for name in PROTOCOLS[protocol] if any(group.data == name for group in here)]
-        rows = [(name, [mean_error(here, data, name) for data in sets]) for name in names(here)]
-        draws = [str(most_draws(here, data)) for data in sets]
-        table: list[tuple[str, list[Entry]]] = [*_marked(rows), ("draws", list(draws))]
+        draws = {data: common_draws(here, data) for data in sets}
+        rows = [(name, [mean_error(here, data, name, draws[data]) for data in sets]) for name in names(here)]
+        counts: list[Entry] = [str(len(draws[data])) for data in sets]
+        table: list[tuple[str, list[Entry]]] = [*_marked(rows), ("draws", counts)]
         parts += [f"**({protocol}) {words}**", markdown("error, %", sets, table), verdict(rows, sets)]
     parts.append(f"![Error against labels per class](pictures/{PICTURE.name})")
     return "\n\n".join(parts)
@@ -50,17 +53,34 @@ def names(found: Iterable[Group]) -> list[str]:
     return [*(name for name in ours if name in seen), *peers]
 
 
-def mean_error(found: list[Group], data: str, method: str) -> Figure | None:
-    """Over 1 to 5 labels per class; None if one of these is missing that another method has."""
-    counts = {group.setting["labels"] for group in found if group.data == data} & set(FEW)
-    figures = [of(pick(found, data, method, labels=count), "error") for count in sorted(counts)]
-    if not figures or any(figure is None for figure in figures):
-        return None
-    return Figure(fmean(figure.mean for figure in figures if figure is not None), None, 1)
+def mean_error(found: list[Group], data: str, method: str, draws: set[int]) -> Figure | None:
+    """Over 1 to 5 labels per class and these draws; None if one of them is missing."""
+    means = []
+    for count in few_counts(found, data):
+        group = pick(found, data, method, labels=count)
+        if group is None or not draws or not draws <= seeds(group):
+            return None
+        figure = replace(group, records=[record for record in group.records if record.cell.seed in draws]).figure()
+        if figure is None:
+            return None
+        means.append(figure.mean)
+    return Figure(fmean(means), None, 1)
 
 
-def most_draws(found: list[Group], data: str) -> int:
-    return max(len(group.records) for group in found if group.data == data)
+def common_draws(found: list[Group], data: str) -> set[int]:
+    """The draws that all methods have which are told nothing of the shares, at 1 to 5 labels per class."""
+    methods = {group.method for group in found if group.data == data and not knows_more(group.method)} - {SMOOTH}
+    cells = [pick(found, data, method, labels=count) for method in methods for count in few_counts(found, data)]
+    return set.intersection(*(set() if group is None else seeds(group) for group in cells)) if cells else set()
+
+
+def few_counts(found: list[Group], data: str) -> list[int]:
+    """The numbers of labels per class, up to 5, that a set was tried with."""
+    return sorted({group.setting["labels"] for group in found if group.data == data} & set(FEW))
+
+
+def seeds(group: Group) -> set[int]:
+    return {record.cell.seed for record in group.records}
 
 
 def knows_more(name: str) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -462,12 +463,12 @@ def test_protocols_draw_labels_as_they_say() -> None:
     assert counts.max() / counts.min() == pytest.approx(table5.UNBALANCED, rel=0.1)
 
 
-def test_all_draws_of_quick_sets_come_before_those_of_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_labels_come_first_and_then_quick_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table5, "STAND_INS", {"b": ("drawn", "digits")})
-    monkeypatch.setattr(table5, "FEWER_DRAWS", {"drawn": 2})
-    cells = table5.plan(Options(seeds=3), {})
-    order = list(dict.fromkeys((cell.data, cell.seed - table5.FIRST_DRAW) for cell in cells))
-    assert order == [("digits", 0), ("digits", 1), ("digits", 2), ("drawn", 0), ("drawn", 1)]
+    monkeypatch.setattr(table5, "SLOW_SETS", ("drawn",))
+    cells = table5.plan(Options(seeds=2), {})
+    order = [(cell.setting["labels"] > 5, cell.data, cell.seed - table5.FIRST_DRAW) for cell in cells]
+    assert list(dict.fromkeys(order)) == [*product((False, True), ("digits", "drawn"), (0, 1))]
 
 
 def test_the_section_on_few_labels_names_the_sets_where_a_peer_is_better() -> None:

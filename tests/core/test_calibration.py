@@ -120,7 +120,7 @@ def test_weights_count_as_repetitions():
 def test_nothing_held_out_falls_back_on_the_default():
     fitted = fit_calibration(np.empty((0, 1)), np.empty(0, dtype=int), np.zeros(1))
     assert fitted.slope == DEFAULT_SLOPE
-    assert_allclose(fitted.probabilities(np.array([[1.0]]))[0, 1], 0.95)
+    assert_allclose(fitted.probabilities(np.array([[1.0]]))[0, 1], 0.99)
     assert fit_calibration(np.zeros((3, 1)), np.array([0, 1, 1]), np.zeros(1)).slope == DEFAULT_SLOPE
 
 

@@ -34,23 +34,20 @@ def left_out(model: Any, graph: KNNGraph, few: Any) -> Any:
     return np.array(values)
 
 
-def without_labels(model: Any, n_columns: int = held_out.COLUMNS) -> Any:
+def without_labels(model: Any, *accuracy: Any) -> Any:
     operations = CpuOperations(model.graph_.laplacian(normalized=model.normalized), 1)
     labels = model.given_labels_
-    given = labels.confidence, model._own_targets(model._problem(labels)), model.solution_, labels.class_index
-    return without_own_label(operations, *given, n_columns, lambda1=model.lambda1, power=model._power)
+    given = labels.confidence, model._own_targets(model._problem(labels)), labels.class_index
+    return without_own_label(operations, *given, *accuracy, lambda1=model.lambda1, power=model._power)
 
 
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("normalized", [True, False])
-def test_linear_values_without_a_label_are_those_of_a_fit_without_it(
-    digits: Any, power: int, normalized: bool, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(held_out, "INFLUENCE_TOLERANCE", 1e-12)
+def test_linear_values_without_a_label_are_those_of_a_fit_without_it(digits: Any, power: int, normalized: bool) -> None:
     graph, _, few = digits
     model = IRRClassifier(power=power, normalized=normalized, lambda1=0.1).fit(graph, few)
     expected = left_out(IRRClassifier(power=power, normalized=normalized, lambda1=0.1), graph, few)
-    found = without_labels(model, n_columns=30)
+    found = without_labels(model, 30, 1e-12)
     inside = np.abs(expected - 0.5) <= 1.0
     np.testing.assert_allclose(found[inside], expected[inside], atol=1e-6)
     # Where a fit overshoots, the value is cut half a target's distance beyond the targets.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from homophily import (
     relationship_energy,
 )
 from homophily.device import operations
+from homophily.estimators import transduction
 from homophily.relationship import nystrom
 
 from .standin import counters
@@ -145,7 +147,10 @@ def test_a_repeated_fit_gives_the_same_bits():
 
 
 @on_device
-def test_probabilities_and_new_points_follow():
+def test_probabilities_and_new_points_follow(monkeypatch):
+    # A device iterates where the CPU factorises: solved further than calibrations need, both have the same influences.
+    exact = partial(transduction.without_own_label, tolerance=1e-6)
+    monkeypatch.setattr(transduction, "without_own_label", exact)
     X, y = few_labels(200)
     host, device = (ERRClassifier(sharpen=False, backend=name).fit(X, y) for name in ("numpy", "cupy"))
     new = X[:20] + 0.01

@@ -259,9 +259,8 @@ def left_out_shares(model: GraphClassifier) -> tuple[NDArray[np.intp], Floats]:
     rows = np.flatnonzero(problem.confidence > 0)
     targets = class_shares_of(problem.targets)
     system: dict[str, Any] = {"lambda1": model.lambda1, "power": 1}
-    F = problem.operations.solve_irr(problem.confidence, targets, tolerance=LEFT_OUT_TOLERANCE, **system).solution
-    given = problem.confidence, targets, F, targets.argmax(axis=1)
-    left = without_own_label(problem.operations, *given, n_columns=LEFT_OUT_COLUMNS, **system)
+    given = problem.confidence, targets, targets.argmax(axis=1), LEFT_OUT_COLUMNS, LEFT_OUT_TOLERANCE
+    left = without_own_label(problem.operations, *given, **system)
     left = np.maximum(left, 0.0)
     total = left.sum(axis=1)
     component = model.graph_.component_labels

@@ -49,7 +49,7 @@ from homophily.supervision.labels import Labels, decide_index, encode_labels, kn
 #: and a little at 10; from 15 on it was as often higher.
 SHARP_LABELS = 15
 #: Sharp scores are log shares around a point. These are diffuse: the decision is surer than they are.
-SHARP_SLOPE = 1.4
+SHARP_SLOPE = 1.7
 #: Points whose probabilities are held at a time when class shares are judged.
 SHARE_ROWS = 10_000
 #: This number of values fills a core's own cache (1 MB).
@@ -393,7 +393,7 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
             operations = backend.operations(problem.laplacian, self.n_jobs)
             if self.sharp_shares_ is None:
                 system: dict[str, Any] = {"lambda1": self.lambda1, "power": self._power}
-                given = confidence, self._own_targets(problem), self.solution_[rows], class_index
+                given = confidence, self._own_targets(problem), class_index
                 scores = self._scores(without_own_label(operations, *given, **system), degrees[points])
             else:
                 shares = targets if n > 1 else np.hstack([1.0 - targets, 1.0 + targets]) / 2.0

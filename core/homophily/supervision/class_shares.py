@@ -205,14 +205,14 @@ def informative_offsets(logits: Floats, start: Floats, labels: LabelEvidence | N
     softmax(logits_i + b) and s the mean of all p_i. The first two terms are the mutual information of points and
     classes: H(s) is large for balanced classes, H(p_i) is small where the decision passes between crowds of points
     instead of through one. The third is a prior towards balance, without which classes that overlap are merged. So
-    shares follow the data where it shows them, and the labels as these become many. Among labels that were chosen class
-    by class, class c is n_c / (s_c · number of labels) times as frequent as elsewhere: their likelihood allows for it.
+    shares follow the data where it shows them, and the borders that labels draw as these become many. How many labels a
+    class has counts for nothing: their likelihood is that of labels chosen class by class, among which class c is
+    n_c / (s_c · number of labels) times as frequent as elsewhere.
     """
     from scipy.optimize import minimize  # fits without offsets need not wait for its import
 
     # One row per class: sums over a few classes are fast along columns.
     sample = np.ascontiguousarray(spread_sample(logits).T)
-    shifted = labels is not None and are_stratified(labels.counts)
 
     def loss(b: Floats) -> tuple[float, Floats]:
         log_p = sample + b[:, None]
@@ -226,10 +226,9 @@ def informative_offsets(logits: Floats, start: Floats, labels: LabelEvidence | N
         slope = BALANCE / (len(b) * shares)
         direct = np.zeros_like(b)
         if labels is not None:
-            likelihood, gradient = labels.log_likelihood(b - log_shares if shifted else b)
+            likelihood, gradient = labels.log_likelihood(b - log_shares)
             value, direct = value + labels.weight * likelihood, labels.weight * gradient
-            if shifted:
-                slope -= direct / shares
+            slope -= direct / shares
         log_p += slope[:, None]
         log_p -= np.einsum("cn,cn->n", p, log_p)
         through_shares = np.einsum("cn,cn->c", p, log_p) / p.shape[1]
