@@ -50,7 +50,11 @@ def test_a_map_comes_as_arrays(client: Client, embedding: Embedding) -> None:
 def test_what_is_told_of_a_map_are_plain_values(client: Client, embedding: Embedding) -> None:
     assert pickle.loads(pickle.dumps(embedding)) == embedding == client.get_embedding(embedding)
     assert (embedding.points, embedding.dimensions, embedding.components, embedding.clusters) == (60, 4, 2, 3)
-    assert (embedding.solver_parameters, embedding.parent_embedding, embedding.model) == ({"max_iter": 3}, None, None)
+    assert (embedding.solver_parameters, embedding.parent_embedding, embedding.model) == (
+        {"max_iter": 3, "n_vectors": 8},
+        None,
+        None,
+    )
     assert (embedding.links.must, embedding.links.cannot) == (1, 1)
     assert embedding.graph.edges > 60
     assert set(embedding.seconds) == {"load", "graph", "solve", "cluster", "save"}
@@ -68,13 +72,13 @@ def test_every_source_is_mapped(client: Client, embedding: Embedding) -> None:
     for data in (embedding, embedding.name):
         made = client.embed(data, must_link=[(6, 9)], withdrawn_cannot=[(0, 1)]).result(120)
         assert (made.parent_embedding, made.links.must, made.links.cannot) == (embedding.name, 2, 0)
-        assert (made.clusters, made.solver_parameters) == (3, {"max_iter": 3})
+        assert (made.clusters, made.solver_parameters) == (3, {"max_iter": 3, "n_vectors": 8})
 
 
 def test_labels_make_links_and_clusters_are_suggested(client: Client) -> None:
     few = np.where(np.arange(60) < 9, TRUTH, -1)
     made = client.embed(X, labels=few, n_clusters="suggest", solver={"closure": True}).result(120)
-    assert (made.labelled, made.clusters, made.solver_parameters) == (9, 3, {"closure": True})
+    assert (made.labelled, made.clusters, made.solver_parameters) == (9, 3, {"closure": True, "n_vectors": 8})
     clusters = client.read_embedding(made, ["clusters"]).clusters
     assert clusters is not None
     assert len(set(zip(TRUTH.tolist(), clusters.tolist(), strict=True))) == 3
@@ -87,6 +91,7 @@ def test_parameters_have_the_core_s_names_and_words(client: Client) -> None:
         "relationship": "cauchy",
         "lambda2_per_link": True,
         "max_iter": 3,
+        "n_vectors": 4,
     }
     graph: dict[str, Any] = {"space": "principal", "n_directions": 2}
     made = client.embed(X, must_link=[(0, 3)], graph=graph, solver=given).result(120)

@@ -90,6 +90,7 @@ def test_a_map_is_made_and_written_into_files(run: Run, folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_paper_s_form_is_asked_for_by_flags(run: Run) -> None:
     numbers = ["--data-weight", "0.017", "--repulsion", "1", "--continuation", "1", "--link-edges", "0", "--tol", "0"]
+    numbers += ["--n-vectors", "2"]
     words = ["--closure", "false", "--link-loss", "squared", "--relationship", "gaussian", "--lambda2-per-link", "true"]
     ended = run("embed", "points.npy", "--links", "links.csv", "--max-iter", "3", *numbers, *words, "--json")
     assert ended.json["embedding"]["solver_parameters"] == {
@@ -103,6 +104,7 @@ def test_the_paper_s_form_is_asked_for_by_flags(run: Run) -> None:
         "link_loss": "squared",
         "relationship": "gaussian",
         "lambda2_per_link": True,
+        "n_vectors": 2,
     }
 
 
@@ -203,7 +205,8 @@ def test_drawings_hold_for_few_points_and_for_many(count: int, links: int, dimen
     drawing = to_draw("map", example(count, links, dimensions), None)
     drawn = sum(len(pairs) for _, pairs in drawing.links.values())
     assert drawn == 2 * links or (drawn <= 800 and "of 10,000 links drawn" in drawing.note)
-    assert 5000 < len(map_picture(drawing)) < 200_000
+    # Points of 30 clusters in a random order are noise, which PNG does not compress.
+    assert 5000 < len(map_picture(drawing)) < 300_000
     assert len(map_page(drawing)) < 30 * count + 60_000
 
 

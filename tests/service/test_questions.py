@@ -239,7 +239,7 @@ def ask(waiting: Questions, number: int, project: str) -> None:
 
 def test_projects_take_turns_with_their_questions_and_nobody_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, woken = Slow(monkeypatch), threading.Event()
-    waiting = Questions(None, Limits(1, 1, 1), 100, 1, woken.set)  # type: ignore[arg-type]
+    waiting = Questions(None, Limits(1, 1, 1), 100, 1, woken.set, "numpy")  # type: ignore[arg-type]
     for number in (1, 2, 3):
         ask(waiting, number, "greedy")
     assert waiting.is_answered
@@ -267,7 +267,7 @@ def test_a_question_that_fails_is_answered_with_its_error(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(questions, "suggest_points", fail)
     woken = threading.Event()
-    waiting = Questions(None, Limits(1, 1, 1), 100, 1, woken.set)  # type: ignore[arg-type]
+    waiting = Questions(None, Limits(1, 1, 1), 100, 1, woken.set, "numpy")  # type: ignore[arg-type]
     ask(waiting, 1, "hungry")
     waiting.step()
     assert woken.wait(60.0)
@@ -290,7 +290,7 @@ def test_an_embedding_that_does_not_fit_into_a_predictor_is_refused_with_its_siz
             return 101
 
     woken = threading.Event()
-    waiting = Questions(Stores(), Limits(1, 1, 1), 100, 1, woken.set)  # type: ignore[arg-type]
+    waiting = Questions(Stores(), Limits(1, 1, 1), 100, 1, woken.set, "numpy")  # type: ignore[arg-type]
     waiting.put(1, PredictCall(number=1, path="embeddings/p/e/t", suggest=pb.SuggestRequest()), None)
     waiting.step()
     assert woken.wait(60.0)

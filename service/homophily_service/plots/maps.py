@@ -7,7 +7,7 @@ import html
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +125,8 @@ def _some(kinds: list[Pairs], most: int) -> list[Pairs]:
 
 def map_picture(drawing: Drawing) -> bytes:
     """A PNG."""
-    low, high = frame(drawing.places)
-    across, up = high - low
+    shown = _framed(drawing)
+    across, up = np.ptp(shown.places, axis=0)
     # About as wide and high as the map, so that it fills the picture.
     figure = new_figure(9, float(np.clip(7 * up / across + 0.7, 4.0, 7.5)) if across > 0 else 7)
     from matplotlib.collections import LineCollection
@@ -136,9 +136,9 @@ def map_picture(drawing: Drawing) -> bytes:
     axis = figure.add_subplot()
     size = float(np.clip(40_000 / count, 3, 70))
     if count > _SINGLE_POINTS:
-        _draw_cells(axis, drawing)
+        _draw_cells(axis, shown)
     else:
-        _draw_points(axis, drawing, size)
+        _draw_points(axis, shown, size)
     handles = _legend_of_groups(drawing, Line2D)
     styles: tuple[tuple[str, bool, str, Any, float], ...] = (
         ("must", False, _MUST, "solid", 0.7),
@@ -147,12 +147,12 @@ def map_picture(drawing: Drawing) -> bytes:
         ("cannot", True, _VIOLATED, (0, (2, 2)), 1.2),
     )
     for kind, violated, colour, dashes, width in styles:
-        number, ends = drawing.links[kind, violated]
+        number, ends = shown.links[kind, violated]
         if len(ends):
             strong = float(np.clip(60 / len(ends), 0.25, 1.0))
             axis.add_collection(
                 LineCollection(
-                    list(drawing.places[ends]),
+                    list(shown.places[ends]),
                     colors=colour,
                     linestyles=dashes,
                     linewidths=width,
@@ -161,7 +161,7 @@ def map_picture(drawing: Drawing) -> bytes:
                 )
             )
             # Points that are close together hide the line between them.
-            rings = drawing.places[np.unique(ends)].T
+            rings = shown.places[np.unique(ends)].T
             axis.scatter(*rings, s=1.3 * size + 14, c="none", edgecolors=colour, lw=0.7, alpha=strong, zorder=3)
             legend = f"{kind}-link{', violated' if violated else ''} ({number:,})"
             handles.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=width + 0.3, label=legend))
@@ -171,9 +171,6 @@ def map_picture(drawing: Drawing) -> bytes:
     axis.spines[:].set_color("#d5dbe1")
     axis.set_xticks([])
     axis.set_yticks([])
-    room = 0.03 * float((high - low).max()) or 1.0
-    axis.set_xlim(low[0] - room, high[0] + room)
-    axis.set_ylim(low[1] - room, high[1] + room)
     axis.set_aspect("equal", adjustable="datalim")
     if handles:
         # A legend may be higher than a flat map.
@@ -185,9 +182,18 @@ def map_picture(drawing: Drawing) -> bytes:
     return to_png(figure)
 
 
+def _framed(drawing: Drawing) -> Drawing:
+    """The points within the frame, and the links between them."""
+    low, high = frame(drawing.places)
+    inside = ((drawing.places >= low) & (drawing.places <= high)).all(axis=1)
+    position = np.cumsum(inside) - 1
+    links = {key: (count, position[pairs[inside[pairs].all(axis=1)]]) for key, (count, pairs) in drawing.links.items()}
+    return replace(drawing, places=drawing.places[inside], groups=drawing.groups[inside], links=links)
+
+
 def _draw_points(axis: Any, drawing: Drawing, size: float) -> None:
     opacity = float(np.clip(8500 / len(drawing.places), 0.7, 0.9))
-    order = _mixed(drawing.groups)
+    order = _mixed(drawing)
     axis.scatter(
         *drawing.places[order].T, s=size, c=_palette(drawing)[drawing.groups[order]], alpha=opacity, lw=0, zorder=1
     )
@@ -198,30 +204,29 @@ def _draw_cells(axis: Any, drawing: Drawing) -> None:
 
     The point is chosen at random, so that colours mix where groups do. Few shades make a small file.
     """
-    low, high = frame(drawing.places)
+    low, high = drawing.places.min(axis=0), drawing.places.max(axis=0)
     step = float((high - low).max()) / _CELLS or 1.0
-    inside = ((drawing.places >= low) & (drawing.places <= high)).all(axis=1)
-    cells = np.floor((drawing.places[inside] - low) / step).astype(np.intp)
+    cells = np.floor((drawing.places - low) / step).astype(np.intp)
     columns, rows = cells.max(axis=0) + 1
     places = cells[:, 1] * columns + cells[:, 0]
     counts = np.bincount(places, minlength=rows * columns)
     shown = np.full(rows * columns, -2)
-    groups = drawing.groups[inside]
-    order = _mixed(groups)
+    order = _mixed(drawing)
     # The last one written stays.
-    shown[places[order]] = groups[order]
+    shown[places[order]] = drawing.groups[order]
     filled = shown > -2
     shade = np.minimum(np.log2(counts[filled]).astype(int), len(_SHADES) - 1)
     image = np.ones((rows * columns, 3))
     image[filled] += (_palette(drawing)[shown[filled]] - 1) * np.array(_SHADES)[shade, None]
     extent = (low[0], low[0] + columns * step, low[1], low[1] + rows * step)
     axis.imshow(image.reshape(rows, columns, 3), origin="lower", extent=extent, interpolation="nearest", zorder=1)
+    axis.margins(0.03)
 
 
-def _mixed(groups: NDArray[np.int32]) -> NDArray[np.intp]:
+def _mixed(drawing: Drawing) -> NDArray[np.intp]:
     """The points in random order, so that the last group does not cover the others; those of no group come first."""
-    order = np.random.default_rng(0).permutation(len(groups))
-    return order[np.argsort(groups[order] >= 0, kind="stable")]
+    order = np.random.default_rng(0).permutation(len(drawing.places))
+    return order[np.argsort(drawing.groups[order] >= 0, kind="stable")]
 
 
 def _palette(drawing: Drawing) -> NDArray[np.float64]:
