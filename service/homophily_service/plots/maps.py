@@ -185,7 +185,7 @@ def map_picture(drawing: Drawing) -> bytes:
 def _framed(drawing: Drawing) -> Drawing:
     """The points within the frame, and the links between them."""
     low, high = frame(drawing.places)
-    inside = ((drawing.places >= low) & (drawing.places <= high)).all(axis=1)
+    inside: NDArray[np.bool_] = np.all((drawing.places >= low) & (drawing.places <= high), axis=1)
     position = np.cumsum(inside) - 1
     links = {key: (count, position[pairs[inside[pairs].all(axis=1)]]) for key, (count, pairs) in drawing.links.items()}
     return replace(drawing, places=drawing.places[inside], groups=drawing.groups[inside], links=links)
