@@ -37,6 +37,9 @@ in vec4 shade; out vec4 pixel;
 void main() { pixel = vec4(shade.rgb * shade.a, shade.a); }`;
 
 const GLIDE_MS = 700;
+// While the map moves, about this many points are drawn; all of them once it has been still for a moment.
+const MOVING_POINTS = 40_000;
+const STILL_MS = 150;
 
 function program(gl: WebGL2RenderingContext, fragment: string): WebGLProgram {
   const made = gl.createProgram()!;
@@ -62,12 +65,8 @@ class Layer {
     this.array = gl.createVertexArray()!;
     gl.bindVertexArray(this.array);
     this.buffers = [0, 1, 2].map((place) => {
-      const buffer = gl.createBuffer()!;
-      gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
       gl.enableVertexAttribArray(place);
-      if (place < 2) gl.vertexAttribPointer(place, 2, gl.FLOAT, false, 0, 0);
-      else gl.vertexAttribPointer(place, 4, gl.UNSIGNED_BYTE, true, 0, 0);
-      return buffer;
+      return gl.createBuffer()!;
     });
   }
 
@@ -77,10 +76,17 @@ class Layer {
     if (place === 1) this.count = data.length / 2;
   }
 
-  draw(mode: number): void {
+  /** Draw all vertices, or every second, third and so on. */
+  draw(mode: number, every = 1): void {
     if (this.count === 0) return;
-    this.gl.bindVertexArray(this.array);
-    this.gl.drawArrays(mode, 0, this.count);
+    const { gl } = this;
+    gl.bindVertexArray(this.array);
+    this.buffers.forEach((buffer, place) => {
+      gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
+      if (place < 2) gl.vertexAttribPointer(place, 2, gl.FLOAT, false, 8 * every, 0);
+      else gl.vertexAttribPointer(place, 4, gl.UNSIGNED_BYTE, true, 4 * every, 0);
+    });
+    gl.drawArrays(mode, 0, Math.ceil(this.count / every));
   }
 }
 
@@ -98,6 +104,8 @@ export class Scatter {
   private marked: number[] = [];
   linked: { pairs: [number, number][]; colour: Colour }[] = [];
   private glideBegan = -Infinity;
+  private painted: Camera | null = null;
+  private stillTimer = 0;
   private framedScale = 1;
   private waiting = false;
   private ink: Colour = [0, 0, 0];
@@ -238,12 +246,25 @@ export class Scatter {
       gl.uniform4f(gl.getUniformLocation(made, "rim"), r / 255, g / 255, b / 255, rim === null ? 0 : 1);
     };
     use(this.round, this.diameter, null);
-    this.points.draw(gl.POINTS);
+    this.points.draw(gl.POINTS, this.isMoving() ? Math.ceil(this.count / MOVING_POINTS) : 1);
     use(this.flat, 1, null);
     this.lines.draw(gl.LINES);
     use(this.round, Math.max(9, 1.7 * this.diameter), this.ink);
     this.marks.draw(gl.POINTS);
     if (passed < 1) this.draw();
+  }
+
+  /** Whether the camera is another one than in the last picture; if so, a picture follows when it is still. */
+  private isMoving(): boolean {
+    const before = this.painted;
+    this.painted = { ...this.camera };
+    const { x, y, scale } = this.camera;
+    const moved = before !== null && (before.x !== x || before.y !== y || before.scale !== scale);
+    if (moved) {
+      clearTimeout(this.stillTimer);
+      this.stillTimer = window.setTimeout(() => this.draw(), STILL_MS);
+    }
+    return moved;
   }
 
   /** Copy the places and colours of marked and linked points into their layers. */
