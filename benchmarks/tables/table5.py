@@ -24,7 +24,7 @@ from homophily import ERRClassifier, IRRClassifier, KNNGraph
 
 TABLE = "table5"
 FEW, MORE = (1, 2, 3, 4, 5), (10, 50)
-#: Nothing was chosen by these draws: `sharpen` was made on draws 0 to 4.
+#: Parameters were chosen on draws 0 to 11.
 FIRST_DRAW = 100
 DRAWS = 10
 #: How much rarer the rarest class of an unbalanced set is than the most frequent one.
