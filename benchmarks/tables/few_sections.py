@@ -28,7 +28,8 @@ def table5_section(found: list[Group]) -> str:
         "Default parameters; errors are means over 1 to 5 labels per class and all draws. Peers have the same graphs "
         "and draws, and know as much about the shares of the classes as the row says. Draws 100 and later; "
         "parameters were chosen on draws 0 to 11, the last change after a look at these. A set's figures are of the "
-        "draws that every method without more knowledge has: the last row counts them. Sets on which a peer takes long have fewer, MNIST-60k has only 1 and 5 labels. VolumeMBO draws "
+        "draws that every method without more knowledge has: the last row counts them. Sets on which a peer takes long "
+        "have fewer, MNIST-60k has only 1 and 5 labels. VolumeMBO draws "
         "from C's generator, so its figures change a little from run to run.",
     ]
     if not found:
