@@ -111,7 +111,8 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
         graph = graph_parameters(earlier.graph_parameters, is_sparse=False, field="graph")
         rows, elements, columns = earlier.point_count, 0, earlier.dimension_count
     n_components, n_clusters = _check_map(request, rows, checks.settings)
-    width = n_components + (n_clusters or 0)
+    # An eigenvector that a map starts from takes a third of what a column of it does. The default is 8 of them.
+    width = n_components + (n_clusters or 0) + (request.solver.n_vectors or 8) // 3
     checks.cost(estimate(rows, elements, columns=columns, graph=graph, power=1, classes=width), request.options)
     checks.new_id(EmbeddingName, project, request.embedding_id, "embedding_id", request.options)
     if points is not None:
