@@ -76,6 +76,15 @@ def test_components_lie_side_by_side(parts: Any, n_components: int) -> None:
     assert widths[0] > widths[1] > widths[2] > widths[3]
 
 
+def test_components_with_fewer_points_than_vectors_are_discs(parts: Any) -> None:
+    graph, component = parts
+    T = ERREmbedding(45, n_vectors=60, max_iter=0).fit(graph).target_
+    assert T.shape == (348, 45)
+    spread = [np.ptp(T[component == part][:, 2:], axis=0).max() for part in (1, 2)]
+    assert spread[0] > 0.1
+    assert spread[1] == 0.0
+
+
 def test_a_link_joins_components(parts: Any) -> None:
     graph, component = parts
     one, other = np.flatnonzero(component == 0)[0], np.flatnonzero(component == 1)[0]

@@ -88,8 +88,8 @@ class ERREmbedding(MapMixin, GraphEstimator):
     It minimises E(F) = α‖F − T‖² + λ2 R(F) + 2λ3 (Σ_must −log K_ij + Σ_cannot K_ij²), with relationships
     K_ij = exp(−‖f_i − f_j‖²/σ_f²) and R = tr(KᵀLK) − (1 − ρ) Σ_j (L 1)_j ‖k_j‖². The search starts from T, which comes
     from the smoothest eigenvectors of the graph with the links in it: each point's direction among ``n_vectors`` of
-    them, seen from where directions differ most. Lengths are left out, as a few points far from all others have most of
-    them. Components of the graph lie side by side.
+    them, projected on the ``n_components`` axes along which directions differ most. Lengths are left out: they are
+    large for a few points far from all others. Components of the graph lie side by side.
 
     Parameters
     ----------

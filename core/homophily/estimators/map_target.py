@@ -80,12 +80,12 @@ def spread_target(graph: KNNGraph, links: Links, strength: float, n: int, vector
     T = np.zeros((len(order), n))
     for start, size in zip(starts, sizes, strict=True):
         end = start + size
-        if size < FEW:
+        if size < max(FEW, vectors + 1):
             T[start:end] = disc(size, n)
             continue
         own = [pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < end)] - start for pairs in sorted_links]
         block = KNNGraph(metric="affinity").fit(csr_array(sorted_W[start:end][:, start:end]))
-        T[start:end] = folded(*linked_coordinates(block, Links(*own), strength, min(vectors, size - 1), **how), n)
+        T[start:end] = folded(*linked_coordinates(block, Links(*own), strength, vectors, **how), n)
     side_by_side(T, starts, sizes)
     return np.ascontiguousarray(T[position])
 
@@ -104,10 +104,8 @@ def folded(values: Floats, vectors: Floats, n: int) -> Floats:
     """The directions of points in eigenvectors (u, m), smooth ones weighted more, folded to n columns of mean square 1.
 
     Each eigenvector weighs λ^−½, as in the commute time of a random walk. The columns are the principal directions of
-    the points' directions, or the eigenvectors themselves where there are no more than n.
+    the points' directions.
     """
-    if vectors.shape[1] <= n:
-        return vectors
     Z = vectors / np.sqrt(np.maximum(values, 0.0) + DAMPING * values.max() + np.finfo(float).tiny)
     lengths = np.linalg.norm(Z, axis=1, keepdims=True)
     Z /= np.where(lengths > 0.0, lengths, 1.0)
