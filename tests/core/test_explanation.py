@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError
 from homophily.active import explain
-from homophily.solve.sharpen import STEPS
+from homophily.solve.sharpen import FLOOR, STEPS
 
 X, Y = load_digits(return_X_y=True)
 POINTS = [60, 1000, 1500]
@@ -195,3 +195,51 @@ def test_it_needs_points_or_new_points(graph: KNNGraph) -> None:
         with pytest.raises(ParameterError) as caught:
             explain(model, **arguments)
         assert caught.value.parameter == "points"
+
+
+@pytest.mark.parametrize("estimator", [ERRClassifier(), ERRClassifier(sharpen=False, max_iter=10)], ids=str)
+@pytest.mark.parametrize("classes", [2, 10])
+def test_a_refit_says_what_the_score_is_without_the_largest_label(
+    graph: KNNGraph, estimator: Any, classes: int
+) -> None:
+    few = few_of(Y % classes)
+    model = fit(graph, estimator, few)
+    for one in explain(model, POINTS, refit=True):
+        few_left = few.copy()
+        few_left[one.contributions[0].point] = -1
+        again = fit(graph, estimator, few_left)
+        a, b = np.searchsorted(model.classes_, [one.answer, one.runner_up])
+        if model.sharp_shares_ is None:
+            expected = gap(again, one.point, one.answer, one.runner_up)
+        else:
+            expected = again.sharp_shares_[one.point, a] - again.sharp_shares_[one.point, b]
+        assert one.without_largest == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_refit_serves_new_points_and_soft_labels_of_given_confidence(graph: KNNGraph) -> None:
+    shares, weights = np.zeros((len(Y), 2)), np.ones(len(Y))
+    shares[:40] = np.where((Y[:40] % 2)[:, None] == [0, 1], 0.9, 0.1)
+    weights[:20] = 0.5
+    model = ERRClassifier(sharpen=True).fit(graph, shares, sample_weight=weights)
+    one = explain(model, X=X[1000:1001] + 0.1, refit=True)[0]
+    shares[one.contributions[0].point] = 0.0
+    again = ERRClassifier(sharpen=True).fit(graph, shares, sample_weight=weights)
+    z = again.decision_function(X[1000:1001] + 0.1)[0] - again.offsets_[0]
+    # Of two shares that add up to 1, from the log odds of share + FLOOR.
+    lead = (1.0 + 2.0 * FLOOR) * np.tanh(z / 2.0)
+    assert one.without_largest == pytest.approx(lead if one.answer else -lead, abs=1e-4)
+
+
+def test_without_its_only_label_a_class_has_no_score(graph: KNNGraph) -> None:
+    few = np.full(len(Y), -1)
+    few[:10] = Y[:10]
+    assert [one.without_largest for one in explain(fit(graph, ERRClassifier(), few), POINTS, refit=True)] == [None] * 3
+
+
+def test_a_refit_after_loading_agrees_with_one_before(graph: KNNGraph) -> None:
+    from homophily.storage import classifier_state, restore_classifier
+
+    model = fit(graph, ERRClassifier(), few_of(Y))
+    loaded = restore_classifier(classifier_state(model), graph)
+    first, second = (explain(one, [1000], refit=True)[0] for one in (model, loaded))
+    assert second.without_largest == pytest.approx(first.without_largest, abs=1e-12)

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from homophily.active.paths import paths_from
 from homophily.active.points import check_positions
-from homophily.estimators.contributions import Place, lead, places, stored_place
+from homophily.arrays import Floats
+from homophily.estimators.contributions import Place, gap, lead, places, refitted_without, stored_place
 from homophily.estimators.transduction import GraphClassifier
 from homophily.parameters import wrong_parameter
 
@@ -52,8 +55,9 @@ class Explanation:
     contributions: tuple[Contribution, ...]
     """Of all labels that add anything, the largest first."""
     without_largest: float | None
-    """The score to expect without the label that adds most; None where there is no formula for it: with sharp
-    relationships, and with more than two classes in the vector form."""
+    """The score without the label that adds most. It comes from a formula, or with ``refit`` from a fit without that
+    label. None where there is no formula (sharp relationships, and more than two classes in the vector form), and
+    with ``refit`` where the label is the only one of its class."""
     nearest: int
     """The point itself, or the stored point next to a new one: where paths begin. −1 if no label reaches a new one."""
     graph: Any
@@ -68,7 +72,9 @@ class Explanation:
         return paths_from(self.graph, self.nearest, labels)
 
 
-def explain(model: GraphClassifier, points: ArrayLike | None = None, *, X: Any = None) -> list[Explanation]:
+def explain(
+    model: GraphClassifier, points: ArrayLike | None = None, *, X: Any = None, refit: bool = False
+) -> list[Explanation]:
     """Which labels carry the answers for some points.
 
     Parameters
@@ -79,6 +85,9 @@ def explain(model: GraphClassifier, points: ArrayLike | None = None, *, X: Any =
         Positions of points of ``fit``.
     X : array-like or sparse matrix of shape (m, d), default=None
         New points, instead of ``points``.
+    refit : bool, default=False
+        Fit the model again without the label that adds most, to say what the score would be. Costs a fit for each such
+        label, but no graph.
 
     Returns
     -------
@@ -102,25 +111,46 @@ def explain(model: GraphClassifier, points: ArrayLike | None = None, *, X: Any =
         raise wrong_parameter("points", "explain", "given, or X, but not both", "both" if X is not None else "neither")
     if X is not None:
         X = model._new_points(X)
-        decision = model.answer(X, validated=True).scores
-        return [
-            _explained(model, None, place, scores) for place, scores in zip(places(model, X), decision, strict=True)
-        ]
-    positions = check_positions(points, model.graph_.n_points, "points", "explain")  # type: ignore[arg-type]
-    decision = model.decision_scores_
-    return [_explained(model, int(point), stored_place(model, int(point)), decision[point]) for point in positions]
+        asked = [_Asked(None, place, X[[row]]) for row, place in enumerate(places(model, X))]
+    else:
+        positions = check_positions(points, model.graph_.n_points, "points", "explain")  # type: ignore[arg-type]
+        asked = [_Asked(int(point), stored_place(model, int(point)), None) for point in positions]
+
+    without = cache(partial(refitted_without, model)) if refit else None
+    return [_explained(model, one, without) for one in asked]
 
 
-def _explained(model: GraphClassifier, point: int | None, place: Place, decision: Any) -> Explanation:
-    scores = np.array([0.0, decision]) if np.ndim(decision) == 0 else decision
+@dataclass(frozen=True)
+class _Asked:
+    """A point that is asked about."""
+
+    point: int | None
+    place: Place
+    row: Any
+    """A new point's columns."""
+
+    def scores(self, model: GraphClassifier) -> Floats:
+        """One for each class."""
+        if self.point is None:
+            found = model.answer(self.row, validated=True).scores[0]
+        else:
+            found = model._decision_at([self.point])[0]
+        return np.array([0.0, found]) if np.ndim(found) == 0 else found
+
+
+def _explained(
+    model: GraphClassifier, asked: _Asked, without: Callable[[int], GraphClassifier | None] | None
+) -> Explanation:
+    point, place, scores = asked.point, asked.place, asked.scores(model)
     answer, other = (int(c) for c in np.argsort(-scores, kind="stable")[:2])
     nearest = int(place.points[place.weights.argmax()]) if place.points.size else -1
     classes = model.classes_[answer], model.classes_[other]
+    score = gap(model, place, scores, answer, other)
     if nearest < 0 or not model.reached_[place.points].any():
         # No label reaches it: the class prior decides.
-        gap = float(scores[answer] - scores[other])
-        return Explanation(point, *classes, gap, gap, 0.0, (), None, nearest, model.graph_.W)
-    found = lead(model, place, answer, other, float(scores[answer] - scores[other]))
+        score = float(scores[answer] - scores[other])
+        return Explanation(point, *classes, score, score, 0.0, (), None, nearest, model.graph_.W)
+    found = lead(model, place, answer, other, score)
     total = float(np.abs(found.parts).sum()) or 1.0
     order = np.argsort(-np.abs(found.parts), kind="stable")
     given = model.given_labels_.class_index[found.labels[order]]
@@ -128,8 +158,12 @@ def _explained(model: GraphClassifier, point: int | None, place: Place, decision
     contributions = tuple(
         Contribution(int(j), label, float(part), float(abs(part) / total)) for j, label, part in parts if part
     )
-    remainder = found.score - found.offset - float(found.parts.sum())
+    without_largest = found.without_largest
+    if without is not None and contributions:
+        again = without(contributions[0].point)
+        without_largest = None if again is None else gap(again, place, asked.scores(again), answer, other)
+    remainder = score - found.offset - float(found.parts.sum())
     return Explanation(
-        *(point, *classes, found.score, found.offset, remainder),
-        *(contributions, found.without_largest, nearest, model.graph_.W),
+        *(point, *classes, score, found.offset, remainder),
+        *(contributions, without_largest, nearest, model.graph_.W),
     )

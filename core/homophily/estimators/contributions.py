@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
@@ -17,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import LinearOperator, minres
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from homophily.arrays import Floats
 from homophily.device.operations import CpuOperations
@@ -24,10 +27,12 @@ from homophily.estimators.classifiers import ERRClassifier
 from homophily.estimators.held_out import without_own_label
 from homophily.estimators.problem import Problem
 from homophily.estimators.transduction import GraphClassifier
+from homophily.exceptions import UnlabelledComponentsWarning
 from homophily.graph.laplacian import sparse_product
 from homophily.solve.irr import solve_linear
 from homophily.solve.point_energy import attach
 from homophily.solve.sharpen import STEPS, Held
+from homophily.supervision.labels import class_shares_of
 from homophily.threads import single_threaded_blas
 
 #: Relative accuracy of the linear solves: the parts add up to the score to about this.
@@ -51,7 +56,6 @@ class Place(NamedTuple):
 class Lead(NamedTuple):
     """The lead of one class' score over another's at a place: the labels' parts of it, and what the classes bring."""
 
-    score: float
     offset: float
     labels: NDArray[np.intp]
     parts: Floats
@@ -84,19 +88,23 @@ def _root(model: GraphClassifier, degrees: Floats) -> Floats:
     return 1.0 / model._scores(np.ones((len(degrees), 1)), degrees)[:, 0]
 
 
-def lead(model: GraphClassifier, place: Place, answer: int, other: int, score: float) -> Lead:
-    """The lead of class ``answer`` over class ``other`` at a place that labels reach, by each label.
+def gap(model: GraphClassifier, place: Place, scores: Floats, answer: int, other: int) -> float:
+    """The lead of class ``answer`` over class ``other`` at a place, by the decision's scores.
 
-    ``score`` is the lead of the decision's score. With sharp relationships it is replaced by that of the share around
-    the place, which is what labels add up to.
+    With sharp relationships, by the share of each class around the place, which is what labels add up to.
     """
+    if model.sharp_shares_ is not None:
+        scores = place.weights @ model.sharp_shares_[place.points].astype(np.float64)
+    return float(scores[answer] - scores[other])
+
+
+def lead(model: GraphClassifier, place: Place, answer: int, other: int, score: float) -> Lead:
+    """What the :func:`gap` at a place that labels reach consists of; ``score`` is the gap."""
     labels = np.flatnonzero(model.given_labels_.confidence > 0)
     q = np.zeros(model.graph_.n_points)
     q[place.points] = place.weights
     if model.sharp_shares_ is not None:
-        shares = place.weights @ model.sharp_shares_[place.points].astype(np.float64)
-        parts = _walked(model, q, answer, other)
-        return Lead(float(shares[answer] - shares[other]), 0.0, labels, parts[labels], None)
+        return Lead(0.0, labels, _walked(model, q, answer, other)[labels], None)
     problem = model._problem(model.given_labels_)
     rows = np.arange(len(q))[problem.rows]
     found = [(system, system.solve(q[rows, None] * system.signs)) for system in _systems(model, problem, answer, other)]
@@ -108,7 +116,26 @@ def lead(model: GraphClassifier, place: Place, answer: int, other: int, score: f
     everywhere = np.zeros(len(q))
     everywhere[rows] = parts
     offset = float(_difference(model.offsets_, answer, other))
-    return Lead(score, offset, labels, everywhere[labels], without)
+    return Lead(offset, labels, everywhere[labels], without)
+
+
+def refitted_without(model: GraphClassifier, label: int) -> GraphClassifier | None:
+    """A fit on the same graph without one label; None if that is the only label of its class.
+
+    The classes of the fit are positions in those of the model.
+    """
+    labels = model.given_labels_
+    weights = np.where(np.arange(len(labels.confidence)) == label, 0.0, labels.confidence)
+    shares = class_shares_of(labels.targets)
+    if not (weights @ shares > 0).all():
+        return None
+    again: GraphClassifier = clone(model).set_params(graph=None, sharpen=model.sharp_shares_ is not None, callback=None)
+    with warnings.catch_warnings():
+        # They would concern a fit that nobody asked for.
+        warnings.simplefilter("ignore", UnlabelledComponentsWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        again.fit(model.graph_, shares, sample_weight=weights)
+    return again
 
 
 def _difference(values: Floats, answer: int, other: int) -> Any:
@@ -268,8 +295,3 @@ def left_out_shares(model: GraphClassifier) -> tuple[NDArray[np.intp], Floats]:
     # The only label of a component is compared with nothing.
     reached = (np.bincount(component[points])[component[points]] > 1) & (total > 0)
     return points[reached], left[reached] / total[reached, None]
-
-
-def class_shares_of(targets: Floats) -> Floats:
-    """Targets as one column per class; for two classes they are one column from −1 to 1."""
-    return np.hstack([1.0 - targets, 1.0 + targets]) / 2.0 if targets.shape[1] == 1 else targets

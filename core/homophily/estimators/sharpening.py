@@ -12,7 +12,7 @@ from homophily.arrays import Floats
 from homophily.device.operations import Operations
 from homophily.solve.sharpen import Held, Sharpened, sharpen
 from homophily.supervision.class_shares import LabelEvidence, class_offsets, informative_offsets, spread_sample
-from homophily.supervision.labels import decide_index
+from homophily.supervision.labels import class_shares_of, decide_index
 from homophily.threads import single_threaded_blas
 
 #: Points whose scores offsets are inferred from, at most: a share of theirs is known to 0.5 %.
@@ -37,9 +37,7 @@ def sharpened(
     inferred offsets.
     """
     classes = max(2, scores.shape[1])
-    if classes == 2:
-        targets = np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
-    held = Held.of(confidence, targets)
+    held = Held.of(confidence, class_shares_of(targets))
     evidence = partial(LabelEvidence, targets=held.targets, weights=np.minimum(confidence[held.points], 1.0))
 
     def sample(logits: Floats) -> Floats:

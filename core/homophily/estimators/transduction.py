@@ -43,7 +43,7 @@ from homophily.supervision.class_shares import (
     likely_offsets,
     nearest_shares,
 )
-from homophily.supervision.labels import Labels, decide_index, encode_labels, known_classes
+from homophily.supervision.labels import Labels, class_shares_of, decide_index, encode_labels, known_classes
 
 #: ``sharpen="auto"`` sharpens up to this number of labels per class. On ten sets it lowered the error much at 1 to 5,
 #: and a little at 10; from 15 on it was as often higher.
@@ -153,7 +153,7 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
     def decision_scores_(self) -> Floats:
         """The :meth:`decision_function` of the points of ``fit``."""
         check_is_fitted(self)
-        return self._decision(self._fit_scores(), self.reached_)
+        return self._decision_at(slice(None))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Classes of points.
@@ -339,11 +339,14 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
             return self._bounded(scores, likely_offsets(scores, labels.counts))
         return class_offsets(scores, self.class_prior_)
 
-    def _fit_scores(self) -> Floats:
-        """Scores of the points of ``fit``."""
+    def _fit_scores(self, rows: slice | list[int] = slice(None)) -> Floats:
+        """Scores of points of ``fit``."""
         if self.sharp_shares_ is not None:
-            return sharp_scores(self.sharp_shares_)
-        return self._scores(self.solution_, self.graph_.degrees)
+            return sharp_scores(self.sharp_shares_[rows])
+        return self._scores(self.solution_[rows], self.graph_.degrees[rows])
+
+    def _decision_at(self, rows: slice | list[int]) -> Floats:
+        return self._decision(self._fit_scores(rows), self.reached_[rows])
 
     def _new_point_terms(self) -> tuple[RelationshipTerm | None, ...]:
         """The relationship term of a new point's energy: one for all columns of F together, or one for each."""
@@ -396,7 +399,7 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
                 given = confidence, self._own_targets(problem), class_index
                 scores = self._scores(without_own_label(operations, *given, **system), degrees[points])
             else:
-                shares = targets if n > 1 else np.hstack([1.0 - targets, 1.0 + targets]) / 2.0
+                shares = class_shares_of(targets)
                 decided = np.searchsorted(self.classes_, self.transduction_)[rows]
                 on_graph = operations, degrees, self.normalized
                 logits = without_own_fold(*on_graph, confidence, shares, class_index, decided)

@@ -116,6 +116,11 @@ def encode_labels(y: ArrayLike, sample_weight: ArrayLike | None = None) -> Label
     return Labels(classes, np.ascontiguousarray(targets), confidence, index, counts)
 
 
+def class_shares_of(targets: Floats) -> Floats:
+    """Targets as one column per class; for two classes they are one column from −1 to 1."""
+    return np.hstack([1.0 - targets, 1.0 + targets]) / 2.0 if targets.shape[1] == 1 else targets
+
+
 def known_classes(y: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[Any]]:
     """Which points have a label, and the class of each point; that of a point without label means nothing."""
     classes, shares = _read_classes(column_or_1d(class_array(y), warn=True))
