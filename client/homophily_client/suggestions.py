@@ -95,7 +95,8 @@ class Explanation(Record, of=suggestion_pb2.Explanation):
     #: What is left of it: 0 for IRR; for smooth ERR, what is not linear in the labels. With sharp relationships, what
     #: ends among points of the class that are not connected, within it, with any of its labels.
     remainder: float
-    #: The score to expect without the label that adds most, where there is a formula for it.
+    #: The score without the label that adds most, where there is a formula for it; with ``refit``, from a fit without
+    #: that label, unless it is the only one of its class.
     score_without_largest: float | None
     #: The largest first.
     contributions: tuple[Contribution, ...]

@@ -77,6 +77,9 @@ def test_an_answer_is_explained(run: Run, wine: Path) -> None:
     assert found[0]["contributions"][0]["id"].startswith("bottle ")
     (wine / "new.csv").write_text("\n".join((wine / "wine.csv").read_text().splitlines()[:2]) + "\n")
     assert "The new point is cultivar 0" in run("explain", "wine", "--new", "new.csv").out
+    again = run("explain", "wine", "--point", "17", "--refit", "--json").json["explanations"][0]
+    assert (found[0]["score_without_largest"], again["score_without_largest"] is None) == (None, False)
+    assert "without the largest" in run("explain", "wine", "--point", "17", "--refit").out
     assert "--point ROW" in run("explain", "wine", code=2).err
     assert "points[0]" in run("explain", "wine", "--point", "178", code=2).err
 

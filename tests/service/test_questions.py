@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from homophily import IRRClassifier, KNNGraph, active
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, active
 from homophily_client import AsyncClient, Client
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
 from homophily_client._pb import suggestion_pb2 as pb
@@ -75,6 +75,20 @@ def test_explanations_are_those_of_the_core(
         )
 
 
+def test_a_refit_without_the_largest_label_is_that_of_the_core(project: Project) -> None:
+    labels = {point: int(Y[point]) for point in range(30)}
+    model = project.model(X, labels)
+    few = np.where(np.arange(len(Y)) < 30, Y, -1)
+    fitted = ERRClassifier(graph=KNNGraph()).fit(X, few)
+    request = pb.ExplainRequest(name=model.name, points=[40], new_points=inline(X[50:51] + 0.1), refit=True)
+    found = project.stub.Explain(request).explanations
+    expected = [*active.explain(fitted, [40], refit=True), *active.explain(fitted, X=X[50:51] + 0.1, refit=True)]
+    for one, other in zip(found, expected, strict=True):
+        assert one.score_without_largest == pytest.approx(other.without_largest, abs=1e-6)
+    request.refit = False
+    assert not project.stub.Explain(request).explanations[0].HasField("score_without_largest")
+
+
 def test_pairs_of_a_map_are_those_of_the_core(project: Project) -> None:
     must, cannot = [(0, 3), (1, 4)], [(0, 1)]
     few = embedding_pb2.EmbeddingParameters(max_iter=3)
@@ -107,7 +121,11 @@ def test_links_that_hold_a_point_are_those_of_the_core(project: Project) -> None
             (link.first, link.second, link.together) for link in one.links[:2]
         ]
         assert [list(link.path) for link in found.links] == one.paths([link.end for link in one.links[:2]])
-    for changes, field in (({"points": [120]}, "points[0]"), ({"points": [0], "new_points": inline(X)}, "new_points")):
+    for changes, field in (
+        ({"points": [120]}, "points[0]"),
+        ({"points": [0], "new_points": inline(X)}, "new_points"),
+        ({"points": [0], "refit": True}, "refit"),
+    ):
         refused = refusal(project.stub.Explain, pb.ExplainRequest(name=made.name, **changes))
         assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
 
@@ -180,13 +198,22 @@ def test_of_a_large_model_less_may_be_asked() -> None:
     from homophily_service.contract.questions import check_explain, check_suggest
 
     check_suggest(pb.SuggestRequest(count=20), 10**8, of_pairs=False)
+    ten = model_pb2.ClassValues(integers=model_pb2.IntegerValues(values=range(10)))
+    smooth, sharp = (
+        model_pb2.Model(classes=ten, solver_parameters=model_pb2.SolverParameters(sharpen=is_sharp))
+        for is_sharp in (False, True)
+    )
     check_explain(pb.ExplainRequest(points=[0]), 10**8, 0)
+    check_explain(pb.ExplainRequest(points=[0], refit=True), 60_000, 0, sharp)
+    check_explain(pb.ExplainRequest(points=[0], refit=True), 15_000, 0, smooth)
     for wrong in (
         lambda: check_suggest(pb.SuggestRequest(count=21), 10**6, of_pairs=False),
         lambda: check_suggest(pb.SuggestRequest(strategy=4), 10**6, of_pairs=False),
         lambda: check_suggest(pb.SuggestRequest(strategy=2), 100, of_pairs=True),
         lambda: check_explain(pb.ExplainRequest(points=[0, 1]), 10**6, 0),
-        lambda: check_explain(pb.ExplainRequest(points=[0]), 10**6, 1),
+        lambda: check_explain(pb.ExplainRequest(points=[0]), 10**6, 1, sharp),
+        lambda: check_explain(pb.ExplainRequest(points=[0, 1], refit=True), 60_000, 0, sharp),
+        lambda: check_explain(pb.ExplainRequest(points=[0], refit=True), 15_001, 0, smooth),
     ):
         with pytest.raises(InvalidRequest):
             wrong()

@@ -27,7 +27,7 @@ from homophily_client._pb import model_pb2 as homophily_dot_v1_dot_model__pb2
 from homophily_client._pb import points_pb2 as homophily_dot_v1_dot_points__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dhomophily/v1/suggestion.proto\x12\x0chomophily.v1\x1a\x1chomophily/v1/embedding.proto\x1a\x18homophily/v1/model.proto\x1a\x19homophily/v1/points.proto\"\xb3\x01\n\x0eSuggestRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x32\n\x08strategy\x18\x03 \x01(\x0e\x32 .homophily.v1.SuggestionStrategy\x12\x17\n\x0f\x65xcluded_points\x18\x04 \x03(\x03\x12*\n\x0e\x65xcluded_pairs\x18\x05 \x03(\x0b\x32\x12.homophily.v1.Link\x12\x0b\n\x03ids\x18\x06 \x01(\x08\"\xb1\x01\n\x0fPointSuggestion\x12\r\n\x05point\x18\x01 \x01(\x03\x12\r\n\x05score\x18\x02 \x01(\x01\x12.\n\x06reason\x18\x03 \x01(\x0e\x32\x1e.homophily.v1.SuggestionReason\x12\x17\n\x0f\x63lass_positions\x18\x04 \x03(\x05\x12\x1d\n\x15\x63omponent_point_count\x18\x05 \x01(\x03\x12\x0c\n\x04text\x18\x06 \x01(\t\x12\n\n\x02id\x18\x07 \x01(\t\"\xba\x01\n\x0ePairSuggestion\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0e\n\x06second\x18\x02 \x01(\x03\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x10\n\x08together\x18\x04 \x01(\x01\x12\x19\n\x11\x66irst_point_count\x18\x05 \x01(\x03\x12\x1a\n\x12second_point_count\x18\x06 \x01(\x03\x12\x0c\n\x04text\x18\x07 \x01(\t\x12\x10\n\x08\x66irst_id\x18\x08 \x01(\t\x12\x11\n\tsecond_id\x18\t \x01(\t\"\x99\x01\n\x0fSuggestResponse\x12*\n\x07\x63lasses\x18\x01 \x01(\x0b\x32\x19.homophily.v1.ClassValues\x12-\n\x06points\x18\x02 \x03(\x0b\x32\x1d.homophily.v1.PointSuggestion\x12+\n\x05pairs\x18\x03 \x03(\x0b\x32\x1c.homophily.v1.PairSuggestion\"z\n\x0e\x45xplainRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06points\x18\x02 \x03(\x03\x12(\n\nnew_points\x18\x03 \x01(\x0b\x32\x14.homophily.v1.Points\x12\x13\n\x0blabel_count\x18\x04 \x01(\x05\x12\x0b\n\x03ids\x18\x05 \x01(\x08\"m\n\x0c\x43ontribution\x12\r\n\x05point\x18\x01 \x01(\x03\x12\x16\n\x0e\x63lass_position\x18\x02 \x01(\x05\x12\r\n\x05value\x18\x03 \x01(\x01\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04path\x18\x05 \x03(\x03\x12\n\n\x02id\x18\x06 \x01(\t\"\x8f\x02\n\x0b\x45xplanation\x12\r\n\x05point\x18\x01 \x01(\x03\x12\x16\n\x0e\x63lass_position\x18\x02 \x01(\x05\x12\x1a\n\x12runner_up_position\x18\x03 \x01(\x05\x12\r\n\x05score\x18\x04 \x01(\x01\x12\x0e\n\x06offset\x18\x05 \x01(\x01\x12\x11\n\tremainder\x18\x06 \x01(\x01\x12\"\n\x15score_without_largest\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x31\n\rcontributions\x18\x08 \x03(\x0b\x32\x1a.homophily.v1.Contribution\x12\x1a\n\x12\x63ontributing_count\x18\t \x01(\x03\x42\x18\n\x16_score_without_largest\"\x80\x01\n\x0bHoldingLink\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0e\n\x06second\x18\x02 \x01(\x03\x12\x10\n\x08together\x18\x03 \x01(\x08\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04path\x18\x05 \x03(\x03\x12\x10\n\x08\x66irst_id\x18\x06 \x01(\t\x12\x11\n\tsecond_id\x18\x07 \x01(\t\"o\n\tHeldPlace\x12\r\n\x05point\x18\x01 \x01(\x03\x12\x12\n\nfree_share\x18\x02 \x01(\x01\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.homophily.v1.HoldingLink\x12\x15\n\rholding_count\x18\x04 \x01(\x03\"\x97\x01\n\x0f\x45xplainResponse\x12*\n\x07\x63lasses\x18\x01 \x01(\x0b\x32\x19.homophily.v1.ClassValues\x12/\n\x0c\x65xplanations\x18\x02 \x03(\x0b\x32\x19.homophily.v1.Explanation\x12\'\n\x06places\x18\x03 \x03(\x0b\x32\x17.homophily.v1.HeldPlace*\xde\x01\n\x12SuggestionStrategy\x12#\n\x1fSUGGESTION_STRATEGY_UNSPECIFIED\x10\x00\x12$\n SUGGESTION_STRATEGY_SURROUNDINGS\x10\x01\x12\x1e\n\x1aSUGGESTION_STRATEGY_MARGIN\x10\x02\x12\x1c\n\x18SUGGESTION_STRATEGY_NORM\x10\x03\x12 \n\x1cSUGGESTION_STRATEGY_VARIANCE\x10\x04\x12\x1d\n\x19SUGGESTION_STRATEGY_SIGMA\x10\x05*\x9b\x01\n\x10SuggestionReason\x12!\n\x1dSUGGESTION_REASON_UNSPECIFIED\x10\x00\x12*\n&SUGGESTION_REASON_UNLABELLED_COMPONENT\x10\x01\x12\x19\n\x15SUGGESTION_REASON_FAR\x10\x02\x12\x1d\n\x19SUGGESTION_REASON_BETWEEN\x10\x03\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dhomophily/v1/suggestion.proto\x12\x0chomophily.v1\x1a\x1chomophily/v1/embedding.proto\x1a\x18homophily/v1/model.proto\x1a\x19homophily/v1/points.proto\"\xb3\x01\n\x0eSuggestRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x32\n\x08strategy\x18\x03 \x01(\x0e\x32 .homophily.v1.SuggestionStrategy\x12\x17\n\x0f\x65xcluded_points\x18\x04 \x03(\x03\x12*\n\x0e\x65xcluded_pairs\x18\x05 \x03(\x0b\x32\x12.homophily.v1.Link\x12\x0b\n\x03ids\x18\x06 \x01(\x08\"\xb1\x01\n\x0fPointSuggestion\x12\r\n\x05point\x18\x01 \x01(\x03\x12\r\n\x05score\x18\x02 \x01(\x01\x12.\n\x06reason\x18\x03 \x01(\x0e\x32\x1e.homophily.v1.SuggestionReason\x12\x17\n\x0f\x63lass_positions\x18\x04 \x03(\x05\x12\x1d\n\x15\x63omponent_point_count\x18\x05 \x01(\x03\x12\x0c\n\x04text\x18\x06 \x01(\t\x12\n\n\x02id\x18\x07 \x01(\t\"\xba\x01\n\x0ePairSuggestion\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0e\n\x06second\x18\x02 \x01(\x03\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x10\n\x08together\x18\x04 \x01(\x01\x12\x19\n\x11\x66irst_point_count\x18\x05 \x01(\x03\x12\x1a\n\x12second_point_count\x18\x06 \x01(\x03\x12\x0c\n\x04text\x18\x07 \x01(\t\x12\x10\n\x08\x66irst_id\x18\x08 \x01(\t\x12\x11\n\tsecond_id\x18\t \x01(\t\"\x99\x01\n\x0fSuggestResponse\x12*\n\x07\x63lasses\x18\x01 \x01(\x0b\x32\x19.homophily.v1.ClassValues\x12-\n\x06points\x18\x02 \x03(\x0b\x32\x1d.homophily.v1.PointSuggestion\x12+\n\x05pairs\x18\x03 \x03(\x0b\x32\x1c.homophily.v1.PairSuggestion\"\x89\x01\n\x0e\x45xplainRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06points\x18\x02 \x03(\x03\x12(\n\nnew_points\x18\x03 \x01(\x0b\x32\x14.homophily.v1.Points\x12\x13\n\x0blabel_count\x18\x04 \x01(\x05\x12\x0b\n\x03ids\x18\x05 \x01(\x08\x12\r\n\x05refit\x18\x06 \x01(\x08\"m\n\x0c\x43ontribution\x12\r\n\x05point\x18\x01 \x01(\x03\x12\x16\n\x0e\x63lass_position\x18\x02 \x01(\x05\x12\r\n\x05value\x18\x03 \x01(\x01\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04path\x18\x05 \x03(\x03\x12\n\n\x02id\x18\x06 \x01(\t\"\x8f\x02\n\x0b\x45xplanation\x12\r\n\x05point\x18\x01 \x01(\x03\x12\x16\n\x0e\x63lass_position\x18\x02 \x01(\x05\x12\x1a\n\x12runner_up_position\x18\x03 \x01(\x05\x12\r\n\x05score\x18\x04 \x01(\x01\x12\x0e\n\x06offset\x18\x05 \x01(\x01\x12\x11\n\tremainder\x18\x06 \x01(\x01\x12\"\n\x15score_without_largest\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x31\n\rcontributions\x18\x08 \x03(\x0b\x32\x1a.homophily.v1.Contribution\x12\x1a\n\x12\x63ontributing_count\x18\t \x01(\x03\x42\x18\n\x16_score_without_largest\"\x80\x01\n\x0bHoldingLink\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0e\n\x06second\x18\x02 \x01(\x03\x12\x10\n\x08together\x18\x03 \x01(\x08\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04path\x18\x05 \x03(\x03\x12\x10\n\x08\x66irst_id\x18\x06 \x01(\t\x12\x11\n\tsecond_id\x18\x07 \x01(\t\"o\n\tHeldPlace\x12\r\n\x05point\x18\x01 \x01(\x03\x12\x12\n\nfree_share\x18\x02 \x01(\x01\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.homophily.v1.HoldingLink\x12\x15\n\rholding_count\x18\x04 \x01(\x03\"\x97\x01\n\x0f\x45xplainResponse\x12*\n\x07\x63lasses\x18\x01 \x01(\x0b\x32\x19.homophily.v1.ClassValues\x12/\n\x0c\x65xplanations\x18\x02 \x03(\x0b\x32\x19.homophily.v1.Explanation\x12\'\n\x06places\x18\x03 \x03(\x0b\x32\x17.homophily.v1.HeldPlace*\xde\x01\n\x12SuggestionStrategy\x12#\n\x1fSUGGESTION_STRATEGY_UNSPECIFIED\x10\x00\x12$\n SUGGESTION_STRATEGY_SURROUNDINGS\x10\x01\x12\x1e\n\x1aSUGGESTION_STRATEGY_MARGIN\x10\x02\x12\x1c\n\x18SUGGESTION_STRATEGY_NORM\x10\x03\x12 \n\x1cSUGGESTION_STRATEGY_VARIANCE\x10\x04\x12\x1d\n\x19SUGGESTION_STRATEGY_SIGMA\x10\x05*\x9b\x01\n\x10SuggestionReason\x12!\n\x1dSUGGESTION_REASON_UNSPECIFIED\x10\x00\x12*\n&SUGGESTION_REASON_UNLABELLED_COMPONENT\x10\x01\x12\x19\n\x15SUGGESTION_REASON_FAR\x10\x02\x12\x1d\n\x19SUGGESTION_REASON_BETWEEN\x10\x03\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'homophily.v1.suggestion_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.homophily.v1P\001Z\030homophily/v1;homophilyv1\252\002\014Homophily.V1'
-  _globals['_SUGGESTIONSTRATEGY']._serialized_start=1745
-  _globals['_SUGGESTIONSTRATEGY']._serialized_end=1967
-  _globals['_SUGGESTIONREASON']._serialized_start=1970
-  _globals['_SUGGESTIONREASON']._serialized_end=2125
+  _globals['_SUGGESTIONSTRATEGY']._serialized_start=1761
+  _globals['_SUGGESTIONSTRATEGY']._serialized_end=1983
+  _globals['_SUGGESTIONREASON']._serialized_start=1986
+  _globals['_SUGGESTIONREASON']._serialized_end=2141
   _globals['_SUGGESTREQUEST']._serialized_start=131
   _globals['_SUGGESTREQUEST']._serialized_end=310
   _globals['_POINTSUGGESTION']._serialized_start=313
@@ -47,16 +47,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PAIRSUGGESTION']._serialized_end=679
   _globals['_SUGGESTRESPONSE']._serialized_start=682
   _globals['_SUGGESTRESPONSE']._serialized_end=835
-  _globals['_EXPLAINREQUEST']._serialized_start=837
-  _globals['_EXPLAINREQUEST']._serialized_end=959
-  _globals['_CONTRIBUTION']._serialized_start=961
-  _globals['_CONTRIBUTION']._serialized_end=1070
-  _globals['_EXPLANATION']._serialized_start=1073
-  _globals['_EXPLANATION']._serialized_end=1344
-  _globals['_HOLDINGLINK']._serialized_start=1347
-  _globals['_HOLDINGLINK']._serialized_end=1475
-  _globals['_HELDPLACE']._serialized_start=1477
-  _globals['_HELDPLACE']._serialized_end=1588
-  _globals['_EXPLAINRESPONSE']._serialized_start=1591
-  _globals['_EXPLAINRESPONSE']._serialized_end=1742
+  _globals['_EXPLAINREQUEST']._serialized_start=838
+  _globals['_EXPLAINREQUEST']._serialized_end=975
+  _globals['_CONTRIBUTION']._serialized_start=977
+  _globals['_CONTRIBUTION']._serialized_end=1086
+  _globals['_EXPLANATION']._serialized_start=1089
+  _globals['_EXPLANATION']._serialized_end=1360
+  _globals['_HOLDINGLINK']._serialized_start=1363
+  _globals['_HOLDINGLINK']._serialized_end=1491
+  _globals['_HELDPLACE']._serialized_start=1493
+  _globals['_HELDPLACE']._serialized_end=1604
+  _globals['_EXPLAINRESPONSE']._serialized_start=1607
+  _globals['_EXPLAINRESPONSE']._serialized_end=1758
 # @@protoc_insertion_point(module_scope)

@@ -283,12 +283,17 @@ class ExplainRequest(_message.Message):
     NEW_POINTS_FIELD_NUMBER: _builtins.int
     LABEL_COUNT_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
+    REFIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Required. projects/{project}/models/{model}, or projects/{project}/embeddings/{embedding}."""
     label_count: _builtins.int
     """The number of labels, or links, to return for each point, the most important first; 0 means 10, at most 100."""
     ids: _builtins.bool
     """Whether to return the ids of the labelled or linked points too, if their table had an id column."""
+    refit: _builtins.bool
+    """For a model, whether to fit it again without the label that adds most, for score_without_largest. Explanations times
+    points times classes may then be 600,000, or 150,000 for a model without sharp relationships.
+    """
     @_builtins.property
     def points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Row numbers of points of the model or the embedding. At most 10 points, own and new ones together, and fewer for more than
@@ -307,10 +312,11 @@ class ExplainRequest(_message.Message):
         new_points: _points_pb2.Points | None = ...,
         label_count: _builtins.int = ...,
         ids: _builtins.bool = ...,
+        refit: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["new_points", b"new_points"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "label_count", b"label_count", "name", b"name", "new_points", b"new_points", "points", b"points"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "label_count", b"label_count", "name", b"name", "new_points", b"new_points", "points", b"points", "refit", b"refit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

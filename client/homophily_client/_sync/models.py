@@ -123,15 +123,18 @@ class Models(Base):
         *,
         X: Any = None,
         labels: int = 10,
+        refit: bool = False,
         timeout: float | None = None,
     ) -> Explanations:
         """Return the labels that carry the answers for some of a model's points, by position, or for new ones.
 
         For an Embedding, or the full name of one, these are the links that hold points in their places. ``X`` are new
         points for a model, as for ``predict``; ``labels`` is the number of labels or links to return for each point.
+        With ``refit`` a model is fitted again without the label that adds most, for ``score_without_largest``.
         """
         name = self._name(_kind(source), source, "source")
-        request = suggestion_pb2.ExplainRequest(name=str(name), points=map(int, points), label_count=labels, ids=True)
+        asked: dict[str, Any] = {"points": map(int, points), "label_count": labels, "refit": refit}
+        request = suggestion_pb2.ExplainRequest(name=str(name), ids=True, **asked)
         if X is not None:
             given = Points(new_rows(X))
             request.new_points.CopyFrom(given.message(0, given.shape[0]))

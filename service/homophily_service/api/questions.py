@@ -51,14 +51,14 @@ class Questions:
     async def Explain(self, request: pb.ExplainRequest, _: Any) -> pb.ExplainResponse:
         """Which labels carry the answers, or which links hold the points."""
         row, described = await self._described(request.name)
-        is_of_places = isinstance(described, embedding_pb2.Embedding)
+        model = described if isinstance(described, model_pb2.Model) else None
         new_count = row_count(request.new_points) if request.HasField("new_points") else 0
-        check_explain(request, described.point_count, new_count, of_places=is_of_places)
+        check_explain(request, described.point_count, new_count, model)
         call = _call(row, described)
         call.explain.CopyFrom(request)
         response = (await self.predictors.ask(call)).explanations
-        if isinstance(described, model_pb2.Model):
-            response.classes.CopyFrom(described.classes)
+        if model is not None:
+            response.classes.CopyFrom(model.classes)
         if request.ids:
             parts = [part for one in response.explanations for part in one.contributions]
             links = [link for one in response.places for link in one.links]

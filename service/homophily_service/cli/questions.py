@@ -138,6 +138,9 @@ def explain(
     labels: Annotated[
         int, typer.Option(min=1, max=100, help="How many labels, or links, to name for each point.")
     ] = 10,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="For a model, fit it again without the label that adds most.")
+    ] = False,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
@@ -157,7 +160,7 @@ def explain(
             if isinstance(made, Embedding):
                 raise WrongInput("--new: an embedding explains its own points only. Name one with --point ROW.")
             X = read_new_rows(new, TableOptions(), made.schema, n_features=made.dimensions).points
-        found = client.explain(made, point or (), X=X, labels=labels)
+        found = client.explain(made, point or (), X=X, labels=labels, refit=refit)
     if as_json:
         print_json(plain(found))
     elif isinstance(made, Embedding):

@@ -6,7 +6,9 @@ The API uses this module and never computes, so the core is not imported here.
 from __future__ import annotations
 
 from homophily_client._pb import suggestion_pb2 as pb
+from homophily_client._pb.model_pb2 import Model
 from homophily_service.contract.errors import InvalidRequest
+from homophily_service.contract.labels import values_of
 from homophily_service.contract.values import check_between
 
 #: Numbers that stand for 0, and the largest ones.
@@ -15,6 +17,8 @@ LABELS, MOST_LABELS = 10, 100
 MOST_EXPLANATIONS = 10
 #: Suggestions times points, and explanations times points: some seconds.
 MOST_SUGGESTED, MOST_EXPLAINED = 20_000_000, 1_000_000
+#: Explanations times points times classes with a refit, some seconds; smooth relationships take four times as long.
+MOST_REFITTED, SMOOTH_REFIT = 600_000, 4
 #: Eigenvectors of a larger graph would take minutes.
 LARGEST_SPECTRUM = 100_000
 MOST_EXCLUDED = 100_000
@@ -60,14 +64,25 @@ def check_suggest(request: pb.SuggestRequest, point_count: int, *, of_pairs: boo
     _check_points(request.excluded_points, point_count, "excluded_points")
 
 
-def check_explain(request: pb.ExplainRequest, point_count: int, new_count: int, *, of_places: bool = False) -> None:
-    """Refuse what a model, or with ``of_places`` an embedding, with this number of points cannot be asked."""
-    if of_places and request.HasField("new_points"):
+def check_explain(request: pb.ExplainRequest, point_count: int, new_count: int, model: Model | None = None) -> None:
+    """Refuse what a model, or without one an embedding, with this number of points cannot be asked."""
+    if model is None and request.HasField("new_points"):
         raise InvalidRequest("new_points", "must be unset for an embedding, which explains its own points only")
+    if model is None and request.refit:
+        raise InvalidRequest("refit", "must be unset for an embedding")
     most = max(1, min(MOST_EXPLANATIONS, MOST_EXPLAINED // max(1, point_count)))
     count = len(request.points) + new_count
     if not 1 <= count <= most:
         raise InvalidRequest("points", f"must be 1 to {most} points, with new ones, of so large a model; got {count}")
+    if model is not None and request.refit:
+        values = count * point_count * len(values_of(model.classes))
+        most = MOST_REFITTED if model.solver_parameters.sharpen else MOST_REFITTED // SMOOTH_REFIT
+        if values > most:
+            raise InvalidRequest(
+                "refit",
+                f"must be unset where explanations times points times classes are more than {most:,}, here {values:,}; "
+                "ask about fewer points, or fit the model without the label",
+            )
     check_between(explanation_labels(request), 1, MOST_LABELS, "label_count")
     _check_points(request.points, point_count, "points")
 

@@ -183,10 +183,10 @@ class Questions:
         return suggestion_pb2.ExplainResponse(places=[_place(one, most) for one in found])
 
     def _explanations(self, request: suggestion_pb2.ExplainRequest, model: Loaded) -> suggestion_pb2.ExplainResponse:
-        found = explain(model.classifier, list(request.points)) if request.points else []
+        found = explain(model.classifier, list(request.points), refit=request.refit) if request.points else []
         if request.HasField("new_points"):
             X, _ = points_for(model, from_points(request.new_points, self.limits, "new_points"), "new_points")
-            found += explain(model.classifier, X=X)
+            found += explain(model.classifier, X=X, refit=request.refit)
         response = suggestion_pb2.ExplainResponse()
         for one in found:
             response.explanations.append(_explanation(one, explanation_labels(request)))
