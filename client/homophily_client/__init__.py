@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Unavailable,
         Violation,
     )
+    from homophily_client.labels import LabelColumn
     from homophily_client.options import GraphOptions, MapOptions, SolverOptions
     from homophily_client.parameters import JobOptions, SearchOptions
     from homophily_client.results import (
@@ -110,6 +111,7 @@ __all__ = [
     "JobHandle",
     "JobOptions",
     "JobState",
+    "LabelColumn",
     "LabelStep",
     "LimitExceeded",
     "LinkCounts",
@@ -171,6 +173,7 @@ _MODULES = {
     "JobHandle": "_sync.handle",
     "JobOptions": "parameters",
     "JobState": "results",
+    "LabelColumn": "labels",
     "LimitExceeded": "errors",
     "LabelStep": "results",
     "LinkCounts": "results",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -11,6 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily_client._pb import model_pb2 as pb
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """Labels in a dataset that has a row for each point: as many as there are, where a message would be too large.
+
+    Such a dataset is made by ``upload(table, table={"label_column": …})``.
+
+    Parameters
+    ----------
+    dataset : Dataset or str, optional
+        The dataset; that of the points if not given.
+    column : str, optional
+        The column of labels; the only one if not given.
+    weight_column : str, optional
+        The column of numbers that holds the confidence in each label.
+    """
+
+    dataset: Any = ""
+    column: str = ""
+    weight_column: str = ""
+
+    def message(self) -> pb.LabelColumn:
+        """The reference as it is sent."""
+        name = self.dataset if isinstance(self.dataset, str) else self.dataset.name
+        return pb.LabelColumn(dataset=name, column=self.column, weight_column=self.weight_column)
 
 
 class GivenLabels(NamedTuple):
@@ -27,13 +54,21 @@ def to_labels(y: Any, name: str = "y", weights: Any = None) -> GivenLabels:
     ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, even −1. Classes are
     integers (also as floats; True is 1) or strings, not both.
 
+    Soft labels have a share of each class: a dictionary ``{point: {class: share}}``, an array with a row for each point
+    and a column for each class 0, 1, …, or a frame whose columns are named by the classes. A row of zeros or NaN means
+    unlabelled. A :class:`LabelColumn` refers to labels that are stored with a dataset.
+
     >>> to_labels([-1, 3, -1, 5]).message.points, to_labels([-1, 3, -1, 5]).length
     ([1, 3], 4)
+    >>> to_labels({7: {"cat": 0.8, "dog": 0.2}}).message.shares
+    [0.8, 0.2]
     >>> to_labels({7: "cat", 2: "dog"}).message.classes.strings.values
     ['cat', 'dog']
     """
     if weights is not None:
         given = to_labels(y, name)
+        if given.message.HasField("column"):
+            raise ValueError("weights must be in a column of the labels' dataset: name it in LabelColumn.")
         try:
             given.message.weights.extend(float(weights[point]) for point in given.message.points)
         except (IndexError, KeyError) as error:
@@ -41,8 +76,14 @@ def to_labels(y: Any, name: str = "y", weights: Any = None) -> GivenLabels:
         return given
     if y is None:
         return GivenLabels(pb.Labels(), None)
+    if isinstance(y, LabelColumn):
+        return GivenLabels(pb.Labels(column=y.message()), None)
     if isinstance(y, Mapping):
+        if any(isinstance(value, Mapping) for value in y.values()):
+            return _soft_few(y, name)
         return _few(list(y.keys()), list(y.values()), name)
+    if not isinstance(y, tuple) and np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        return _soft_rows(y, name)
     if (
         isinstance(y, tuple)
         and len(y) == 2
@@ -64,6 +105,8 @@ def labels_by_point(y: Any, points: int, name: str = "labels") -> dict[int, Any]
     given = to_labels(y, name)
     check_lengths({name: given}, points)
     message = given.message
+    if message.shares or message.HasField("column"):
+        raise ValueError(f"{name} must have one class for each labelled point. Got soft labels or a column instead.")
     if any(not 0 <= point < points for point in message.points):
         raise ValueError(f"{name} must be of points from 0 to {points - 1}. Got a label of another point instead.")
     return dict(zip(message.points, class_array(message.classes).tolist(), strict=True))
@@ -97,6 +140,32 @@ def _few(points: list[Any], classes: list[Any], name: str) -> GivenLabels:
     return GivenLabels(pb.Labels(points=row_numbers(points, name), classes=_classes(classes, name)), None)
 
 
+def _soft_few(y: Mapping[Any, Any], name: str) -> GivenLabels:
+    points, classes, shares = [], [], []
+    for point, given in y.items():
+        for one, share in (given if isinstance(given, Mapping) else {given: 1.0}).items():
+            if share:
+                points.append(point)
+                classes.append(one)
+                shares.append(float(share))
+    return GivenLabels(
+        pb.Labels(points=row_numbers(points, name), classes=_classes(classes, name), shares=shares), None
+    )
+
+
+def _soft_rows(y: Any, name: str) -> GivenLabels:
+    """Labels from shares in columns: of a frame, the classes are their names."""
+    columns = list(y.columns) if hasattr(y, "columns") else list(range(np.shape(y)[1]))
+    values = np.asarray(y, dtype=np.float64)
+    values = np.where(np.isnan(values), 0.0, values)
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError(f"{name} must hold shares of classes, 0 or more, in its columns.")
+    points, places = np.nonzero(values)
+    classes = _classes([columns[place] for place in places.tolist()], name)
+    message = pb.Labels(points=points.tolist(), classes=classes, shares=values[points, places].tolist())
+    return GivenLabels(message, len(values))
+
+
 def _entries(y: Any, name: str) -> NDArray[Any]:
     if hasattr(y, "to_numpy"):
         entries = y.to_numpy()
@@ -121,10 +190,11 @@ def _is_label(entries: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray((entries != -1) & ~np.isnan(entries))
     if entries.dtype.kind == "U":
         return np.asarray(entries != "")
-    return np.array([not _is_missing(entry) for entry in entries], dtype=bool)
+    return np.array([not is_missing(entry) for entry in entries], dtype=bool)
 
 
-def _is_missing(entry: Any) -> bool:
+def is_missing(entry: Any) -> bool:
+    """Whether an entry means unlabelled."""
     if entry is None or (isinstance(entry, str) and not entry):
         return True
     try:

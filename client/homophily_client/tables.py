@@ -22,6 +22,7 @@ from homophily_client.columns import (
     texts_of,
     values_of,
 )
+from homophily_client.labels import is_missing
 from homophily_client.words import number
 
 #: In shorter tables, columns of different integers may well be measurements.
@@ -187,8 +188,10 @@ def column_names(X: Any) -> list[Any] | None:
     return None
 
 
-def read_table(X: Any, options: TableOptions) -> Table:
+def read_table(X: Any, options: TableOptions, *, keep_labels: bool = False) -> Table:
     """A table with its features and ids told apart; what is not said by the options is concluded, and noted.
+
+    With ``keep_labels`` the labels are among the columns, to be stored with them; there need be no features then.
 
     >>> table = read_table({"id": ["a", "b"], "x": [1, 2], "y": ["u", ""]}, TableOptions(label_column="y"))
     >>> table.ids, table.labels, list(table.columns)
@@ -213,21 +216,23 @@ def read_table(X: Any, options: TableOptions) -> Table:
             table[name], kinds[name] = texts_of(columns[name]), pb.COLUMN_KIND_ID
         elif name not in left_out:
             table[name], kinds[name] = values[name], _kind(name, values[name], options)
-    if all(kind == pb.COLUMN_KIND_ID for kind in kinds.values()):
-        raise TableError("The table has no column left that is a feature: name some with `columns`.")
     label = options.label_column
     labels = None if label is None else [present(entry) for entry in entries_of(columns[label])]
-    return Table(
-        table, kinds, options, labels, _weights(columns, options), tuple(n for n in columns if n not in table), notes
-    )
+    if keep_labels and label is not None and labels is not None:
+        entries = ["" if is_missing(entry) else str(_whole(entry)) for entry in labels]
+        table[label], kinds[label] = np.array(entries, dtype=object), pb.COLUMN_KIND_LABEL
+    if all(kind == pb.COLUMN_KIND_ID for kind in kinds.values()):
+        raise TableError("The table has no column left that is a feature: name some with `columns`.")
+    unused = tuple(n for n in columns if n not in table)
+    return Table(table, kinds, options, labels, _weights(columns, options), unused, notes)
 
 
-def as_points(X: Any, options: TableOptions | dict[str, Any] | None = None) -> Any:
-    """X itself, or as a table if it has named columns."""
+def as_points(X: Any, options: TableOptions | dict[str, Any] | None = None, *, keep_labels: bool = False) -> Any:
+    """X itself, or as a table if it has named columns; with ``keep_labels``, with its labels among the columns."""
     if isinstance(X, Table):
         return X
     if is_table(X):
-        table = read_table(X, TableOptions.of(options))
+        table = read_table(X, TableOptions.of(options), keep_labels=keep_labels)
         _warn_of_columns(X, table)
         return table
     if options is not None:
@@ -330,6 +335,12 @@ def _refuse_unclear(name: str, values: Values, *, is_feature: bool) -> None:
         )
     if entries and differ and np.mean([value.count(" ") >= 2 for value in entries]) > MOSTLY:
         raise TableError(f"Column {name!r} holds texts, each another: name it in `text`, or drop it.")
+
+
+def _whole(entry: Any) -> Any:
+    """Integers that became floats, as one is missing, and booleans as integers."""
+    is_whole = isinstance(entry, bool | np.bool_) or (isinstance(entry, float) and entry.is_integer())
+    return int(entry) if is_whole else entry
 
 
 def _is_number(text: str) -> bool:

@@ -24,6 +24,7 @@ from homophily.arrays import Floats
 from homophily.estimators.classifiers import ERRClassifier, IRRClassifier
 from homophily.graph.knn_graph import KNNGraph
 from homophily.state import State, StateReader
+from homophily.supervision.labels import class_shares_of
 from homophily.tables.preprocessing import Preprocessing
 
 __all__ = [
@@ -47,14 +48,16 @@ _CLASSIFIERS: dict[str, type[Classifier]] = {"IRRClassifier": IRRClassifier, "ER
 
 
 class PointLabels(NamedTuple):
-    """One class for each labelled point."""
+    """The class of each labelled point; a point with a soft label is named once for each class that it may be of."""
 
     points: NDArray[np.int64]
-    """The labelled points, in ascending order."""
+    """The labelled points."""
     classes: NDArray[Any]
     """The class of each of them."""
     weights: Floats
     """The confidence in each label."""
+    shares: Floats | None = None
+    """The share of the class at its point; None means 1."""
 
 
 def graph_state(graph: KNNGraph) -> State:
@@ -211,7 +214,7 @@ def labels_of(classifier: Classifier) -> PointLabels:
     Parameters
     ----------
     classifier : IRRClassifier or ERRClassifier
-        The fitted classifier. Class shares as labels raise a ValueError.
+        The fitted classifier.
 
     Returns
     -------
@@ -227,11 +230,12 @@ def labels_of(classifier: Classifier) -> PointLabels:
     check_is_fitted(classifier)
     labels = classifier.given_labels_
     points = np.flatnonzero(labels.confidence > 0)
-    index = labels.class_index[points]
-    hard = np.eye(len(labels.classes))[index] if labels.targets.shape[1] > 1 else 2.0 * index[:, None] - 1.0
-    if not np.array_equal(labels.targets[points], hard) or not (labels.counts > 0).all():
-        raise ValueError("The classifier was fitted on class shares, which are not one class per point.")
-    return PointLabels(points.astype(np.int64), labels.classes[index], labels.confidence[points])
+    if not (labels.counts > 0).all():
+        raise ValueError("The classifier has a class without a label, which labels of points cannot tell.")
+    shares = class_shares_of(labels.targets[points])
+    row, index = np.nonzero(shares)
+    of_row = points[row].astype(np.int64), labels.classes[index], labels.confidence[points][row]
+    return PointLabels(*of_row, None if len(row) == len(points) else shares[row, index])
 
 
 def fit_arguments(labels: PointLabels, n_points: int) -> tuple[NDArray[Any], Floats]:
@@ -240,14 +244,14 @@ def fit_arguments(labels: PointLabels, n_points: int) -> tuple[NDArray[Any], Flo
     Parameters
     ----------
     labels : PointLabels
-        The labels.
+        The labels. With shares, the classes must be positions from 0, and each position must occur.
     n_points : int
         Number of points.
 
     Returns
     -------
-    y : ndarray of shape (n_points,)
-        Classes, with the value for "unlabelled" of their type.
+    y : ndarray of shape (n_points,) or (n_points, C)
+        Classes, with the value for "unlabelled" of their type; with shares, those of each class.
     sample_weight : ndarray of shape (n_points,)
         Confidence in each label.
 
@@ -259,6 +263,10 @@ def fit_arguments(labels: PointLabels, n_points: int) -> tuple[NDArray[Any], Flo
     ['', 'b', 'a', '']
     """
     classes = np.asarray(labels.classes)
+    if labels.shares is not None:
+        y, weights = np.zeros((n_points, int(classes.max()) + 1)), np.ones(n_points)
+        y[labels.points, classes], weights[labels.points] = labels.shares, labels.weights
+        return y, weights
     unlabelled: dict[str, tuple[Any, Any]] = {
         "i": (-1, classes.dtype),
         "u": (-1, np.int64),

@@ -50,10 +50,12 @@ def test_labels_are_read_as_scikit_learn_writes_them(
         [0.5, 1.0],
         [np.inf, 1.0],
         {0: None},
+        [[0.5, -0.5]],
+        [[np.inf, 0.5]],
         {0: "cat", 1: 2},
         {0.5: 1},
         ([1, 2], [0]),
-        np.zeros((3, 2)),
+        np.zeros((3, 2, 2)),
         [b"cat"],
     ],
 )

@@ -346,7 +346,7 @@ def test_the_sparse_form_is_fitted_on_a_restored_graph(tmp_path):
     assert_same(again.fit(again.graph_, y).solution_, classifier.solution_)
 
 
-def test_class_shares_are_kept_but_are_no_labels_of_points(tmp_path):
+def test_class_shares_are_kept(tmp_path):
     X, y = labelled("three")
     shares = np.zeros((len(X), 3))
     shares[:12] = np.eye(3)[y[:12]]
@@ -355,8 +355,16 @@ def test_class_shares_are_kept_but_are_no_labels_of_points(tmp_path):
     classifier = IRRClassifier().fit(X, shares)
     again = restored(classifier, tmp_path)
     assert_same(again.given_labels_.targets, classifier.given_labels_.targets)
-    with pytest.raises(ValueError, match="class shares"):
-        labels_of(again)
+    found = labels_of(again)
+    assert_same(found.points, [0, 0, 0, *range(1, 12)])
+    assert_same(found.classes[:3], [0, 1, 2])
+    np.testing.assert_allclose(found.shares[:3], [0.5, 0.3, 0.2])
+    y, weights = fit_arguments(found, len(X))
+    np.testing.assert_allclose(y[:12], shares[:12])
+    assert_same(weights, np.ones(len(X)))
+    shares[:, 2] = 0.0
+    with pytest.raises(ValueError, match="a class without a label"):
+        labels_of(IRRClassifier().fit(X, shares))
 
 
 def test_parts_without_a_label_still_get_the_prior(tmp_path):

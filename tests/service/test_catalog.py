@@ -12,7 +12,7 @@ from sqlalchemy import Row, select, update
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ResourceName
 from homophily_service.contract.errors import AlreadyExists, NotFound
 from homophily_service.storage.catalog import Catalog
-from homophily_service.storage.database import Database
+from homophily_service.storage.database import Database, Page
 from homophily_service.storage.tables import graphs
 
 from .together import in_threads
@@ -127,7 +127,7 @@ def test_pages_are_newest_first_and_complete(catalog: Catalog) -> None:
     def pages() -> Iterator[list[str]]:
         before, has_more = None, True
         while has_more:
-            rows, has_more = catalog.page("datasets", "default", before=before, limit=2)
+            rows, has_more = catalog.page("datasets", "default", Page(2, before))
             yield [row.id for row in rows]
             before = rows[-1].number
 
@@ -137,10 +137,10 @@ def test_pages_are_newest_first_and_complete(catalog: Catalog) -> None:
 def test_a_page_goes_on_where_it_stopped_also_if_that_resource_is_gone(catalog: Catalog) -> None:
     for number in range(4):
         add(catalog, DatasetName("default", f"d{number}"))
-    last = catalog.page("datasets", "default", limit=2)[0][-1]
+    last = catalog.page("datasets", "default", Page(2))[0][-1]
     catalog.remove(DatasetName("default", last.id))
     add(catalog, DatasetName("default", "newer"))
-    assert [row.id for row in catalog.page("datasets", "default", before=last.number)[0]] == ["d1", "d0"]
+    assert [row.id for row in catalog.page("datasets", "default", Page(last=last.number))[0]] == ["d1", "d0"]
 
 
 def test_a_dataset_is_found_by_the_upload_that_made_it(catalog: Catalog) -> None:

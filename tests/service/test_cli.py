@@ -203,7 +203,8 @@ def test_errors_are_a_sentence_and_a_code(run: Run, files: Path) -> None:
     refused(2, "Error: --method must be one of irr, err", "fit", "points", "--labels", "few.npy", "--method", "x")
     shares = "--class-prior", "0.1:0.3,0.7"
     refused(2, "--class-prior must have a low:high", "fit", "points", "--labels", "few.npy", *shares)
-    refused(2, "Error: Labels are needed", "fit", "points")
+    refused(2, "uploaded with a column of labels; this one has none", "fit", "points")
+    refused(2, "Error: Labels are needed", "fit", "points.npy")
     refused(2, "Error: there-is-none.csv: there is no such file", "fit", "there-is-none.csv", "--labels", "few.npy")
     refused(2, "Columns can be chosen in a file", "fit", "points", "--label-column", "kind")
     np.save(files / "short.npy", np.array([0, 1]))

@@ -19,7 +19,7 @@ from homophily_service.storage import database as database_module
 from homophily_service.storage import job_rows, leases
 from homophily_service.storage import queue as queue_module
 from homophily_service.storage.catalog import Catalog
-from homophily_service.storage.database import Database
+from homophily_service.storage.database import FIRST_PAGE, Database, Page
 from homophily_service.storage.queue import Queue
 from homophily_service.storage.records import Event, Lease, LeaseLost, NewJob
 from homophily_service.storage.tables import jobs
@@ -569,7 +569,7 @@ def test_pages_are_newest_first_and_complete(queue: Queue) -> None:
     seen: list[Row[Any]] = []
     has_more = True
     while has_more:
-        page, has_more = queue.page("default", before=seen[-1].number if seen else None, limit=2)
+        page, has_more = queue.page("default", Page(2, seen[-1].number if seen else None))
         assert 1 <= len(page) <= 2
         seen += [row for row, _ in page]
     assert [row.id for row in seen] == [name.id for name in reversed(names)]
@@ -582,7 +582,7 @@ def test_pages_end_before_their_results_are_too_large_together(queue: Queue, mon
         queue.finish(claim(queue), bytes(size))
     sizes, before, has_more = [], None, True
     while has_more:
-        page, has_more = queue.page("default", before=before)
+        page, has_more = queue.page("default", Page(last=before))
         sizes.append([len(row.outcome) for row, _ in page])
         before = page[-1][0].number
     assert sizes == [[5000], [400, 400], [400]]
@@ -616,6 +616,23 @@ def test_pages_can_be_of_some_states_or_a_kind(queue: Queue) -> None:
     assert ids(states=[QUEUED, SUCCEEDED]) == [other.id, waiting.id, done.id]
     assert ids(states=FINAL, kind="transduce") == []
     assert ids(kind="transduce") == [other.id]
+
+
+def test_pages_can_be_of_a_source_and_a_time_and_in_either_order(queue: Queue) -> None:
+    names = [submit(queue, source=source) for source in ("a", "b", "a", "")]
+    created = [queue.get(name).created for name in names]
+
+    def ids(page: Page = FIRST_PAGE, **filters: Any) -> list[str]:
+        return [row.id for row, _ in queue.page("default", page, **filters)[0]]
+
+    assert ids(source="a") == [names[2].id, names[0].id]
+    assert ids(Page(oldest_first=True), source="a") == [names[0].id, names[2].id]
+    first, has_more = queue.page("default", Page(3, oldest_first=True))
+    assert has_more
+    assert ids(Page(3, first[-1][0].number, oldest_first=True)) == [names[3].id]
+    assert set(ids(Page(created_after=created[1]))) >= {names[1].id, names[2].id, names[3].id}
+    assert names[3].id not in ids(Page(created_before=created[3]))
+    assert ids(Page(created_after=created[3] + 60)) == []
 
 
 def test_versions_and_depths_tell_what_has_changed(queue: Queue) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from homophily_client import Client, LabelColumn
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_service.contract.errors import FailedPrecondition
 from homophily_service.jobs.compute import compute
@@ -65,6 +66,24 @@ def test_a_job_does_not_use_a_dataset_that_took_the_name_of_its_own(
     with pytest.raises(FailedPrecondition, match="created again after the job was submitted") as caught:
         run_next(worker)
     assert caught.value.reason == "SOURCE_CHANGED"
+
+
+def test_a_job_does_not_use_labels_that_took_the_name_of_its_own(
+    service: Service, project: Project, worker: Worker
+) -> None:
+    dataset = project.upload(X)
+    with Client(service.target, project=project.id) as client:
+
+        def upload_labels(reverse: bool) -> None:
+            labels = [LABELS.get(point, "") for point in range(len(X))]
+            client.upload({"y": labels[::-1] if reverse else labels}, table={"label_column": "y"}, name="answers")
+
+        upload_labels(reverse=False)
+        client.fit(dataset.name, LabelColumn("answers"), solver={"method": "irr"})
+        client.delete_dataset("answers")
+        upload_labels(reverse=True)
+    with pytest.raises(FailedPrecondition, match="answers was deleted and created again"):
+        run_next(worker)
 
 
 @pytest.mark.parametrize("kind", ["transduce", "embed"])

@@ -264,4 +264,5 @@ def test_the_tracking_run_of_a_table_names_its_columns(service: Service, client:
         ("income", "double"),
         ("rate", "double"),
         ("city", "string"),
+        ("group", "string"),
     ]

@@ -113,6 +113,11 @@ def test_a_store_of_an_older_version_opens_and_gives_the_same_answers(sample: Pa
     assert sizes["models"] > 0
     assert sizes["embeddings"] > 0
 
+    # So are the datasets of models and maps.
+    listed = {row.id for row in stores.catalog.page("models", "old", dataset=make.DATASET)[0]}
+    assert listed == {"irr", "err", "changed"}
+    assert [row.id for row in stores.catalog.page("embeddings", "old", dataset=make.DATASET)[0]] == ["map"]
+
     # Jobs are shown, one that waits is the answer to its key, and is computed on the old graph.
     for row, place in stores.queue.page("old")[0]:
         assert job_message(row, place).name.startswith("projects/old/jobs/")

@@ -29,6 +29,7 @@ from homophily_service.contract import states
 from homophily_service.contract.arrays import parts_from_points, shape_of
 from homophily_service.contract.kinds import FIT
 from homophily_service.runtime.settings import Settings
+from homophily_service.storage.database import Page
 from homophily_service.storage.records import JobRecord, NewJob, ResourceRecord
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import publish_dataset
@@ -209,13 +210,13 @@ class Cluster:
 
     def jobs(self, project: str = "default") -> list[JobRecord]:
         """The records of all jobs of a project."""
-        placed = _all_pages(lambda before: self.queue.page(project, before=before), lambda one: one[0])
+        placed = _all_pages(lambda before: self.queue.page(project, Page(last=before)), lambda one: one[0])
         return [row for row, _ in placed]
 
     def resources(self, collection: str) -> list[ResourceRecord]:
         """The records of all datasets, models or embeddings."""
         catalog = self.stores.catalog
-        return _all_pages(lambda before: catalog.page(collection, "default", before=before), lambda row: row)
+        return _all_pages(lambda before: catalog.page(collection, "default", Page(last=before)), lambda row: row)
 
     def is_running_job(self, name: JobName | str, attempt: int = 1) -> bool:
         """Whether a worker runs this attempt at the job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 from homophily_client._async.base import AsyncBase
@@ -39,7 +40,9 @@ class AsyncDatasets(AsyncBase):
             float32, other numbers float64; sparse matrices become CSR. Memory maps are welcome. A table with named
             columns may hold numbers, strings and vectors, and new rows are later matched by name.
         table : TableOptions or dict, optional
-            Which columns of a table are what, and how its rows become points.
+            Which columns of a table are what, and how its rows become points. Its ``label_column`` is stored with the
+            dataset: ``fit`` takes the labels from there, or others refer to it by a :class:`LabelColumn`. A table may
+            have labels only.
         name : str, optional
             The dataset's name; generated if not given.
         description : str, optional
@@ -50,16 +53,26 @@ class AsyncDatasets(AsyncBase):
         """
         upload_id = new_request_id()
         parsed = DatasetName(self.project, upload_id) if name is None else self._name(DatasetName, name, "name")
-        return await self._upload(Points(as_points(X, table)), parsed, upload_id, description, progress)
+        return await self._upload(
+            Points(as_points(X, table, keep_labels=True)), parsed, upload_id, description, progress
+        )
 
     async def get_dataset(self, dataset: Dataset | str, *, timeout: float | None = None) -> Dataset:
         """Return a dataset's description."""
         request = dataset_pb2.GetDatasetRequest(name=str(self._name(DatasetName, dataset, "dataset")))
         return Dataset.from_message((await self._connection.call("GetDataset", request, timeout=timeout)).dataset)
 
-    async def list_datasets(self, *, timeout: float | None = None) -> AsyncIterator[Dataset]:
-        """Yield the project's datasets, newest first."""
+    async def list_datasets(
+        self,
+        *,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        oldest_first: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Dataset]:
+        """Yield the project's datasets, newest first: all, or those made in a span of time."""
         request = dataset_pb2.ListDatasetsRequest(parent=self._parent)
+        self._listed(request, created_after, created_before, oldest_first=oldest_first)
         async for page in self._pages("ListDatasets", request, timeout):
             for message in page.datasets:
                 yield Dataset.from_message(message)

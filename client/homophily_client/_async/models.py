@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from homophily_client._async.base import INLINE_BYTES, AsyncBase
 from homophily_client._pb import embedding_pb2, model_pb2, suggestion_pb2
 from homophily_client.arrays import Prediction, Solution
 from homophily_client.labels import class_array
-from homophily_client.names import EmbeddingName, ModelName
+from homophily_client.names import DatasetName, EmbeddingName, ModelName
 from homophily_client.points import Points
-from homophily_client.results import Embedding, Model
+from homophily_client.results import Dataset, Embedding, Model
 from homophily_client.suggestions import Explanations, Suggestions
 from homophily_client.tables import new_rows
 from homophily_client.tensors import from_tensor
@@ -40,9 +41,20 @@ class AsyncModels(AsyncBase):
         request = model_pb2.GetModelRequest(name=str(self._name(ModelName, model, "model")))
         return Model.from_message((await self._connection.call("GetModel", request, timeout=timeout)).model)
 
-    async def list_models(self, *, timeout: float | None = None) -> AsyncIterator[Model]:
-        """Yield the project's models, newest first."""
+    async def list_models(
+        self,
+        *,
+        dataset: Dataset | str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        oldest_first: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Model]:
+        """Yield the project's models, newest first: all, or those fitted on a dataset, or made in a span of time."""
         request = model_pb2.ListModelsRequest(parent=self._parent)
+        if dataset is not None:
+            request.dataset = str(self._name(DatasetName, dataset, "dataset"))
+        self._listed(request, created_after, created_before, oldest_first=oldest_first)
         async for page in self._pages("ListModels", request, timeout):
             for message in page.models:
                 yield Model.from_message(message)

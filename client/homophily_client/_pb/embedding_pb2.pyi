@@ -619,29 +619,49 @@ Global___GetEmbeddingResponse: _TypeAlias = GetEmbeddingResponse  # noqa: Y015
 
 @_typing.final
 class ListEmbeddingsRequest(_message.Message):
-    """Asks for the embeddings of a project, newest first."""
+    """Asks for embeddings of a project, newest first unless asked otherwise. All pages of a list must ask the same."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
+    CREATED_AFTER_FIELD_NUMBER: _builtins.int
+    CREATED_BEFORE_FIELD_NUMBER: _builtins.int
+    OLDEST_FIRST_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Required. projects/{project}."""
     page_size: _builtins.int
     """The largest number on a page; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
     """next_page_token of the previous page."""
+    dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}: only maps of this dataset's points. It may have been deleted."""
+    oldest_first: _builtins.bool
+    """The oldest first."""
+    @_builtins.property
+    def created_after(self) -> _timestamp_pb2.Timestamp:
+        """Only those made at this time or later."""
+
+    @_builtins.property
+    def created_before(self) -> _timestamp_pb2.Timestamp:
+        """Only those made before this time."""
+
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        dataset: _builtins.str = ...,
+        created_after: _timestamp_pb2.Timestamp | None = ...,
+        created_before: _timestamp_pb2.Timestamp | None = ...,
+        oldest_first: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_after", b"created_after", "created_before", b"created_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_after", b"created_after", "created_before", b"created_before", "dataset", b"dataset", "oldest_first", b"oldest_first", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

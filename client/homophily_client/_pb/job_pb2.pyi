@@ -1042,7 +1042,7 @@ Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
 @_typing.final
 class ListJobsRequest(_message.Message):
-    """Asks for the jobs of a project, newest first."""
+    """Asks for jobs of a project, newest first unless asked otherwise. All pages of a list must ask the same."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1051,6 +1051,10 @@ class ListJobsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STATES_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    CREATED_AFTER_FIELD_NUMBER: _builtins.int
+    CREATED_BEFORE_FIELD_NUMBER: _builtins.int
+    OLDEST_FIRST_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Required. projects/{project}."""
     page_size: _builtins.int
@@ -1059,9 +1063,21 @@ class ListJobsRequest(_message.Message):
     """next_page_token of the previous page."""
     kind: Global___JobKind.ValueType
     """Only jobs of this kind."""
+    source: _builtins.str
+    """The full name of a dataset, model or embedding: only jobs that were asked to work on it."""
+    oldest_first: _builtins.bool
+    """The oldest first."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___JobState.ValueType]:
         """Only jobs in one of these states; any if empty."""
+
+    @_builtins.property
+    def created_after(self) -> _timestamp_pb2.Timestamp:
+        """Only those made at this time or later."""
+
+    @_builtins.property
+    def created_before(self) -> _timestamp_pb2.Timestamp:
+        """Only those made before this time."""
 
     def __init__(
         self,
@@ -1071,10 +1087,14 @@ class ListJobsRequest(_message.Message):
         page_token: _builtins.str = ...,
         states: _abc.Iterable[Global___JobState.ValueType] | None = ...,
         kind: Global___JobKind.ValueType = ...,
+        source: _builtins.str = ...,
+        created_after: _timestamp_pb2.Timestamp | None = ...,
+        created_before: _timestamp_pb2.Timestamp | None = ...,
+        oldest_first: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_after", b"created_after", "created_before", b"created_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_after", b"created_after", "created_before", b"created_before", "kind", b"kind", "oldest_first", b"oldest_first", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "source", b"source", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

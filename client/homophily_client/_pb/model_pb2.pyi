@@ -604,24 +604,37 @@ Global___ClassValues: _TypeAlias = ClassValues  # noqa: Y015
 
 @_typing.final
 class Labels(_message.Message):
-    """Labels of some points."""
+    """Labels of some points: in the message, or in a column of a dataset."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POINTS_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    COLUMN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Required. The row numbers of the labelled points, each at most once."""
+        """The row numbers of the labelled points, each at most once, unless shares are given."""
 
     @_builtins.property
     def classes(self) -> Global___ClassValues:
-        """Required. Their classes, one for each point."""
+        """Their classes, one for each point."""
 
     @_builtins.property
     def weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """The confidence in each label, positive; 1 for all if empty."""
+
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """For soft labels, the share of each class at its point, positive. A point is named once for each class that it may
+        be of, each time with the same weight; its shares are divided by their sum. Only for the labels of Fit and
+        Transduce, and not with a search.
+        """
+
+    @_builtins.property
+    def column(self) -> Global___LabelColumn:
+        """Labels for all points, instead of the fields above: as many as there are, where a message would be too large."""
 
     def __init__(
         self,
@@ -629,14 +642,49 @@ class Labels(_message.Message):
         points: _abc.Iterable[_builtins.int] | None = ...,
         classes: Global___ClassValues | None = ...,
         weights: _abc.Iterable[_builtins.float] | None = ...,
+        shares: _abc.Iterable[_builtins.float] | None = ...,
+        column: Global___LabelColumn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "column", b"column"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "points", b"points", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "column", b"column", "points", b"points", "shares", b"shares", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Labels: _TypeAlias = Labels  # noqa: Y015
+
+@_typing.final
+class LabelColumn(_message.Message):
+    """Labels in a dataset of the same project that has a row for each point. They are integers if all of them are whole
+    numbers, and strings otherwise; an empty one means that the point has no label. A job reads the dataset as it was when
+    the job was submitted.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATASET_FIELD_NUMBER: _builtins.int
+    COLUMN_FIELD_NUMBER: _builtins.int
+    WEIGHT_COLUMN_FIELD_NUMBER: _builtins.int
+    dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}; if empty, the dataset of the points."""
+    column: _builtins.str
+    """The name of a column of kind label; if empty, the only one."""
+    weight_column: _builtins.str
+    """The name of a column of numbers that holds the confidence in each label; NaN, or no name, means 1."""
+    def __init__(
+        self,
+        *,
+        dataset: _builtins.str = ...,
+        column: _builtins.str = ...,
+        weight_column: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["column", b"column", "dataset", b"dataset", "weight_column", b"weight_column"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LabelColumn: _TypeAlias = LabelColumn  # noqa: Y015
 
 @_typing.final
 class GraphSummary(_message.Message):
@@ -1311,29 +1359,49 @@ Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Asks for the models of a project, newest first."""
+    """Asks for models of a project, newest first unless asked otherwise. All pages of a list must ask the same."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
+    CREATED_AFTER_FIELD_NUMBER: _builtins.int
+    CREATED_BEFORE_FIELD_NUMBER: _builtins.int
+    OLDEST_FIRST_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Required. projects/{project}."""
     page_size: _builtins.int
     """The largest number on a page; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
     """next_page_token of the previous page."""
+    dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}: only models of this dataset's points. It may have been deleted."""
+    oldest_first: _builtins.bool
+    """The oldest first."""
+    @_builtins.property
+    def created_after(self) -> _timestamp_pb2.Timestamp:
+        """Only those made at this time or later."""
+
+    @_builtins.property
+    def created_before(self) -> _timestamp_pb2.Timestamp:
+        """Only those made before this time."""
+
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        dataset: _builtins.str = ...,
+        created_after: _timestamp_pb2.Timestamp | None = ...,
+        created_before: _timestamp_pb2.Timestamp | None = ...,
+        oldest_first: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_after", b"created_after", "created_before", b"created_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_after", b"created_after", "created_before", b"created_before", "dataset", b"dataset", "oldest_first", b"oldest_first", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -69,6 +69,8 @@ class _ColumnKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ColumnKind
     """A string in each row whose words are compared; empty is missing."""
     COLUMN_KIND_ID: _ColumnKind.ValueType  # 5
     """A string in each row that names the row. It is no feature; answers are returned with it."""
+    COLUMN_KIND_LABEL: _ColumnKind.ValueType  # 6
+    """A string in each row that names its class; empty is unlabelled. It is no feature; Labels may refer to it."""
 
 class ColumnKind(_ColumnKind, metaclass=_ColumnKindEnumTypeWrapper):
     """What a column of a table holds."""
@@ -85,6 +87,8 @@ COLUMN_KIND_TEXT: ColumnKind.ValueType  # 4
 """A string in each row whose words are compared; empty is missing."""
 COLUMN_KIND_ID: ColumnKind.ValueType  # 5
 """A string in each row that names the row. It is no feature; answers are returned with it."""
+COLUMN_KIND_LABEL: ColumnKind.ValueType  # 6
+"""A string in each row that names its class; empty is unlabelled. It is no feature; Labels may refer to it."""
 Global___ColumnKind: _TypeAlias = ColumnKind  # noqa: Y015
 
 class _Scale:
@@ -261,8 +265,8 @@ class TableSchema(_message.Message):
     """What missing numbers are replaced by."""
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Column]:
-        """Required. The columns. Numbers and vectors are the columns of the dense points, in this order; categories, texts
-        and ids are the string columns, in this order.
+        """Required. The columns. Numbers and vectors are the columns of the dense points, in this order; categories, texts,
+        ids and labels are the string columns, in this order. A table without features can only be referred to by Labels.
         """
 
     @_builtins.property

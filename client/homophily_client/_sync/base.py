@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any, TypeVar
 
 from homophily_client._sync.connection import Connection
 from homophily_client._sync.transport import closing, sleep
 from homophily_client.errors import Unavailable
-from homophily_client.names import ProjectName, ResourceName, check_id
+from homophily_client.labels import GivenLabels, to_labels
+from homophily_client.names import DatasetName, ProjectName, ResourceName, check_id
 
 # Servers accept messages of 4 MiB by default; this leaves room for the rest of the message.
 INLINE_BYTES = 7 << 19
@@ -36,6 +38,24 @@ class Base:
         if "/" in text:
             return kind.parse(text, argument)
         return kind(self.project, check_id(text, argument))
+
+    def _labels(self, y: Any, name: str, weights: Any = None) -> GivenLabels:
+        """Labels as they are sent, with the full name of the dataset that they refer to."""
+        given = to_labels(y, name, weights)
+        if given.message.column.dataset:
+            given.message.column.dataset = str(self._name(DatasetName, given.message.column.dataset, f"{name}.dataset"))
+        return given
+
+    @staticmethod
+    def _listed(request: Any, after: datetime | None, before: datetime | None, *, oldest_first: bool) -> None:
+        """Say what part of a list is wanted, and in which order."""
+        for name, time in (("created_after", after), ("created_before", before)):
+            if time is None:
+                continue
+            if time.tzinfo is None:
+                raise ValueError(f"{name} must have a time zone, such as datetime.now(UTC). Got {time} instead.")
+            getattr(request, name).FromDatetime(time)
+        request.oldest_first = oldest_first
 
     def _pages(self, method: str, request: Any, timeout: float | None) -> Iterator[Any]:
         """The pages of a list."""

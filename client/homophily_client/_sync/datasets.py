@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from homophily_client._pb import dataset_pb2
@@ -40,7 +41,9 @@ class Datasets(Base):
             float32, other numbers float64; sparse matrices become CSR. Memory maps are welcome. A table with named
             columns may hold numbers, strings and vectors, and new rows are later matched by name.
         table : TableOptions or dict, optional
-            Which columns of a table are what, and how its rows become points.
+            Which columns of a table are what, and how its rows become points. Its ``label_column`` is stored with the
+            dataset: ``fit`` takes the labels from there, or others refer to it by a :class:`LabelColumn`. A table may
+            have labels only.
         name : str, optional
             The dataset's name; generated if not given.
         description : str, optional
@@ -51,16 +54,24 @@ class Datasets(Base):
         """
         upload_id = new_request_id()
         parsed = DatasetName(self.project, upload_id) if name is None else self._name(DatasetName, name, "name")
-        return self._upload(Points(as_points(X, table)), parsed, upload_id, description, progress)
+        return self._upload(Points(as_points(X, table, keep_labels=True)), parsed, upload_id, description, progress)
 
     def get_dataset(self, dataset: Dataset | str, *, timeout: float | None = None) -> Dataset:
         """Return a dataset's description."""
         request = dataset_pb2.GetDatasetRequest(name=str(self._name(DatasetName, dataset, "dataset")))
         return Dataset.from_message((self._connection.call("GetDataset", request, timeout=timeout)).dataset)
 
-    def list_datasets(self, *, timeout: float | None = None) -> Iterator[Dataset]:
-        """Yield the project's datasets, newest first."""
+    def list_datasets(
+        self,
+        *,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        oldest_first: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Dataset]:
+        """Yield the project's datasets, newest first: all, or those made in a span of time."""
         request = dataset_pb2.ListDatasetsRequest(parent=self._parent)
+        self._listed(request, created_after, created_before, oldest_first=oldest_first)
         for page in self._pages("ListDatasets", request, timeout):
             for message in page.datasets:
                 yield Dataset.from_message(message)

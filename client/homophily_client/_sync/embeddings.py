@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from homophily_client._sync.connection import new_request_id
 from homophily_client._sync.handle import JobHandle
 from homophily_client._sync.jobs import Jobs
 from homophily_client.arrays import Map
-from homophily_client.labels import GivenLabels, check_lengths, to_labels
+from homophily_client.labels import GivenLabels, check_lengths
 from homophily_client.links import Pairs, links_message, number_of_clusters
-from homophily_client.names import EmbeddingName, ModelName, ProjectName
+from homophily_client.names import DatasetName, EmbeddingName, ModelName, ProjectName
 from homophily_client.options import GraphOptions, MapOptions
 from homophily_client.parameters import JobOptions, job_message, to_message
 from homophily_client.results import Dataset, Embedding, Model
@@ -88,7 +89,7 @@ class Embeddings(Jobs):
             data = as_points(data, table)
         if labels is None and isinstance(data, Table):
             labels = data.labels
-        given = {"labels": to_labels(labels, "labels")}
+        given = {"labels": self._labels(labels, "labels")}
         request = job_pb2.EmbedRequest(
             links=links_message(must_link, cannot_link, "{}_link"),
             withdrawn=links_message(withdrawn_must, withdrawn_cannot, "withdrawn_{}"),
@@ -125,9 +126,20 @@ class Embeddings(Jobs):
         request = embedding_pb2.GetEmbeddingRequest(name=str(self._name(EmbeddingName, embedding, "embedding")))
         return Embedding.from_message((self._connection.call("GetEmbedding", request, timeout=timeout)).embedding)
 
-    def list_embeddings(self, *, timeout: float | None = None) -> Iterator[Embedding]:
-        """Yield the project's embeddings, newest first."""
+    def list_embeddings(
+        self,
+        *,
+        dataset: Dataset | str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        oldest_first: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Embedding]:
+        """Yield the project's embeddings, newest first: all, or those of a dataset, or made in a span of time."""
         request = embedding_pb2.ListEmbeddingsRequest(parent=self._parent)
+        if dataset is not None:
+            request.dataset = str(self._name(DatasetName, dataset, "dataset"))
+        self._listed(request, created_after, created_before, oldest_first=oldest_first)
         for page in self._pages("ListEmbeddings", request, timeout):
             for message in page.embeddings:
                 yield Embedding.from_message(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -15,7 +16,7 @@ from homophily_client._sync.connection import new_request_id
 from homophily_client._sync.datasets import Datasets
 from homophily_client._sync.handle import LONGEST_WAIT, JobHandle
 from homophily_client._sync.models import Models
-from homophily_client.labels import GivenLabels, check_lengths, row_numbers, to_labels
+from homophily_client.labels import GivenLabels, LabelColumn, check_lengths, row_numbers
 from homophily_client.names import DatasetName, JobName, ModelName, ProjectName
 from homophily_client.options import GraphOptions, SolverOptions
 from homophily_client.parameters import (
@@ -27,7 +28,7 @@ from homophily_client.parameters import (
     to_message,
 )
 from homophily_client.points import Points
-from homophily_client.results import Dataset, JobState, Model
+from homophily_client.results import Dataset, Embedding, JobState, Model
 from homophily_client.retries import is_unavailable, is_unavailable_or_full
 from homophily_client.tables import Table, TableOptions, as_points
 from homophily_client.words import number
@@ -67,7 +68,10 @@ class Jobs(Datasets, Models):
         y : array, dict or pair
             The labels. With an entry for each point, −1, None, NaN and "" mean unlabelled. A dictionary
             ``{point: class}`` or a pair ``(points, classes)`` names a few points, and every class counts, −1 too.
-            Classes are integers (True is 1) or strings. Not given with the ``label_column`` of a table.
+            Classes are integers (True is 1) or strings. Soft labels have a share of each class:
+            ``{point: {class: share}}``, or a row of shares for each point. A :class:`LabelColumn` refers to labels that
+            are stored with a dataset. If not given: the ``label_column`` of a table, or the labels that were uploaded
+            with the dataset.
         table : TableOptions or dict, optional
             For a table with named columns: which column is what, and how its rows become points.
         weights : array or dict, optional
@@ -101,10 +105,12 @@ class Jobs(Datasets, Models):
             if (y is None) == (data.labels is None):
                 raise ValueError("Labels are needed, either as y or by label_column of the table.")
             y, weights = data.labels if y is None else y, data.weights if weights is None else weights
+        elif y is None and isinstance(data, Dataset | str):
+            y = LabelColumn()
         given = {
-            "y": to_labels(y, weights=weights),
-            "validation": to_labels(validation, "validation"),
-            "test": to_labels(test, "test"),
+            "y": self._labels(y, "y", weights),
+            "validation": self._labels(validation, "validation"),
+            "test": self._labels(test, "test"),
         }
         request = job_pb2.FitRequest(
             labels=given["y"].message,
@@ -146,9 +152,9 @@ class Jobs(Datasets, Models):
         """
         name = self._name(ModelName, model, "model")
         given = {
-            "labels": to_labels(labels, "labels"),
-            "validation": to_labels(validation, "validation"),
-            "test": to_labels(test, "test"),
+            "labels": self._labels(labels, "labels"),
+            "validation": self._labels(validation, "validation"),
+            "test": self._labels(test, "test"),
         }
         if any(one.length is not None for one in given.values()):
             described = model if isinstance(model, Model) else self.get_model(model, timeout=timeout)
@@ -189,10 +195,25 @@ class Jobs(Datasets, Models):
         return JobHandle(self._connection, (self._connection.call("GetJob", request, timeout=timeout)).job)
 
     def list_jobs(
-        self, *, states: Iterable[JobState | str] = (), kind: str | None = None, timeout: float | None = None
+        self,
+        *,
+        states: Iterable[JobState | str] = (),
+        kind: str | None = None,
+        source: Dataset | Model | Embedding | str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        oldest_first: bool = False,
+        timeout: float | None = None,
     ) -> Iterator[JobHandle[Any]]:
-        """Yield the project's jobs, newest first: all, those in some states, or of a kind (fit, transduce, …)."""
+        """Yield the project's jobs, newest first: all, or some.
+
+        These may be in some ``states``, of a ``kind`` (fit, transduce, …), asked to work on a ``source`` (a dataset,
+        model or embedding, or its full name), or made in a span of time.
+        """
         request = job_pb2.ListJobsRequest(parent=self._parent)
+        if source is not None:
+            request.source = source if isinstance(source, str) else source.name
+        self._listed(request, created_after, created_before, oldest_first=oldest_first)
         for state in states:
             numbered = number(job_pb2.JobState.DESCRIPTOR, state, "states")
             request.states.append(job_pb2.JobState.ValueType(numbered))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from homophily_client._pb import dataset_pb2 as pb
 from homophily_client.names import DatasetName
 from homophily_service.api.access import allowed_name, allowed_project, note_made
-from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.api.messages import next_page, page_asked
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import Upload, Uploads
@@ -95,10 +95,8 @@ class Datasets:
     async def ListDatasets(self, request: pb.ListDatasetsRequest, _: Any) -> pb.ListDatasetsResponse:
         """A page of datasets."""
         project = allowed_project(request.parent, "parent")
-        limit, before = page_limit(request.page_size), page_start(request.page_token)
-        rows, has_more = await asyncio.to_thread(
-            self.stores.catalog.page, DatasetName.collection, project, before=before, limit=limit
-        )
+        asked = page_asked(request)
+        rows, has_more = await asyncio.to_thread(self.stores.catalog.page, DatasetName.collection, project, asked)
         datasets = [pb.Dataset.FromString(row.message) for row in rows]
         return pb.ListDatasetsResponse(datasets=datasets, next_page_token=next_page(rows, has_more=has_more))
 

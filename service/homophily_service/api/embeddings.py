@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from homophily_client._pb import embedding_pb2 as pb
-from homophily_client.names import EmbeddingName
+from homophily_client.names import DatasetName, EmbeddingName
 from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
-from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.api.messages import next_page, page_asked
 from homophily_service.api.rows import ids_of
 from homophily_service.contract.errors import FailedPrecondition, InvalidRequest
 from homophily_service.storage.embeddings import (
@@ -49,9 +49,10 @@ class Embeddings:
     async def ListEmbeddings(self, request: pb.ListEmbeddingsRequest, _: Any) -> pb.ListEmbeddingsResponse:
         """A page of embeddings."""
         project = allowed_project(request.parent, "parent")
-        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        asked = page_asked(request)
+        dataset = str(allowed_name(DatasetName, request.dataset, "dataset")) if request.dataset else ""
         rows, has_more = await asyncio.to_thread(
-            self.stores.catalog.page, EmbeddingName.collection, project, before=before, limit=limit
+            self.stores.catalog.page, EmbeddingName.collection, project, asked, dataset=dataset
         )
         embeddings = [pb.Embedding.FromString(row.message) for row in rows]
         return pb.ListEmbeddingsResponse(embeddings=embeddings, next_page_token=next_page(rows, has_more=has_more))

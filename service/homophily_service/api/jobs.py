@@ -22,19 +22,19 @@ from homophily_service.api.messages import (
     event_message,
     job_message,
     next_page,
-    page_limit,
-    page_start,
+    page_asked,
 )
 from homophily_service.api.watcher import Watcher
 from homophily_service.contract import states
 from homophily_service.contract.errors import InvalidRequest, NotFound
 from homophily_service.contract.kinds import EMBED, FIT, IMPORT, KINDS, TRANSDUCE, Kind, load
+from homophily_service.contract.names import parse_name
 from homophily_service.jobs.checks import Checks
 from homophily_service.jobs.options import new_job, seconds
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.quotas import check_bytes
 from homophily_service.storage.records import JobRecord, NewJob
-from homophily_service.storage.sources import source_digest, source_name
+from homophily_service.storage.sources import FIELDS, digest_of, source_name
 from homophily_service.storage.stores import Stores
 
 LONGEST_WAIT = 60.0
@@ -75,7 +75,7 @@ class Jobs:
     async def ListJobs(self, request: pb.ListJobsRequest, _: Any) -> pb.ListJobsResponse:
         """A page of jobs."""
         project = allowed_project(request.parent, "parent")
-        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        asked = page_asked(request)
         states = [state for state, number in STATES.items() if number in request.states]
         if pb.JOB_STATE_UNSPECIFIED in request.states:
             states = []
@@ -85,8 +85,10 @@ class Jobs:
         if request.kind and not kind:
             raise InvalidRequest("kind", f"must be a known kind; got {request.kind}")
 
+        source = str(_source(request.source)) if request.source else ""
+
         def page() -> pb.ListJobsResponse:
-            placed, has_more = self.stores.queue.page(project, states=states, kind=kind, before=before, limit=limit)
+            placed, has_more = self.stores.queue.page(project, asked, states=states, kind=kind, source=source)
             token = next_page([row for row, _ in placed], has_more=has_more)
             return pb.ListJobsResponse(jobs=[job_message(row, place) for row, place in placed], next_page_token=token)
 
@@ -151,18 +153,18 @@ class Jobs:
         request.ClearField("options")
         job = new_job(JobName(project, new_id()), kind.name, request, options, self.settings)
         wait = min(LONGEST_WAIT, seconds(options.wait, "options.wait"))
-        record = await asyncio.to_thread(self._queue, job, source_name(request))
+        record = await asyncio.to_thread(self._queue, job, request)
         note_made(record.name)
         if wait:
             await self._await_end(record, wait)
         return await self._job(record.name)
 
-    def _queue(self, job: NewJob, source: ResourceName | None) -> JobRecord:
-        """Queue a job on the current state of its source, if the project's quotas allow it."""
-        if source is not None:
-            # The source may be gone if the same request was sent before: then that job is the answer.
-            with suppress(NotFound):
-                job = job._replace(source_digest=source_digest(source, self.stores.catalog.get(source)))
+    def _queue(self, job: NewJob, request: Request) -> JobRecord:
+        """Queue a job on the current state of its sources, if the project's quotas allow it."""
+        # A source may be gone if the same request was sent before: then that job is the answer.
+        with suppress(NotFound):
+            job = job._replace(source_digest=digest_of(self.stores.catalog, request))
+        job = job._replace(source=str(source_name(request) or ""))
         limits = self.settings.limits_of(job.name.project)
         if limits.max_project_bytes is not None and not self.stores.queue.knows_request(
             job.name.project, job.request_id
@@ -194,6 +196,12 @@ class Jobs:
             await asyncio.wait_for(ended(), None if longest == math.inf else longest)
         except TimeoutError:
             return
+
+
+def _source(name: str) -> ResourceName:
+    """The name of something that a job may work on."""
+    kinds = list(FIELDS.values())
+    return parse_name(next((kind for kind in kinds if f"/{kind.collection}/" in name), kinds[0]), name, "source")
 
 
 def _check(checks: Checks, kind: Kind, project: str, request: Request) -> None:

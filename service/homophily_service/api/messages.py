@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,6 +14,7 @@ from homophily_client.words import words
 from homophily_service.contract import states
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.kinds import KINDS
+from homophily_service.storage.database import Page
 from homophily_service.storage.records import Event, JobRecord, ResourceRecord
 
 STATES: dict[str, int] = words(job_pb2.JobState.DESCRIPTOR)
@@ -84,20 +86,19 @@ def event_message(event: Event) -> job_pb2.JobEvent:
     )
 
 
-def page_limit(page_size: int) -> int:
-    """How many rows a page has."""
-    if page_size < 0:
-        raise InvalidRequest("page_size", f"must be at least 0; got {page_size}")
-    return min(page_size or DEFAULT_PAGE, LARGEST_PAGE)
-
-
-def page_start(page_token: str) -> int | None:
-    """The row before which a page begins: the token is the number of the last row that was shown."""
-    if not page_token:
-        return None
-    if not (page_token.isascii() and page_token.isdecimal() and len(page_token) <= 18):
+def page_asked(request: Any) -> Page:
+    """The page that a request for a list asks for. Its token is the number of the last row that was shown."""
+    if request.page_size < 0:
+        raise InvalidRequest("page_size", f"must be at least 0; got {request.page_size}")
+    token = request.page_token
+    if token and not (token.isascii() and token.isdecimal() and len(token) <= 18):
         raise InvalidRequest("page_token", "must be the next_page_token of an earlier response")
-    return int(page_token)
+    times = [
+        getattr(request, field).ToMicroseconds() / 1e6 if request.HasField(field) else None
+        for field in ("created_after", "created_before")
+    ]
+    limit = min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
+    return Page(limit, int(token) if token else None, request.oldest_first, *times)
 
 
 def next_page(rows: Sequence[JobRecord | ResourceRecord], *, has_more: bool) -> str:

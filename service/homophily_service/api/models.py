@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from homophily_client._pb import model_pb2
-from homophily_client.names import ModelName
+from homophily_client.names import DatasetName, ModelName
 from homophily_client.tensors import to_tensor
 from homophily_service.api.access import allowed_name, allowed_project
 from homophily_service.api.budgets import held
-from homophily_service.api.messages import next_page, page_limit, page_start
+from homophily_service.api.messages import next_page, page_asked
 from homophily_service.api.rows import Given, ids_of
 from homophily_service.contract.errors import FailedPrecondition, InvalidRequest
 from homophily_service.predictor.pool import Predictors
@@ -52,9 +52,10 @@ class Models:
     async def ListModels(self, request: model_pb2.ListModelsRequest, _: Any) -> model_pb2.ListModelsResponse:
         """A page of models."""
         project = allowed_project(request.parent, "parent")
-        limit, before = page_limit(request.page_size), page_start(request.page_token)
+        asked = page_asked(request)
+        dataset = str(allowed_name(DatasetName, request.dataset, "dataset")) if request.dataset else ""
         rows, has_more = await asyncio.to_thread(
-            self.stores.catalog.page, ModelName.collection, project, before=before, limit=limit
+            self.stores.catalog.page, ModelName.collection, project, asked, dataset=dataset
         )
         models = [model_pb2.Model.FromString(row.message) for row in rows]
         return model_pb2.ListModelsResponse(models=models, next_page_token=next_page(rows, has_more=has_more))

@@ -149,7 +149,7 @@ def embed(
 
     Each pair of labels is a link too. Ctrl-C cancels the job; a second one leaves at once.
     """
-    from homophily_service.cli.labels import read_labels
+    from homophily_service.cli.labels import read_labels, stored_labels
     from homophily_service.cli.links import read_links, read_pairs
 
     output.check()
@@ -158,7 +158,8 @@ def embed(
             "Files can be written only when the map is ready: leave out --detach and --wait, or run"
             " homophily embedding NAME later."
         )
-    given = None if labels is None else read_labels(labels, unlabelled)
+    stored = stored_labels(labels)
+    given = None if labels is None or stored is not None else read_labels(labels, unlabelled)
     coloured = None if output.color_by is None else read_labels(output.color_by, unlabelled)
     from_file, withdrawn = read_links(links), read_links(withdraw)
     must = from_file.must + read_pairs(must_link, "--must-link")
@@ -184,7 +185,7 @@ def embed(
                 source,
                 must_link=must,
                 cannot_link=cannot,
-                labels=None if given is None else given.by_point,
+                labels=stored if given is None else given.by_point,
                 withdrawn_must=withdrawn.must,
                 withdrawn_cannot=withdrawn.cannot,
                 n_components=n_components,

@@ -75,16 +75,19 @@ def check_suffix(path: Path) -> None:
         raise WrongInput(f"{path}: its ending says nothing about what it holds; it must be one of {known}")
 
 
-def read_data(path: Path, options: TableOptions | None = None, *, n_features: int | None = None) -> Data:
+def read_data(
+    path: Path, options: TableOptions | None = None, *, n_features: int | None = None, keep_labels: bool = False
+) -> Data:
     """The points in a file, with what its columns are by the options.
 
     A column is named, or numbered from 0 (−1 is the last); in .npz the label column is an array's name. ``n_features``
-    says how many features points have where the file itself does not (.svmlight).
+    says how many features points have where the file itself does not (.svmlight). With ``keep_labels`` those of a table
+    are sent with it.
     """
     options = options or TableOptions()
 
     def read(table: Any, options: TableOptions) -> Data:
-        points = read_table(table, options)
+        points = read_table(table, options, keep_labels=keep_labels)
         return Data(points, points.labels, table)
 
     return _read(path, options, n_features, read)

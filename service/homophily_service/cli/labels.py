@@ -4,7 +4,7 @@ One entry per point: a column of a table such as .csv or .parquet (``FILE:COLUMN
 array, an array of .npz (``FILE:NAME``), the labels of .svmlight. There, an empty entry, ``?``, ``NaN`` and −1 (or the
 value of ``--unlabelled``) mean unlabelled. A few points: a .csv of two columns, point (or the name of the id column)
 and label, or .json ``{"point": label}``. There every label counts, even −1. Points are row numbers, from 0. Labels are
-integers if all of them are, else words.
+integers if all of them are, else words. ``datasets/ID:COLUMN`` refers to a column on the service instead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from homophily_client.columns import entries_of
+from homophily_client.labels import LabelColumn
 from homophily_service.cli import files
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.screen import print_status
 from homophily_service.cli.tables import READERS, csv_rows, is_number, read_table_file, table_suffix
 
 UNLABELLED = "-1"
+#: Before the name of a dataset that holds labels.
+STORED = "datasets/"
 SUFFIXES = (".json", *READERS, *files.ARRAYS)
 
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?", re.ASCII)
@@ -84,6 +87,14 @@ class PointLabels(NamedTuple):
         if any(isinstance(one, str) for one in classes):
             return self._replace(by_point={point: str(label) for point, label in self.by_point.items()})
         return self
+
+
+def stored_labels(source: str | None) -> LabelColumn | None:
+    """Labels on the service, as ``datasets/ID`` or ``datasets/ID:COLUMN``; None if the source is a file."""
+    if source is None or not source.startswith(STORED) or Path(source).exists():
+        return None
+    dataset, _, column = source.removeprefix(STORED).partition(":")
+    return LabelColumn(dataset, column)
 
 
 def read_labels(source: str, unlabelled: str = UNLABELLED) -> PointLabels:

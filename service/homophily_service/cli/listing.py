@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's short or full name.")]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, help="The largest number to list, newest first.")]
+OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="List the oldest first.")]
+Of = Annotated[str | None, typer.Option("--dataset", metavar="DATASET", help="Only those of this dataset's points.")]
 
 
 @command
@@ -31,6 +33,11 @@ def jobs(
     kind: Annotated[
         str | None, typer.Option(metavar="WORD", help="Only fit, transduce, embed, trial or import.")
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only those about datasets/ID, models/ID or embeddings/ID, or a full name."),
+    ] = None,
+    oldest_first: OldestFirst = False,
     limit: Limit = 20,
     service: Service,
     as_json: AsJson = False,
@@ -44,7 +51,9 @@ def jobs(
         if one not in words:
             raise WrongInput(f"--state must be one of {', '.join(words)}. Got {one!r} instead.")
     with service.client() as client:
-        found = [job.info for job in itertools.islice(client.list_jobs(states=state or (), kind=kind), limit)]
+        full = f"projects/{service.project}/{source}" if source is not None and source.count("/") == 1 else source
+        listed = client.list_jobs(states=state or (), kind=kind, source=full, oldest_first=oldest_first)
+        found = [job.info for job in itertools.islice(listed, limit)]
     if as_json:
         print_json(plain(found))
     else:
@@ -119,12 +128,19 @@ def cancel(*, name: JobArgument, service: Service, as_json: AsJson = False) -> N
 
 
 @command
-def models(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
+def models(
+    *,
+    dataset: Of = None,
+    oldest_first: OldestFirst = False,
+    limit: Limit = 20,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
     """List models, newest first."""
     from homophily_service.cli.show import ago, plain, short
 
     with service.client() as client:
-        found = list(itertools.islice(client.list_models(), limit))
+        found = list(itertools.islice(client.list_models(dataset=dataset, oldest_first=oldest_first), limit))
     if as_json:
         print_json(plain(found))
         return
@@ -164,12 +180,14 @@ def model(
 
 
 @command
-def datasets(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
+def datasets(
+    *, oldest_first: OldestFirst = False, limit: Limit = 20, service: Service, as_json: AsJson = False
+) -> None:
     """List datasets, newest first."""
     from homophily_service.cli.show import ago, plain, short
 
     with service.client() as client:
-        found = list(itertools.islice(client.list_datasets(), limit))
+        found = list(itertools.islice(client.list_datasets(oldest_first=oldest_first), limit))
     if as_json:
         print_json(plain(found))
         return
@@ -189,12 +207,19 @@ def datasets(*, limit: Limit = 20, service: Service, as_json: AsJson = False) ->
 
 
 @command
-def embeddings(*, limit: Limit = 20, service: Service, as_json: AsJson = False) -> None:
+def embeddings(
+    *,
+    dataset: Of = None,
+    oldest_first: OldestFirst = False,
+    limit: Limit = 20,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
     """List embeddings, newest first."""
     from homophily_service.cli.show import ago, plain, short
 
     with service.client() as client:
-        found = list(itertools.islice(client.list_embeddings(), limit))
+        found = list(itertools.islice(client.list_embeddings(dataset=dataset, oldest_first=oldest_first), limit))
     if as_json:
         print_json(plain(found))
     else:

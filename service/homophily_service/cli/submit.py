@@ -39,7 +39,8 @@ LabelsFile = Annotated[
         "--labels-from",
         metavar="FILE[:COLUMN]",
         help="Labels: .csv with the columns point (or the id column's name) and label; or one entry per point in a "
-        "column of .csv or .parquet, in .npy, .npz:NAME or .svmlight; or .json {point: label}.",
+        "column of .csv or .parquet, in .npy, .npz:NAME or .svmlight; or .json {point: label}; or datasets/ID:COLUMN, "
+        "labels that were uploaded.",
     ),
 ]
 Unlabelled = Annotated[
@@ -77,13 +78,16 @@ def upload(
     service: Service,
     as_json: AsJson = False,
 ) -> None:
-    """Upload points that are used more than once."""
+    """Upload points that are used more than once.
+
+    The --label-column of a table is stored with it: `homophily fit DATASET` takes the labels from there.
+    """
     from homophily_service.cli.files import read_data
     from homophily_service.cli.show import plain, print_dataset
     from homophily_service.runtime.processes import keep_freed_memory
 
     keep_freed_memory()
-    data = read_data(file, columns.options())
+    data = read_data(file, columns.options(), keep_labels=True)
     with service.client() as client:
         dataset = send(client, data.points, name or slug(file.stem), description, file.name)
     print_notes(data)
@@ -117,13 +121,18 @@ def fit(
 
     Shows the progress and the result. Ctrl-C cancels the job; a second one leaves at once.
     """
-    from homophily_service.cli.labels import from_entries, read_labels
+    from homophily_client import LabelColumn
+    from homophily_service.cli.files import is_file
+    from homophily_service.cli.labels import from_entries, read_labels, stored_labels
     from homophily_service.cli.runs import check_tracking
 
-    if (labels is None) == (columns.label_column is None):
+    stored = stored_labels(labels)
+    if labels is None and columns.label_column is None and not is_file(data):
+        stored = LabelColumn()
+    elif (labels is None) == (columns.label_column is None):
         raise WrongInput("Labels are needed, either by --labels FILE or by --label-column of the data's file.")
     answers.check(data, job)
-    given = None if labels is None else read_labels(labels, unlabelled)
+    given = None if labels is None or stored is not None else read_labels(labels, unlabelled)
     compared = {
         name: (file, read_labels(file, unlabelled))
         for name, file in (("validation", validation), ("test", test))
@@ -139,7 +148,7 @@ def fit(
     def check(read: Data | None) -> None:
         nonlocal given
         answers.check_columns(read)
-        if read is not None and read.labels is not None:
+        if stored is None and read is not None and read.labels is not None:
             given = from_entries(read.labels, unlabelled, source).of_two_classes(source)
 
     with service.client() as client:
@@ -147,18 +156,17 @@ def fit(
             check_tracking(client)
         found = find_dataset(client, data, columns.options(), check)
         dataset = found.dataset
-        # Without --labels there is a label column, which only a file has.
-        assert given is not None
-        given = given.checked(dataset.points, source, found.ids).of_two_classes(source)
+        if given is not None:
+            given = given.checked(dataset.points, source, found.ids).of_two_classes(source)
         for name, (file, read) in compared.items():
             checked = read.checked(dataset.points, file, found.ids)
-            arguments[name] = checked.like(given.by_point.values()).by_point
+            arguments[name] = checked.like(given.by_point.values() if given is not None else ()).by_point
 
         def start(request_id: str) -> JobHandle[Any]:
             return client.fit(
                 dataset,
-                given.by_point,
-                weights=found.weights,
+                stored if given is None else given.by_point,
+                weights=None if given is None else found.weights,
                 **arguments,
                 calibrate=calibrate or answers.probabilities,
                 model_id=model,
@@ -189,13 +197,14 @@ def transduce(
 
     Points that --labels has no label for keep theirs. Ctrl-C cancels the job; a second one leaves at once.
     """
-    from homophily_service.cli.labels import read_labels
+    from homophily_service.cli.labels import read_labels, stored_labels
     from homophily_service.cli.runs import check_tracking
 
     if labels is None and withdraw is None:
         raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
     answers.check(job=job)
-    given = None if labels is None else read_labels(labels, unlabelled)
+    stored = stored_labels(labels)
+    given = None if labels is None or stored is not None else read_labels(labels, unlabelled)
     compared = {
         name: (file, read_labels(file, unlabelled))
         for name, file in (("validation", validation), ("test", test))
@@ -218,7 +227,7 @@ def transduce(
         def start(request_id: str) -> JobHandle[Any]:
             return client.transduce(
                 found,
-                None if given is None else given.by_point,
+                stored if given is None else given.by_point,
                 withdrawn=withdrawn,
                 **arguments,
                 calibrate=calibrate or answers.probabilities,

@@ -16,7 +16,9 @@ from homophily_client._pb import points_pb2 as pb
 from homophily_service.contract.errors import InvalidRequest, LimitExceeded
 
 NUMBERS = (pb.COLUMN_KIND_NUMBER, pb.COLUMN_KIND_VECTOR)
-STRINGS = (pb.COLUMN_KIND_CATEGORY, pb.COLUMN_KIND_TEXT, pb.COLUMN_KIND_ID)
+STRINGS = (pb.COLUMN_KIND_CATEGORY, pb.COLUMN_KIND_TEXT, pb.COLUMN_KIND_ID, pb.COLUMN_KIND_LABEL)
+#: Columns that are no features.
+NOT_FEATURES = (pb.COLUMN_KIND_ID, pb.COLUMN_KIND_LABEL)
 # As stored names are part of every model's description.
 LONGEST_NAME, MOST_NAME_BYTES = 256, 256 << 10
 MOST_STRING_COLUMNS = 1000
@@ -119,14 +121,16 @@ def check_schema(schema: pb.TableSchema, n_numbers: int, n_strings: int, field: 
         if first.setdefault(column.name, place) != place:
             raise InvalidRequest(f"{here}.name", f"must be unique; {column.name!r} is column {first[column.name]} too")
         if column.kind not in (*NUMBERS, *STRINGS):
-            raise InvalidRequest(f"{here}.kind", f"must be number, vector, category, text or id; got {column.kind}")
+            raise InvalidRequest(
+                f"{here}.kind", f"must be number, vector, category, text, id or label; got {column.kind}"
+            )
         if column.kind == pb.COLUMN_KIND_VECTOR and column.width < 1:
             raise InvalidRequest(f"{here}.width", f"must be at least 1 for a vector; got {column.width}")
     kinds = [column.kind for column in schema.columns]
     if kinds.count(pb.COLUMN_KIND_ID) > 1:
         raise InvalidRequest(f"{field}.columns", "must have at most one id column")
     if all(kind == pb.COLUMN_KIND_ID for kind in kinds):
-        raise InvalidRequest(f"{field}.columns", "must have a column that is a feature; got the id only")
+        raise InvalidRequest(f"{field}.columns", "must have a column that is a feature or a label; got the id only")
     for enum, value, name in ((pb.Scale, schema.scale, "scale"), (pb.MissingValues, schema.missing, "missing")):
         if value not in enum.values():
             raise InvalidRequest(f"{field}.{name}", f"{value} is not known")
@@ -140,6 +144,23 @@ def check_schema(schema: pb.TableSchema, n_numbers: int, n_strings: int, field: 
         raise InvalidRequest(
             f"{field}.columns", f"must have as many columns of strings as the points, {n_strings}; got {expected}"
         )
+
+
+def check_features(shape: pb.PointsShape, field: str) -> None:
+    """Refuse points of a table that has no feature."""
+    if shape.HasField("schema") and all(column.kind in NOT_FEATURES for column in shape.schema.columns):
+        raise InvalidRequest(field, "must have a column that is a feature; the dataset has ids or labels only")
+
+
+def features_of(schema: pb.TableSchema) -> pb.TableSchema:
+    """The schema without columns of labels, which no new row needs: they count as unused."""
+    labels = [column.name for column in schema.columns if column.kind == pb.COLUMN_KIND_LABEL]
+    left = pb.TableSchema()
+    left.CopyFrom(schema)
+    del left.columns[:]
+    left.columns.extend(column for column in schema.columns if column.kind != pb.COLUMN_KIND_LABEL)
+    left.unused_columns.extend(labels)
+    return left
 
 
 def check_no_infinity(values: NDArray[Any], field: str, offset: int = 0) -> None:
@@ -164,7 +185,7 @@ def check_strings(strings: Strings, rows: int, kind: pb.ColumnKind.ValueType, fi
         )
     if starts[0] != 0 or starts[-1] != len(data) or np.any(starts[1:] < starts[:-1]):
         raise InvalidRequest(f"{field}.row_starts", f"must rise from 0 to the number of bytes, {len(data)}")
-    longest = LONGEST_ID if kind == pb.COLUMN_KIND_ID else LONGEST_STRING
+    longest = LONGEST_ID if kind in NOT_FEATURES else LONGEST_STRING
     lengths = np.diff(starts)
     if lengths.max(initial=0) > longest:
         raise InvalidRequest(

@@ -9,16 +9,16 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2
+from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2, points_pb2
 from homophily_client._pb import job_pb2 as pb
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ProjectName, ResourceName
 from homophily_service.contract.arrays import Points, from_points, parts_from_points, shape_of
 from homophily_service.contract.checks import IMPORT_URI, check_disjoint, check_registration, check_search, map_shape
-from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest
-from homophily_service.contract.labels import check_two_classes, read_labels, values_of
+from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from homophily_service.contract.labels import PointLabels, check_label_column, check_two_classes, read_labels, values_of
 from homophily_service.contract.links import check_closure, links_of_labels, read_links
 from homophily_service.contract.names import check_id, parse_name
-from homophily_service.contract.tables import Size, size_of
+from homophily_service.contract.tables import check_features, size_of
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
 from homophily_service.jobs.options import time_limit
@@ -45,18 +45,22 @@ def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
     """Refuse what is wrong; points that came inside the request are then a dataset of it."""
     if request.WhichOneof("points") is None:
         raise InvalidRequest("points", "must be a dataset's name or inline points")
-    size, points = checks.points(project, request)
+    shape, points = checks.points(project, request)
+    size = size_of(shape)
     rows, is_sparse = size.rows, size.is_sparse
-    labels = read_labels(request.labels, rows, "labels", max_classes=checks.settings.max_classes)
-    check_two_classes(labels.classes, "labels")
-    checks.compared(request, rows, str(request.labels.classes.WhichOneof("kind")))
-    if request.HasField("search"):
+    is_searched = request.HasField("search")
+    labels = checks.labels(request.labels, rows, "labels", project, shape, soft=not is_searched)
+    if labels is not None:
+        check_two_classes(labels.classes, "labels")
+    checks.compared(request, rows, project, shape)
+    if is_searched:
         check_search(request, "search", is_sparse=is_sparse)
         check_disjoint("validation", request.validation.points, request.labels.points)
     graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
-    n_classes = len(np.unique(labels.classes))
+    n_classes = None if labels is None else len(set(labels.classes.tolist()))
     method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)
-    asked: dict[str, Any] = {"graph": graph, "method": method, "solver": solver, "classes": n_classes}
+    # The job knows how many classes a column has, and checks its cost again.
+    asked: dict[str, Any] = {"graph": graph, "method": method, "solver": solver, "classes": n_classes or 2}
     checks.cost(fit_cost(rows, size.elements, columns=size.columns, **asked), request.options)
     checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
     if points is not None:
@@ -67,10 +71,11 @@ def check_transduce(checks: Checks, project: str, request: pb.TransduceRequest) 
     """Refuse what is wrong."""
     name = parse_name(ModelName, request.model, "model")
     model = model_pb2.Model.FromString(checks.stores.catalog.get(name).message)
-    labels = read_labels(request.labels, model.point_count, "labels", max_classes=checks.settings.max_classes)
-    kind = str(model.classes.WhichOneof("kind"))
-    checks.compared(request, model.point_count, kind)
-    if labels.points.size and request.labels.classes.WhichOneof("kind") != kind:
+    shape = checks.points_shape(model.dataset)
+    labels = checks.labels(request.labels, model.point_count, "labels", project, shape, soft=True)
+    kind = model.classes.WhichOneof("kind")
+    checks.compared(request, model.point_count, project, shape, kind)
+    if labels is not None and labels.points.size and request.labels.classes.WhichOneof("kind") != kind:
         raise InvalidRequest("labels.classes", f"must be {kind}, like the model's")
     withdrawn = np.array(request.withdrawn, dtype=np.int64)
     wrong = np.flatnonzero((withdrawn < 0) | (withdrawn >= model.point_count))
@@ -101,16 +106,18 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
     if source is None:
         raise InvalidRequest("points", "must be the name of a dataset, model or embedding, or inline points")
     if source in ("dataset", "inline"):
-        size, points = checks.points(project, request)
-        graph = graph_parameters(request.graph, is_sparse=size.is_sparse, field="graph")
-        rows, columns, elements, _ = size
+        shape, points = checks.points(project, request)
+        rows, columns, elements, is_sparse = size_of(shape)
+        graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
     else:
         if request.graph.ListFields():
             raise InvalidRequest("graph", f"must not be given with {source}, which has its own")
         earlier = checks.earlier(project, request, source)
+        shape = checks.points_shape(earlier.dataset)
         graph = graph_parameters(earlier.graph_parameters, is_sparse=False, field="graph")
         rows, elements, columns = earlier.point_count, 0, earlier.dimension_count
-    n_components, n_clusters = _check_map(request, rows, checks.settings)
+    labels = checks.labels(request.labels, rows, "labels", project, shape)
+    n_components, n_clusters = _check_map(request, rows, labels, checks.settings)
     # An eigenvector that a map starts from takes a third of what a column of it does. The default is 8 of them.
     width = n_components + (n_clusters or 0) + (request.solver.n_vectors or 8) // 3
     checks.cost(estimate(rows, elements, columns=columns, graph=graph, power=1, classes=width), request.options)
@@ -138,12 +145,52 @@ class Checks:
     settings: Settings
     allowed_name: AllowedName
 
-    def compared(self, request: pb.FitRequest | pb.TransduceRequest, rows: int, kind: str) -> None:
-        """Check the validation and test labels, and the registration."""
+    def labels(
+        self,
+        message: model_pb2.Labels,
+        rows: int,
+        field: str,
+        project: str,
+        shape: points_pb2.PointsShape,
+        *,
+        soft: bool = False,
+    ) -> PointLabels | None:
+        """Check labels; returns those of the message, or None for a column, which only the job reads.
+
+        ``shape`` is that of the points, which a column is of if it names no dataset.
+        """
+        if not message.HasField("column"):
+            return read_labels(message, rows, field, max_classes=self.settings.max_classes, soft=soft)
+        if message.column.dataset:
+            name = self._of_project(DatasetName, message.column.dataset, f"{field}.column.dataset", project)
+            shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+        check_label_column(shape, message, rows, field)
+        return None
+
+    def points_shape(self, dataset: str) -> points_pb2.PointsShape:
+        """The shape of the dataset that something was made from; empty if it was deleted."""
+        with suppress(NotFound):
+            name = parse_name(DatasetName, dataset, "dataset")
+            return dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+        return points_pb2.PointsShape()
+
+    def compared(
+        self,
+        request: pb.FitRequest | pb.TransduceRequest,
+        rows: int,
+        project: str,
+        shape: points_pb2.PointsShape,
+        kind: str | None = None,
+    ) -> None:
+        """Check the validation and test labels, and the registration.
+
+        ``kind`` is that of the model's classes, or None for that of the labels.
+        """
+        kind = kind or request.labels.classes.WhichOneof("kind")
         for field in ("validation", "test"):
             message: model_pb2.Labels = getattr(request, field)
-            labels = read_labels(message, rows, field, max_classes=self.settings.max_classes)
-            if labels.points.size and message.classes.WhichOneof("kind") != kind:
+            labels = self.labels(message, rows, field, project, shape)
+            if labels and labels.points.size and kind and message.classes.WhichOneof("kind") != kind:
                 raise InvalidRequest(f"{field}.classes", f"must be {kind}, like those of labels")
         if request.HasField("registration"):
             if not self.settings.tracking:
@@ -152,8 +199,10 @@ class Checks:
                 )
             check_registration(request.registration, "registration")
 
-    def points(self, project: str, request: pb.FitRequest | pb.EmbedRequest) -> tuple[Size, Points | None]:
-        """The size of the points that a request is about, and those that came inside it."""
+    def points(
+        self, project: str, request: pb.FitRequest | pb.EmbedRequest
+    ) -> tuple[points_pb2.PointsShape, Points | None]:
+        """The shape of the points that a request is about, and those that came inside it."""
         points = None
         if request.WhichOneof("points") == "inline":
             points = from_points(request.inline, limits_of(self.settings), "inline")
@@ -161,7 +210,8 @@ class Checks:
         else:
             name = self._of_project(DatasetName, request.dataset, "dataset", project)
             shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
-        return size_of(shape), points
+        check_features(shape, str(request.WhichOneof("points")))
+        return shape, points
 
     def earlier(self, project: str, request: pb.EmbedRequest, source: str) -> model_pb2.Model | embedding_pb2.Embedding:
         """The model or the embedding that a request continues from."""
@@ -225,7 +275,9 @@ class Checks:
         return str(name)
 
 
-def _check_map(request: pb.EmbedRequest, n_points: int, settings: Settings) -> tuple[int, int | None]:
+def _check_map(
+    request: pb.EmbedRequest, n_points: int, labels: PointLabels | None, settings: Settings
+) -> tuple[int, int | None]:
     """Check links, labels and parameters; returns what :func:`map_shape` does."""
     links = read_links(request.links, n_points, "links", max_links=settings.max_links)
     withdrawn = read_links(request.withdrawn, n_points, "withdrawn", max_links=settings.max_links)
@@ -234,10 +286,9 @@ def _check_map(request: pb.EmbedRequest, n_points: int, settings: Settings) -> t
         raise InvalidRequest(
             "withdrawn", "must be links of an earlier embedding, but this request does not continue one"
         )
-    labels = read_labels(request.labels, n_points, "labels", max_classes=settings.max_classes)
     embedding_parameters(request.solver, "solver")
     shape = map_shape(request, n_points, settings.max_classes)
-    if not continues:
-        # Only the job reads the links of an earlier embedding.
+    if not continues and labels is not None:
+        # Only the job reads the links of an earlier embedding, and a column of labels.
         check_closure(links, links_of_labels(labels.points, labels.classes), request.solver.closure)
     return shape

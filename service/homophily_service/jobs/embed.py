@@ -57,7 +57,7 @@ def embed(work: Work) -> bytes:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         start = _start(work, request, embedding)
-        given = _given(work, request, start)
+        given = _given(work, request, start, embedding.dataset)
         labelled = links_of_labels(given.label_points, given.label_classes)
         check_closure(given.links, labelled, request.solver.closure)
         links = Links(*map(each_once, join(given.links, labelled)))
@@ -110,12 +110,12 @@ def continued(
     return parameters
 
 
-def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start) -> Given:
+def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start, dataset: str) -> Given:
     """The links and labels of the request, then those of the earlier map that are not withdrawn or changed."""
     u, before, most = start.graph.n_points, start.given, work.settings.max_links
     links = read_links(request.links, u, "links", max_links=most)
     kept = without(before.links, read_links(request.withdrawn, u, "withdrawn", max_links=most), "withdrawn")
-    labels = work.labels(request.labels, u, "labels")
+    labels = work.labels(request.labels, u, "labels", dataset)
     points, classes = labels.points, labels.classes
     stays = ~np.isin(before.label_points, points)
     if not stays.any():

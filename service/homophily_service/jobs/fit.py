@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
 from homophily_client.names import ModelName
 from homophily_service.contract.errors import InvalidRequest
 from homophily_service.contract.internal_pb2 import Waiting
-from homophily_service.contract.labels import check_two_classes, class_values, classes_of
-from homophily_service.contract.tables import size_of
-from homophily_service.contract.values import solver_parameters
+from homophily_service.contract.labels import check_same_kind, check_two_classes, class_values, classes_of
+from homophily_service.contract.tables import Size, size_of
+from homophily_service.contract.values import graph_parameters, solver_parameters
+from homophily_service.jobs.estimates import check_cost, fit_cost
 from homophily_service.jobs.evaluation import evaluation
 from homophily_service.jobs.search import find, planned_cost
 from homophily_service.jobs.work import (
@@ -28,7 +30,9 @@ from homophily_service.jobs.work import (
     describe_computing,
     graph_of,
     sentences,
+    together,
 )
+from homophily_service.runtime.processes import fair_memory
 from homophily_service.storage.models import CLASSIFIERS, Classifier, load_model, save_model
 
 #: Labels that the model's message names.
@@ -67,10 +71,14 @@ def fit(work: Work) -> bytes | Waiting:
     row = work.source(request)
     dataset = dataset_pb2.Dataset.FromString(row.message)
     rows = size_of(dataset.shape).rows
-    labels = work.labels(request.labels, rows, "labels")
+    labels = work.labels(request.labels, rows, "labels", request.dataset, soft=True)
     check_two_classes(labels.classes, "labels")
-    compared = Compared(*(work.labels(getattr(request, field), rows, field) for field in Compared._fields))
-    classifier = _classifier(request.solver, len(np.unique(labels.classes)))
+    compared = _compared(work, request, rows, request.dataset, labels)
+    n_classes = len(set(labels.classes.tolist()))
+    classifier = _classifier(request.solver, n_classes)
+    if request.labels.HasField("column"):
+        # Before it was queued, the number of classes was not known.
+        _check_cost(work, size_of(dataset.shape), request, n_classes)
     model = model_pb2.Model(
         name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
         dataset=request.dataset,
@@ -95,10 +103,9 @@ def transduce(work: Work) -> bytes:
     parent = model_pb2.Model.FromString(row.message)
     before, _ = load_model(work.stores, row.blob, row.graph, work.threads)
     known = classes_of(parent.classes)
-    changed = work.labels(request.labels, parent.point_count, "labels")
-    compared = Compared(
-        *(work.labels(getattr(request, field), parent.point_count, field) for field in Compared._fields)
-    )
+    changed = work.labels(request.labels, parent.point_count, "labels", parent.dataset, soft=True)
+    check_same_kind(changed.classes, known, "labels")
+    compared = _compared(work, request, parent.point_count, parent.dataset, changed)
     labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
     check_two_classes(labels.classes, "labels")
     classes = np.unique(labels.classes)
@@ -124,6 +131,30 @@ def transduce(work: Work) -> bytes:
     model.warnings.extend(sentences(warned))
     moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
     return job_pb2.TransduceResult(model=model, changed_point_count=moved).SerializeToString()
+
+
+def _compared(
+    work: Work,
+    request: job_pb2.FitRequest | job_pb2.TransduceRequest,
+    n_points: int,
+    dataset: str,
+    labels: PointLabels,
+) -> Compared:
+    """The labels to compare with the answers."""
+    found = [work.labels(getattr(request, field), n_points, field, dataset) for field in Compared._fields]
+    for field, known in zip(Compared._fields, found, strict=True):
+        if labels.points.size:
+            check_same_kind(known.classes, labels.classes, field)
+    return Compared(*found)
+
+
+def _check_cost(work: Work, size: Size, request: job_pb2.FitRequest, n_classes: int) -> None:
+    """Refuse a fit that takes more memory than this worker has."""
+    graph = graph_parameters(request.graph, is_sparse=size.is_sparse, field="graph")
+    method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)
+    asked: dict[str, Any] = {"graph": graph, "method": method, "solver": solver, "classes": n_classes}
+    cost = fit_cost(size.rows, size.elements, columns=size.columns, **asked)
+    check_cost(cost, fair_memory(work.settings), math.inf, work.threads)
 
 
 def _steps_before(parent: model_pb2.Model) -> list[model_pb2.LabelStep]:
@@ -153,10 +184,9 @@ def _changed_labels(before: Classifier, known: Any, changed: PointLabels, withdr
         place = int(np.flatnonzero(twice)[0])
         raise InvalidRequest(f"withdrawn[{place}]", f"point {withdrawn[place]} gets a label in the same request")
     stays = ~np.isin(old.points, np.concatenate([withdrawn, changed.points]))
-    parts = [(old.points[stays], known[old.classes[stays]], old.weights[stays])]
-    if changed.points.size:
-        parts.append(changed)
-    return PointLabels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    shares = None if old.shares is None else old.shares[stays]
+    kept = PointLabels(old.points[stays], known[old.classes[stays]], old.weights[stays], shares)
+    return together(kept, changed) if changed.points.size else kept
 
 
 def _solve(
@@ -215,7 +245,7 @@ def _solve(
     stage.leave()
     model.job = str(work.task.name)
     model.classes.CopyFrom(class_values(classes))
-    model.point_count, model.labelled_count = graph.n_points, len(labels.points)
+    model.point_count, model.labelled_count = graph.n_points, len(np.unique(labels.points))
     model.energy, model.iteration_count = float(classifier.energy_), classifier.n_iter_
     model.evaluation_count, model.engine = classifier.n_evaluations_, classifier.engine_ or ""
     model.calibrated = calibrate

@@ -17,16 +17,18 @@ from homophily import KNNGraph
 from homophily.selection import Group, Outcome, Result, Search, Trial, build_graph, driver, evaluate
 from homophily.selection.records import Method, Stage
 from homophily.selection.search import default_trials
-from homophily.storage import PointLabels, fit_arguments
+from homophily.storage import fit_arguments
 from homophily_client._pb import dataset_pb2, job_pb2, model_pb2
+from homophily_service.contract.checks import check_disjoint
 from homophily_service.contract.errors import error_of_code
 from homophily_service.contract.internal_pb2 import TrialJob, TrialRequest, Waiting
+from homophily_service.contract.labels import check_same_kind
 from homophily_service.contract.parameters import SEARCHED_IN_GRAPHS
 from homophily_service.contract.states import FAILED, FINAL, SUCCEEDED
 from homophily_service.contract.tables import size_of
 from homophily_service.contract.tasks import decode_trial
 from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
-from homophily_service.jobs.work import Work, read_points
+from homophily_service.jobs.work import Work, read_points, together
 from homophily_service.storage.models import graph_digest
 
 STAGES = {"graph": 1, "relationships": 2}
@@ -188,14 +190,16 @@ def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Datas
 
 def _problem(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Dataset) -> SearchProblem:
     u, columns, _, is_sparse = size_of(dataset.shape)
-    labels = work.labels(request.labels, u, "labels")
-    validation = work.labels(request.validation, u, "validation")
-    together = labels
+    labels = work.labels(request.labels, u, "labels", request.dataset)
+    validation = work.labels(request.validation, u, "validation", request.dataset)
+    known = labels
     if validation.points.size:
-        together = PointLabels(*(np.concatenate(columns) for columns in zip(labels, validation, strict=True)))
+        check_same_kind(validation.classes, labels.classes, "validation")
+        check_disjoint("validation", validation.points.tolist(), labels.points.tolist())
+        known = together(labels, validation)
     # The core gets positions: here any value may be a class.
-    classes, positions = np.unique(together.classes, return_inverse=True)
-    y, weights = fit_arguments(together._replace(classes=positions), u)
+    classes, positions = np.unique(known.classes, return_inverse=True)
+    y, weights = fit_arguments(known._replace(classes=positions), u)
     _, solver = solver_parameters(request.solver, "solver", n_classes=len(np.unique(labels.classes)))
     method = _method(request)
     if isinstance(solver["class_prior"], np.ndarray):

@@ -13,23 +13,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from homophily import KNNGraph, Preprocessing
 from homophily.device.backend import CupyBackend, get_backend
 from homophily.graph.computing import BackendName
 from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client.names import DatasetName
 from homophily_service.contract.arrays import points_from_parts
 from homophily_service.contract.errors import DataLoss, NotFound
-from homophily_service.contract.labels import read_labels
-from homophily_service.contract.tables import Rows, Strings, size_of
+from homophily_service.contract.labels import check_label_column, labels_in, read_labels
+from homophily_service.contract.names import parse_name
+from homophily_service.contract.tables import Rows, Strings, features_of, size_of
 from homophily_service.contract.tasks import Task
 from homophily_service.contract.values import graph_parameters
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.models import StoredGraph, graph_digest, graph_path, read_graph, save_graph
 from homophily_service.storage.recipes import ids_of, recipe_of, table_of
 from homophily_service.storage.records import ResourceRecord
-from homophily_service.storage.sources import pinned, source_name
+from homophily_service.storage.sources import pinned
 from homophily_service.storage.stores import Stores
 
 _log = logging.getLogger(__name__)
@@ -129,15 +133,34 @@ class Work(NamedTuple):
     stage: Stage
     backend: BackendName = "numpy"
 
-    def labels(self, message: model_pb2.Labels, n_points: int, field: str) -> PointLabels:
-        """Read labels of the request."""
-        return PointLabels(*read_labels(message, n_points, field, max_classes=self.settings.max_classes))
+    def labels(
+        self, message: model_pb2.Labels, n_points: int, field: str, dataset: str, *, soft: bool = False
+    ) -> PointLabels:
+        """Read labels of the request; ``dataset`` is that of the points, which a column is of if no other is named."""
+        most = self.settings.max_classes
+        if not message.HasField("column"):
+            return PointLabels(*read_labels(message, n_points, field, max_classes=most, soft=soft))
+        name = parse_name(DatasetName, message.column.dataset or dataset, f"{field}.column.dataset")
+        record = self.stores.catalog.get(name)
+        shape = dataset_pb2.Dataset.FromString(record.message).shape
+        check_label_column(shape, message, n_points, field)
+        rows = points_from_parts(self.stores.read(record.blob).arrays, shape)
+        assert isinstance(rows, Rows)
+        return PointLabels(*labels_in(rows, message.column, field, max_classes=most))
 
     def source(self, request: job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest) -> ResourceRecord:
         """The dataset, model or embedding of the job, as it was when the job was submitted."""
-        name = source_name(request)
-        assert name is not None
-        return pinned(self.stores.catalog, name, self.task.source_digest)
+        return pinned(self.stores.catalog, request, self.task.source_digest)
+
+
+def together(*labels: PointLabels) -> PointLabels:
+    """Labels of different points as one."""
+    if any(one.shares is not None for one in labels):
+        labels = tuple(
+            one if one.shares is not None else one._replace(shares=np.ones(len(one.points))) for one in labels
+        )
+    columns = [column for column in zip(*labels, strict=True) if column[0] is not None]
+    return PointLabels(*map(np.concatenate, columns))
 
 
 def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Described) -> KNNGraph:
@@ -181,7 +204,7 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     )
     described.dimension_count = graph.n_features_in_
     if stored.recipe is not None:
-        described.schema.CopyFrom(dataset.shape.schema)
+        described.schema.CopyFrom(features_of(dataset.shape.schema))
         described.preprocessing_steps.extend(stored.recipe.steps_)
     return graph
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, exc, exists, func, insert, select, up
 
 from homophily_client.names import ResourceName
 from homophily_service.contract.errors import AlreadyExists, NotFound
-from homophily_service.storage.database import Database, now, page_of, time_of
+from homophily_service.storage.database import FIRST_PAGE, Database, Page, now, page_of, time_of
 from homophily_service.storage.records import ResourceRecord
 from homophily_service.storage.tables import graphs, jobs, resources
 
@@ -27,6 +27,7 @@ class Catalog:
         blob: str,
         *,
         graph: str | None = None,
+        dataset: str | None = None,
         upload_id: str | None = None,
         size: int = 0,
     ) -> None:
@@ -35,7 +36,14 @@ class Catalog:
         try:
             connection.execute(
                 insert(resources).values(
-                    **values, message=message, blob=blob, graph=graph, upload_id=upload_id, created=now(), bytes=size
+                    **values,
+                    message=message,
+                    blob=blob,
+                    graph=graph,
+                    dataset=dataset,
+                    upload_id=upload_id,
+                    created=now(),
+                    bytes=size,
                 )
             )
         except exc.IntegrityError:
@@ -69,15 +77,15 @@ class Catalog:
             return list(map(ResourceRecord.of, connection.execute(query)))
 
     def page(
-        self, collection: str, project: str, *, before: int | None = None, limit: int = 100
+        self, collection: str, project: str, page: Page = FIRST_PAGE, *, dataset: str = ""
     ) -> tuple[list[ResourceRecord], bool]:
-        """Resources of a project, newest first, with a number below ``before``; and whether there are more."""
+        """Resources of a project, and whether there are more; with ``dataset``, only those of its points."""
         matches = [resources.c.project == project, resources.c.collection == collection]
-        if before is not None:
-            matches.append(resources.c.number < before)
+        if dataset:
+            matches.append(resources.c.dataset == dataset)
         with self.database.read() as connection:
-            numbers, has_more = page_of(connection, resources.c.number, resources.c.message, matches, limit)
-            query = select(resources).where(resources.c.number.in_(numbers)).order_by(resources.c.number.desc())
+            numbers, has_more = page_of(connection, resources, resources.c.message, matches, page)
+            query = select(resources).where(resources.c.number.in_(numbers)).order_by(page.order(resources))
             return list(map(ResourceRecord.of, connection.execute(query))), has_more
 
     def remove(self, name: ResourceName) -> str:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import URL, Connection, Engine, Float, create_engine, event, exc, func, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, Float, Table, create_engine, event, exc, func, make_url, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -172,17 +172,46 @@ class Database:
         self.engine.dispose()
 
 
-def page_of(
-    connection: Connection, number: Any, body: Any, matches: Sequence[Any], limit: int
-) -> tuple[list[int], bool]:
-    """The numbers of a page, newest first, and whether there are more.
+class Page(NamedTuple):
+    """A part of a list: at most ``limit`` rows made at some time, after a row of the list."""
 
-    It has at most ``limit`` rows: fewer if their bodies are large, but at least one.
-    """
-    sizes = select(number, func.coalesce(func.length(body), 0)).where(*matches).order_by(number.desc())
+    limit: int = 100
+    #: The number of the last row of the page before.
+    last: int | None = None
+    oldest_first: bool = False
+    #: Seconds since 1970, the second one excluded.
+    created_after: float | None = None
+    created_before: float | None = None
+
+    def order(self, table: Table) -> Any:
+        """The order of the list."""
+        return table.c.number if self.oldest_first else table.c.number.desc()
+
+    def matches(self, table: Table) -> list[Any]:
+        """The conditions of the page."""
+        number, created = table.c.number, table.c.created
+        found = []
+        if self.last is not None:
+            found.append(number > self.last if self.oldest_first else number < self.last)
+        if self.created_after is not None:
+            found.append(created >= self.created_after)
+        if self.created_before is not None:
+            found.append(created < self.created_before)
+        return found
+
+
+#: The newest rows.
+FIRST_PAGE = Page()
+
+
+def page_of(
+    connection: Connection, table: Table, body: Any, matches: Sequence[Any], page: Page
+) -> tuple[list[int], bool]:
+    """The numbers of a page's rows, and whether there are more. There are fewer if their bodies are large."""
+    wanted = select(table.c.number, func.coalesce(func.length(body), 0)).where(*matches, *page.matches(table))
     numbers: list[int] = []
-    total = 0
-    for found, size in connection.execute(sizes.limit(limit + 1)):
+    total, limit = 0, page.limit
+    for found, size in connection.execute(wanted.order_by(page.order(table)).limit(limit + 1)):
         total += size
         if numbers and (len(numbers) == limit or total > PAGE_BYTES):
             return numbers, True

@@ -71,6 +71,7 @@ def insert_job(connection: Connection, job: NewJob, digest: str, parent: int | N
             origin=job.origin or None,
             trace=job.trace or None,
             source_digest=job.source_digest or None,
+            source=job.source or None,
         )
         .returning(jobs.c.number)
     )

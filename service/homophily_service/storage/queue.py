@@ -32,7 +32,7 @@ from sqlalchemy import (
 from homophily_client.names import JobName
 from homophily_service.contract.errors import AlreadyExists, FailedPrecondition
 from homophily_service.contract.states import CANCELLED, FINAL, QUEUED, RUNNING, WAITING
-from homophily_service.storage.database import now, page_of
+from homophily_service.storage.database import FIRST_PAGE, Page, now, page_of
 from homophily_service.storage.fair_share import places
 from homophily_service.storage.job_rows import (
     RECORD,
@@ -123,22 +123,25 @@ class Queue(Leases):
         return {job.name: (job, found.get(job.number, 0)) for job in records}
 
     def page(
-        self, project: str, *, states: Collection[str] = (), kind: str = "", before: int | None = None, limit: int = 100
+        self,
+        project: str,
+        page: Page = FIRST_PAGE,
+        *,
+        states: Collection[str] = (),
+        kind: str = "",
+        source: str = "",
     ) -> tuple[list[tuple[JobRecord, int]], bool]:
-        """Jobs of a project, newest first, with a number below ``before``; with their places, as in :meth:`placed`.
-
-        At most ``limit`` of them, fewer if their results are large; and whether there are more.
-        """
+        """Jobs of a project with their places, as in :meth:`placed`, and whether there are more."""
         matches = [jobs.c.project == project]
         if states:
             matches.append(jobs.c.state.in_(states))
         if kind:
             matches.append(jobs.c.kind == kind)
-        if before is not None:
-            matches.append(jobs.c.number < before)
+        if source:
+            matches.append(jobs.c.source == source)
         with self.database.read() as connection:
-            numbers, has_more = page_of(connection, jobs.c.number, jobs.c.outcome, matches, limit)
-            query = select(*RECORD).where(jobs.c.number.in_(numbers)).order_by(jobs.c.number.desc())
+            numbers, has_more = page_of(connection, jobs, jobs.c.outcome, matches, page)
+            query = select(*RECORD).where(jobs.c.number.in_(numbers)).order_by(page.order(jobs))
             records = list(map(JobRecord.of, connection.execute(query)))
             found = places(connection, [job.number for job in records if job.state == QUEUED])
         return [(job, found.get(job.number, 0)) for job in records], has_more

@@ -13,7 +13,7 @@ from homophily.tables.columns import Table
 from homophily.tables.preprocessing import CategoriesError, MissingName, ScaleName
 from homophily_client._pb import points_pb2 as pb
 from homophily_service.contract.errors import InvalidRequest
-from homophily_service.contract.tables import Rows, Strings, number_width, string_kinds
+from homophily_service.contract.tables import NOT_FEATURES, Rows, Strings, number_width, string_kinds
 from homophily_service.storage.blobs.objects import StoredObject
 from homophily_service.storage.solutions import IDS
 
@@ -29,7 +29,7 @@ def recipe_of(rows: Rows) -> Preprocessing:
     """The recipe that the schema of a table asks for, fitted to its rows."""
     schema = rows.schema
     text = [column.name for column in schema.columns if column.kind == pb.COLUMN_KIND_TEXT]
-    ignore = [*(column.name for column in schema.columns if column.kind == pb.COLUMN_KIND_ID), *schema.unused_columns]
+    ignore = [*(column.name for column in schema.columns if column.kind in NOT_FEATURES), *schema.unused_columns]
     scale, missing = _SCALES.get(schema.scale, "auto"), _MISSING.get(schema.missing, "median")
     recipe = Preprocessing(scale=scale, missing=missing, text=text, ignore=ignore)
     try:
@@ -69,12 +69,12 @@ def points_of(recipe: Preprocessing | None, points: Any, field: str) -> Any:
 
 
 def table_of(rows: Rows) -> Table:
-    """Rows as the core takes them, without the ids."""
-    columns = [column for column in rows.schema.columns if column.kind != pb.COLUMN_KIND_ID]
+    """Rows as the core takes them: features only."""
+    columns = [column for column in rows.schema.columns if column.kind not in NOT_FEATURES]
     decoded = tuple(
         values.decode()
         for kind, values in zip(string_kinds(rows.schema), rows.strings, strict=True)
-        if kind != pb.COLUMN_KIND_ID
+        if kind not in NOT_FEATURES
     )
     names = tuple(column.name for column in columns)
     return Table(names, tuple(number_width(column) for column in columns), rows.numbers, decoded)

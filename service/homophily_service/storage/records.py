@@ -123,8 +123,9 @@ class NewJob(NamedTuple):
     # The call that submits it, for logs and traces.
     origin: str = ""
     trace: str = ""
-    # Digest of the dataset, model or embedding that it was submitted for.
+    # Digest of the dataset, model or embedding that it was submitted for, and its name.
     source_digest: str = ""
+    source: str = ""
 
 
 class Lease(NamedTuple):

@@ -18,6 +18,8 @@ from homophily_service.storage.records import ResourceRecord
 
 # The fields of a request that name the job's source.
 FIELDS: dict[str, type[ResourceName]] = {"dataset": DatasetName, "model": ModelName, "embedding": EmbeddingName}
+# The fields of a request that hold labels.
+LABELS = ("labels", "validation", "test")
 
 
 def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
@@ -50,12 +52,33 @@ def source_digest(name: ResourceName, record: ResourceRecord) -> str:
     return hashlib.sha256(record.blob.encode()).hexdigest()
 
 
-def pinned(catalog: Catalog, name: ResourceName, digest: str) -> ResourceRecord:
-    """The record of a job's source; FailedPrecondition if the name has changed its meaning since it was submitted."""
+def label_datasets(request: Any) -> list[DatasetName]:
+    """The datasets whose columns a request takes labels from, except the one of its points."""
+    return [
+        parse_name(DatasetName, name, f"{field}.column.dataset")
+        for field in LABELS
+        if field in request.DESCRIPTOR.fields_by_name and (name := getattr(request, field).column.dataset)
+    ]
+
+
+def digest_of(catalog: Catalog, request: Any) -> str:
+    """The digest of everything that a request names; empty if it names nothing."""
+    name = source_name(request)
+    if name is None:
+        return ""
+    digests = [source_digest(one, catalog.get(one)) for one in (name, *label_datasets(request))]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def pinned(catalog: Catalog, request: Any, digest: str) -> ResourceRecord:
+    """The record of a job's source; FailedPrecondition if a name has changed its meaning since it was submitted."""
+    name = source_name(request)
+    assert name is not None
     record = catalog.get(name)
-    if digest and source_digest(name, record) != digest:
+    if digest and digest_of(catalog, request) != digest:
+        names = " or ".join(map(str, (name, *label_datasets(request))))
         raise FailedPrecondition(
-            f"{name} was deleted and created again after the job was submitted: submit the job again",
+            f"{names} was deleted and created again after the job was submitted: submit the job again",
             reason="SOURCE_CHANGED",
         )
     return record

@@ -64,8 +64,9 @@ jobs = Table(
     Column("trace", String(64)),
     # When it may start, in seconds since 1970; of jobs of one priority, the earliest goes first.
     Column("not_before", Float(53), nullable=False, server_default=text("0")),
-    # Digest of the dataset, model or embedding that it was submitted for.
+    # Digest of the dataset, model or embedding that it was submitted for, and its name.
     Column("source_digest", String(64)),
+    Column("source", String(255)),
     # How often sending its tracking run was begun since the last success.
     Column("tracking_attempts", Integer, nullable=False, server_default=text("0")),
     # Where its model is registered: models:/{name}/{version}.
@@ -123,6 +124,8 @@ resources = Table(
     Column("blob", String(255), nullable=False),
     # The graph of a model.
     Column("graph", String(64)),
+    # The dataset of a model or an embedding.
+    Column("dataset", String(255)),
     # The upload that made a dataset: if it is sent again, it is answered from here.
     Column("upload_id", _ID),
     Column("created", Float(53), nullable=False),

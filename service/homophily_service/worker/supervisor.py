@@ -243,7 +243,13 @@ class Worker:
                 lease,
                 outcome,
                 lambda connection: self.stores.catalog.add(
-                    connection, name, made.SerializeToString(), path, graph=made.graph.digest, size=made.size_bytes
+                    connection,
+                    name,
+                    made.SerializeToString(),
+                    path,
+                    graph=made.graph.digest,
+                    dataset=made.dataset or None,
+                    size=made.size_bytes,
                 ),
             )
         except Unavailable:
