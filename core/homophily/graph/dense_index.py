@@ -27,7 +27,7 @@ from homophily.graph.index_base import (
     part_of,
     power_of_two,
 )
-from homophily.graph.region_layout import Layout, Rows, Truth, learn_layout, row_squares
+from homophily.graph.region_layout import Layout, Rows, Truth, learn_layout, nearest_centres, row_squares
 from homophily.graph.region_search import RegionSearch
 from homophily.state import FLOATS, State, StateReader
 
@@ -130,6 +130,30 @@ class DenseIndex(NeighborIndex):
         index.method = "exact"
         index._search = device.neighbor_search(index._searched(index.points), index._exact_part)
         return index
+
+    def grown(self, rows: Any) -> Self:
+        """An index of more points: ``rows`` in the form of ``points``. New points join the nearest region."""
+        index = copy(self)
+        index.points, index._built, index._inverse = np.concatenate([self.points, rows]), None, None
+        index.size, index._truth = len(index.points), None
+        if self._layout is not None:
+            joined = nearest_centres(self._layout.coordinates(self._searched(rows)), self._layout.centres)
+            index._layout = self._layout._replace(
+                regions=np.concatenate([self._layout.regions, joined.astype(np.int32)])
+            )
+        return index
+
+    def bounding(self, rows: NDArray[Any]) -> Rows:
+        """Rows in float32 coordinates in which no Euclidean distance is larger than it is."""
+        if rows is self.points and self._layout is not None:
+            return np.asarray(self._structure.coordinates)
+        seen = self._searched(rows).astype(np.float32, copy=False)
+        return seen if self._layout is None else self._layout.coordinates(seen)
+
+    def squared(self, distances: Floats) -> Floats:
+        """Squares of distances in the units of :meth:`bounding`."""
+        squares = 2.0 * distances if self.metric == "cosine" else np.square(distances)
+        return np.asarray(squares / self._scale**2)
 
     def to_arrays(self) -> State:
         """The index as arrays, without its search structure."""

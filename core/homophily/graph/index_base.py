@@ -59,6 +59,10 @@ class NeighborIndex(ABC):
         k = available_neighbors(k, self.size - 1)
         return self._in_blocks(self.points, self._visits(), k, True, report)
 
+    @abstractmethod
+    def grown(self, rows: Any) -> Self:
+        """An index of more points: ``rows`` in the form of ``points``."""
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": None}
 

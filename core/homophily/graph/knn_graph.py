@@ -24,6 +24,7 @@ from homophily.exceptions import ParameterError
 from homophily.graph.computing import BACKEND_CONSTRAINT, BackendName, Device, find_device
 from homophily.graph.coordinates import Space, SpaceName
 from homophily.graph.dense_index import DenseIndex
+from homophily.graph.grow import can_grow, grow
 from homophily.graph.index_base import Distances, Indices, NeighborIndex, Report, available_neighbors, part_of
 from homophily.graph.listed import listed_neighbors, listed_weights
 from homophily.graph.neighbors import neighbor_index
@@ -213,11 +214,7 @@ class KNNGraph(CheckedEstimator):
             self.distances_, self.indices_ = self._others(self._n_found, part_of(callback, 0.4, 0.95))
             if self.index_ is not None:
                 self.recall_ = self.index_.recall
-            self._W = self._weigh(self.distances_, self.indices_)
-        self._degrees = np.asarray(self._W.sum(axis=1), dtype=np.float64)
-        self._n_components, self._component_labels = connected_components(self._W, directed=False)
-        self._laplacians: dict[tuple[int, bool], sparse.csr_array] = {}
-        self._neighborhoods: dict[int, sparse.csr_array] = {}
+        self._link()
         if callback is not None:
             callback(1.0)
         return self
@@ -280,6 +277,43 @@ class KNNGraph(CheckedEstimator):
                 product = self.laplacian(power - 1, normalized) @ self.laplacian(1, normalized)
                 self._laplacians[key] = canonical((product + product.T) * 0.5)
         return self._laplacians[key]
+
+    def append(self, X: Any) -> Self:
+        """A graph of these points and more, by a search for what changes instead of one among all.
+
+        The weights are those of a new fit to all points, except that ``space`` stays that of these points, and that
+        ``recall_`` is what the search among these points had. The cost grows with the points times the new points, a
+        small fraction of a new fit for few of them.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (m, d)
+            New points, with the columns of ``fit``.
+
+        Returns
+        -------
+        Self
+            A new graph, whose first ``n_points`` points are those of this one, in their order.
+        """
+        check_is_fitted(self)
+        if self.index_ is None or self.distances_ is None or self.indices_ is None:
+            raise self._wrong("metric", "'euclidean' or 'cosine' for append")
+        X = validate_data(self, small_floats(in_fitted_order(self, X)), reset=False, **POINTS)
+        if self._space is not None:
+            X = self._space(X, self.n_jobs)
+        graph = copy(self)
+        u, added = self.n_points, X.shape[0]
+        k = graph._n_found = min(self.n_neighbors_, u + added - 1)
+        if can_grow(self.index_, added):
+            grown = grow(self.index_, X, self.distances_, self.indices_, k)
+            graph.index_, graph.distances_, graph.indices_ = grown
+        else:
+            # Many more points are searched in another way.
+            graph.index_ = neighbor_index(self.index_.grown(self.index_._prepare(X)).points, self.metric_, self.n_jobs)
+            graph.distances_, graph.indices_ = graph.index_.self_query(k)
+            graph.recall_ = graph.index_.recall
+        graph._link()
+        return graph
 
     def attach(self, X: Any) -> tuple[Indices, Distances, Floats]:
         """Indices, distances and weights (m, k) of the edges from new points to their nearest stored points.
@@ -431,6 +465,15 @@ class KNNGraph(CheckedEstimator):
         if k == 0:
             return np.empty((self.index_.size, 0)), np.empty((self.index_.size, 0), dtype=np.int32)
         return self.index_.self_query(k, report)
+
+    def _link(self) -> None:
+        """Weigh the neighbours, if that is what was found, and describe the graph."""
+        if self.distances_ is not None and self.indices_ is not None:
+            self._W = self._weigh(self.distances_, self.indices_)
+        self._degrees = np.asarray(self._W.sum(axis=1), dtype=np.float64)
+        self._n_components, self._component_labels = connected_components(self._W, directed=False)
+        self._laplacians: dict[tuple[int, bool], sparse.csr_array] = {}
+        self._neighborhoods: dict[int, sparse.csr_array] = {}
 
     def _weigh(self, distances: Distances, indices: Indices) -> sparse.csr_array:
         self._reach = farthest_listed(distances)

@@ -66,6 +66,13 @@ class RegionSearch:
             in_blocks(place, self.size, n_jobs)
 
     @property
+    def coordinates(self) -> Rows:
+        """The points in the coordinates of the layout, in their own order."""
+        places = np.empty_like(self.points)
+        places[self.order] = self.points + self.layout.centres[self.regions]
+        return places
+
+    @property
     def most_probes(self) -> int:
         """Regions that a row may probe, if the recall asks for it."""
         compared = max(_MOST_COMPARED, _SHARE_COMPARED * self.size)

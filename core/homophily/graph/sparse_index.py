@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 from numba import njit
@@ -35,6 +36,13 @@ class SparseIndex(NeighborIndex):
     def _read(self, stored: StateReader, columns: int) -> None:
         # The older matrix class, as in `_prepare`.
         self.points = sparse.csr_matrix(stored.csr("points", (self.size, columns)))
+
+    def grown(self, rows: Any) -> Self:
+        """An index of more points: ``rows`` in the form of ``points``."""
+        index = copy(self)
+        index.points, index._built = sparse.vstack([self.points, rows], format="csr"), None
+        index.size = index.points.shape[0]
+        return index
 
     def _prepare(self, X: Any) -> Any:
         # The older matrix class, because sp_matmul_topn refuses csr_array.

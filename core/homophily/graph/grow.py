@@ -1,0 +1,162 @@
+"""More points for an index whose points know their neighbours: what changes is found without a search among all.
+
+A new point's neighbours are asked of the old index and of one of the new points. An old point's neighbours change only
+if a new point is nearer than the last of them. How far old and new points are from each other is bounded from below
+first, in the coordinates of the search and by matrix products, and measured only where the bound allows it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from homophily.arrays import Floats
+from homophily.graph.dense_index import DenseIndex, choose_method
+from homophily.graph.index_base import Distances, Indices, NeighborIndex
+from homophily.graph.region_layout import row_squares
+from homophily.graph.sparse_index import SparseIndex
+from homophily.threads import run_chunks, single_threaded_blas, thread_count
+
+
+class Grown(NamedTuple):
+    """An index with more points, and the neighbours of all points."""
+
+    searched: NeighborIndex
+    distances: Distances
+    indices: Indices
+
+
+class Pairs(NamedTuple):
+    """Points, a neighbour of each, and how far they are from each other."""
+
+    points: NDArray[np.intp]
+    neighbors: NDArray[np.intp]
+    distances: Floats
+
+
+def can_grow(index: NeighborIndex, added: int) -> bool:
+    """Whether an index of so many more points would search as this one does."""
+    if isinstance(index, SparseIndex):
+        return True
+    assert isinstance(index, DenseIndex)
+    return index.method == choose_method(index.size + added, index.points.shape[1])
+
+
+def grow(index: NeighborIndex, X: Any, distances: Distances, indices: Indices, k: int) -> Grown:
+    """Add the rows of X to an index, and to the lists (u, ≤ k) of its points' neighbours, which become (u + m, k).
+
+    Lists that are shorter than k hold all other points.
+    """
+    u, m = index.size, X.shape[0]
+    rows, fresh = index._prepare(X), np.arange(u, u + m)
+    added = _same_kind(index, X)
+    lists = np.full((u + m, k), np.inf), np.zeros((u + m, k), dtype=np.int32)
+    lists[0][:u, : distances.shape[1]], lists[1][:u, : indices.shape[1]] = distances, indices
+    nearer = _nearer(index, added, rows, lists[0][:u].max(axis=1))
+    changed = np.unique(nearer.points)
+    found = [
+        nearer._replace(neighbors=nearer.neighbors + u),
+        _listed(changed, lists[0][changed], lists[1][changed]),
+        _listed(fresh, *index.query(X, min(k, u))),
+    ]
+    if m > 1:
+        found.append(_listed(fresh, *added.self_query(min(k, m - 1)), shift=u))
+    pairs = Pairs(*map(np.concatenate, zip(*found, strict=True)))
+    _merge(np.concatenate([changed, fresh]), pairs, *lists)
+    return Grown(index.grown(rows), *lists)
+
+
+def _same_kind(index: NeighborIndex, X: Any) -> NeighborIndex:
+    """An index of other points, in the same metric."""
+    kind = SparseIndex if isinstance(index, SparseIndex) else DenseIndex
+    return kind(X, index.metric, n_jobs=index.n_jobs)
+
+
+def _listed(points: NDArray[np.intp], distances: Distances, indices: Indices, shift: int = 0) -> Pairs:
+    """Lists of the points' neighbours as pairs."""
+    is_there = np.isfinite(distances)
+    return Pairs(
+        np.repeat(points, is_there.sum(axis=1)), indices[is_there].astype(np.intp) + shift, distances[is_there]
+    )
+
+
+def _merge(known: NDArray[np.intp], pairs: Pairs, distances: Distances, indices: Indices) -> None:
+    """Write the nearest neighbours of known points into their lists; of equally near ones, the lowest index first."""
+    order = np.lexsort((pairs.neighbors, pairs.distances, pairs.points))
+    points, neighbors, measured = (column[order] for column in pairs)
+    starts = np.searchsorted(points, known)
+    rank = np.arange(len(points)) - np.repeat(starts, np.diff(np.append(starts, len(points))))
+    is_kept = rank < distances.shape[1]
+    distances[known], indices[known] = np.inf, 0
+    distances[points[is_kept], rank[is_kept]] = measured[is_kept]
+    indices[points[is_kept], rank[is_kept]] = neighbors[is_kept]
+
+
+#: Pairs of points that are bounded at a time, about what a core's cache holds, and that are measured at a time.
+_BOUNDED, _MEASURED = 1 << 18, 1 << 14
+#: Squares in float32 are off by this share of the larger one.
+_ROUNDING = 1e-5
+#: Neighbours among the new points that an old sparse point may get.
+_MOST_NEW = 1024
+
+
+def _nearer(index: NeighborIndex, added: NeighborIndex, rows: Any, limits: Floats) -> Pairs:
+    """Pairs of an old and a new point that are nearer than the old one's limit."""
+    if not isinstance(index, DenseIndex):
+        distances, names = added._in_blocks(index.points, np.arange(index.size), min(added.size, _MOST_NEW), False)
+        is_near = distances < limits[:, None]
+        return Pairs(np.nonzero(is_near)[0], names[is_near].astype(np.intp), distances[is_near])
+    old, new = _possible(index, rows, limits)
+    measured = np.empty(len(old))
+    for start in range(0, len(old), _MEASURED):
+        block = slice(start, start + _MEASURED)
+        measured[block] = index._distances(rows[new[block]], old[block, None])[:, 0]
+    is_near = measured < limits[old]
+    return Pairs(old[is_near], new[is_near], measured[is_near])
+
+
+def _possible(index: DenseIndex, rows: Any, limits: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs of an old and a new point that may be nearer than the old one's limit."""
+    ours, theirs = index.bounding(index.points), index.bounding(rows)
+    halves = row_squares(ours) / 2, row_squares(theirs) / 2
+    allowed = index.squared(limits) / 2 * (1 + _ROUNDING) + _ROUNDING * (halves[0] + halves[1].max())
+    allowed = (allowed - halves[0]).astype(np.float32)
+    step, threads = max(1, _BOUNDED // len(theirs)), thread_count(index.n_jobs)
+    found: list[list[tuple[NDArray[np.intp], NDArray[np.intp]]]] = [[] for _ in range(threads)]
+
+    def compare(chunk: int) -> None:
+        tile = np.empty((step, len(theirs)), dtype=np.float32)
+        for start in range(chunk * step, index.size, threads * step):
+            part = slice(start, min(start + step, index.size))
+            products = np.matmul(ours[part], theirs.T, out=tile[: part.stop - start])
+            found[chunk].append(_collect(products, halves[1], allowed[part], start))
+
+    with single_threaded_blas():
+        run_chunks(compare, threads)
+    old, new = (np.concatenate(part) for part in zip(*(pair for pairs in found for pair in pairs), strict=True))
+    return old, new
+
+
+@njit(cache=True, nogil=True)
+def _collect(products, halves, allowed, start):  # type: ignore[no-untyped-def]
+    """Places (i, j) where halves[j] − products[i, j] is allowed; i counts from ``start``."""
+    count = 0
+    for i in range(products.shape[0]):
+        for j in range(products.shape[1]):
+            count += halves[j] - products[i, j] <= allowed[i]
+    old, new = np.empty(count, dtype=np.intp), np.empty(count, dtype=np.intp)
+    place = 0
+    for i in range(products.shape[0]):
+        row, limit = products[i], allowed[i]
+        some = 0
+        for j in range(row.size):
+            some += halves[j] - row[j] <= limit
+        if some:
+            for j in range(row.size):
+                if halves[j] - row[j] <= limit:
+                    old[place], new[place] = start + i, j
+                    place += 1
+    return old, new

@@ -1,0 +1,138 @@
+"""Graphs of more points: by what changes, against a new search among all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_digits
+
+from homophily import ERRClassifier, KNNGraph, ParameterError
+from homophily.graph import dense_index, grow
+from homophily.storage import graph_state, restore_graph
+
+DIGITS, Y = load_digits(return_X_y=True)
+RNG = np.random.default_rng(0)
+POINTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "all pairs": (DIGITS, {}),
+    "all pairs, float32": (DIGITS.astype(np.float32), {"n_neighbors": 3, "symmetrize": "max"}),
+    "cosine": (DIGITS, {"metric": "cosine", "weights": "self-tuning"}),
+    "tree": (RNG.normal(size=(2000, 3)), {"weights": "global"}),
+    "tree, cosine": (RNG.normal(size=(2000, 3)), {"metric": "cosine"}),
+    "sparse": (sparse.random_array((800, 100), density=0.1, format="csr", rng=1), {}),
+    "sparse, euclidean": (
+        sparse.random_array((800, 100), density=0.1, format="csr", rng=2),
+        {"metric": "euclidean", "weights": "fixed", "sigma_x": 2.0},
+    ),
+    "copies": (np.repeat(DIGITS[:300], 4, axis=0), {"n_neighbors": 6}),
+}
+
+
+def assert_same(found: KNNGraph, expected: KNNGraph) -> None:
+    np.testing.assert_array_equal(found.indices_, expected.indices_)
+    np.testing.assert_array_equal(found.distances_, expected.distances_)
+    assert (found.W != expected.W).nnz == 0
+    np.testing.assert_array_equal(found.component_labels, expected.component_labels)
+    assert found.n_points == expected.n_points
+
+
+@pytest.mark.parametrize("added", [1, 40])
+@pytest.mark.parametrize("name", POINTS)
+def test_a_graph_with_more_points_is_that_of_a_fit_to_all(name: str, added: int) -> None:
+    X, parameters = POINTS[name]
+    old = X.shape[0] - added
+    base = KNNGraph(**parameters).fit(X[:old])
+    before = base.W.copy(), base.indices_.copy()
+    found = base.append(X[old:])
+    assert_same(found, KNNGraph(**parameters).fit(X))
+    # The graph that it came from is as it was.
+    assert (before[0] != base.W).nnz == 0
+    np.testing.assert_array_equal(base.indices_, before[1])
+    for ours, theirs in zip(found.attach(X[:5]), KNNGraph(**parameters).fit(X).attach(X[:5]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_graphs_grow_step_by_step_and_after_loading() -> None:
+    whole = KNNGraph().fit(DIGITS)
+    graph = KNNGraph().fit(DIGITS[:1700])
+    for start in (1700, 1701, 1760):
+        stop = {1700: 1701, 1701: 1760, 1760: 1797}[start]
+        graph = restore_graph(graph_state(graph)).append(DIGITS[start:stop])
+    assert_same(graph, whole)
+
+
+def test_regions_take_new_points_in_and_find_nearly_all_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_index, "_EXACT_POINTS", 1000)
+    base = KNNGraph().fit(DIGITS[:1750])
+    assert base.index_.method == "regions"
+    found = base.append(DIGITS[1750:])
+    assert found.index_.method == "regions"
+    monkeypatch.undo()
+    exact = KNNGraph().fit(DIGITS)
+    is_found = (found.indices_[:, :, None] == exact.indices_[:, None, :]).any(axis=1)
+    assert is_found.mean() > 0.99
+    again = restore_graph(graph_state(found))
+    np.testing.assert_array_equal(again.index_.self_query(5)[1], found.index_.self_query(5)[1])
+    assert np.mean(found.attach(DIGITS)[0][:, 0] == np.arange(1797)) > 0.99
+
+
+def test_no_lower_bound_hides_a_near_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In regions, old and new points are bounded in a few coordinates: every pair within the limit is allowed."""
+    monkeypatch.setattr(dense_index, "_EXACT_POINTS", 500)
+    for metric in ("euclidean", "cosine"):
+        index = KNNGraph(metric=metric).fit(DIGITS[:1600]).index_
+        limits = np.random.default_rng(0).uniform(0.0, 40.0 if metric == "euclidean" else 0.3, 1600)
+        old, new = grow._possible(index, index._prepare(DIGITS[1600:]), limits)
+        names = np.tile(np.arange(1600), (197, 1))
+        distances = index._distances(index._prepare(DIGITS[1600:]), names)
+        near = {(i, j) for j, i in zip(*np.nonzero(distances < limits), strict=True)}
+        assert len(near) > 1000
+        assert near <= set(zip(old.tolist(), new.tolist(), strict=True))
+
+
+def test_few_points_get_the_neighbours_that_they_lacked() -> None:
+    X = RNG.normal(size=(30, 4))
+    with pytest.warns(UserWarning, match="only 5 exist"):
+        base = KNNGraph().fit(X[:6])
+    assert_same(base.append(X[6:]), KNNGraph().fit(X))
+    with pytest.warns(UserWarning, match="only 7 exist"):
+        expected = KNNGraph().fit(X[:8])
+    assert_same(base.append(X[6:8]), expected)
+
+
+def test_points_that_need_another_search_are_searched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = KNNGraph().fit(DIGITS[:990])
+    monkeypatch.setattr(dense_index, "_EXACT_POINTS", 1000)
+    found = base.append(DIGITS[990:1100])
+    assert found.index_.method == "regions"
+    assert_same(found, KNNGraph().fit(DIGITS[:1100]))
+
+
+def test_the_space_stays_that_of_the_first_points() -> None:
+    base = KNNGraph(space="principal", n_directions=10).fit(DIGITS[:1700])
+    found = base.append(DIGITS[1700:])
+    np.testing.assert_array_equal(found._space.directions, base._space.directions)
+    assert_same(found, _with(found, KNNGraph().fit(base._space(DIGITS, None))))
+
+
+def _with(found: KNNGraph, expected: KNNGraph) -> KNNGraph:
+    expected.n_features_in_ = found.n_features_in_
+    return expected
+
+
+def test_answers_on_a_grown_graph_are_those_of_a_fit_to_all() -> None:
+    few = np.full(len(Y), -1)
+    few[:60] = Y[:60]
+    grown = ERRClassifier().fit(KNNGraph().fit(DIGITS[:1780]).append(DIGITS[1780:]), few)
+    np.testing.assert_array_equal(grown.transduction_, ERRClassifier().fit(DIGITS, few).transduction_)
+
+
+def test_graphs_of_given_distances_and_wrong_columns_do_not_grow() -> None:
+    given = KNNGraph(metric="affinity").fit(np.ones((4, 4)))
+    with pytest.raises(ParameterError) as caught:
+        given.append(np.ones((1, 4)))
+    assert caught.value.parameter == "metric"
+    with pytest.raises(ValueError, match="64 features"):
+        KNNGraph().fit(DIGITS[:100]).append(DIGITS[:2, :3])
