@@ -239,11 +239,13 @@ class Worker:
                 self.stores.queue.finish(lease, outcome)
                 return
             name, path = kind.makes.parse(made.name, "name"), _task(lease).result_path
+            fitted = kind.fitted(outcome)
+            graph = None if fitted is None else fitted.graph.digest
             self.stores.queue.finish(
                 lease,
                 outcome,
                 lambda connection: self.stores.catalog.add(
-                    connection, name, made.SerializeToString(), path, graph=made.graph.digest, size=made.size_bytes
+                    connection, name, made.SerializeToString(), path, graph=graph, size=made.size_bytes
                 ),
             )
         except Unavailable:
