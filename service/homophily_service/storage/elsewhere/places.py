@@ -18,7 +18,7 @@ from homophily_service.contract.errors import FailedPrecondition, LimitExceeded
 #: More files than this are refused, and so are folders in which more would have to be looked through.
 MOST_FILES, MOST_LISTED = 10_000, 200_000
 # The bytes of a range, and of those that are held at a time.
-PIECE_BYTES, HELD_BYTES = 4 << 20, 96 << 20
+PIECE_BYTES, HELD_BYTES = 16 << 20, 96 << 20
 FETCHERS = 6
 
 
