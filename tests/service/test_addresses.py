@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import ipaddress
 import os
-import ssl
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +26,7 @@ from homophily_service.storage.elsewhere import places, web
 from homophily_service.storage.elsewhere.allowed import allowed_address, open_place
 from homophily_service.storage.elsewhere.places import PIECE_BYTES, Place, RemoteFile, SourceFile
 
-from .certificates import authority, signed_by
+from .site import Site, serving_files
 
 
 def settings_with(tmp_path: Path, *prefixes: str, **more: Any) -> Settings:
@@ -179,60 +175,20 @@ def test_addresses_of_the_internet_are(number: str) -> None:
     assert web.is_public(ipaddress.ip_address(number))
 
 
-@dataclass
-class Site:
-    """A server by https whose answers a test chooses."""
-
-    port: int
-    content: bytes = b"x,y\n1,2\n"
-    headers: dict[str, str] = field(default_factory=lambda: {"ETag": '"one"'})
-    status: int = 206
-    asked: list[str] = field(default_factory=list)
-
-    def place(self, tmp_path: Path, host: str = "127.0.0.1", *more: str) -> Place:
-        address = f"https://{host}:{self.port}/data/a b.csv"
-        return open_place(settings_with(tmp_path, f"https://{host}:{self.port}/data", *more), "team", address)[1]
+def place_of(site: Site, tmp_path: Path, host: str = "127.0.0.1", *more: str) -> Place:
+    address = f"https://{host}:{site.port}/data/a b.csv"
+    return open_place(settings_with(tmp_path, f"https://{host}:{site.port}/data", *more), "team", address)[1]
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    issuer = authority("ca")
-    certificate, key = signed_by(issuer, "site").write(tmp_path / "tls", "site")
-    ca, _ = issuer.write(tmp_path / "tls", "ca")
-    monkeypatch.setenv("SSL_CERT_FILE", str(ca))
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            served.asked.append(self.path)
-            start, _, stop = self.headers["Range"].removeprefix("bytes=").partition("-")
-            part = served.content[int(start) : int(stop) + 1]
-            self.send_response(served.status)
-            whole = {"Content-Length": str(len(part))}
-            if served.status == 206:
-                whole["Content-Range"] = f"bytes {start}-{int(start) + len(part) - 1}/{len(served.content)}"
-            for name, value in {**whole, **served.headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(part)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    served = Site(server.server_address[1])
-    yield served
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving_files(tmp_path / "tls") as (site, ca):
+        monkeypatch.setenv("SSL_CERT_FILE", str(ca))
+        yield site
 
 
 def test_a_file_is_read_in_ranges(tmp_path: Path, site: Site) -> None:
-    place = site.place(tmp_path)
+    place = place_of(site, tmp_path)
     (file,) = place.find()
     assert file == SourceFile("data/a b.csv", 8, '"one"')
     assert place.read(file, 2, 5) == site.content[2:5]
@@ -243,13 +199,13 @@ def test_a_name_that_leads_inside_the_network_is_refused_unless_its_number_is_al
     tmp_path: Path, site: Site
 ) -> None:
     with pytest.raises(PermissionDenied, match="private network") as refused:
-        site.place(tmp_path, "localhost").find()
+        place_of(site, tmp_path, "localhost").find()
     assert refused.value.reason == "PRIVATE_ADDRESS"
     with pytest.raises(PermissionDenied):
-        site.place(tmp_path, "localhost", "https://127.0.0.1:1/").find()
+        place_of(site, tmp_path, "localhost", "https://127.0.0.1:1/").find()
     assert not site.asked
     numbers = [f"https://127.0.0.1:{site.port}/", f"https://[::1]:{site.port}/"]
-    assert site.place(tmp_path, "localhost", *numbers).find()
+    assert place_of(site, tmp_path, "localhost", *numbers).find()
 
 
 def test_the_connection_goes_to_the_address_that_was_checked(
@@ -273,10 +229,10 @@ def test_the_connection_goes_to_the_address_that_was_checked(
     monkeypatch.setattr(web.socket, "getaddrinfo", resolve)
     monkeypatch.setattr(web.socket, "socket", Socket)
     with pytest.raises(Unavailable):
-        site.place(tmp_path, "rebinding.example").find()
+        place_of(site, tmp_path, "rebinding.example").find()
     assert (asked, connected) == (["rebinding.example"], ["93.184.216.34"])
     with pytest.raises(PermissionDenied):
-        site.place(tmp_path, "rebinding.example").find()
+        place_of(site, tmp_path, "rebinding.example").find()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +252,7 @@ def test_answers_that_are_no_part_of_the_file_are_refused(
 ) -> None:
     site.status, site.headers = status, headers
     with pytest.raises(error, match=sentence):
-        site.place(tmp_path).find()
+        place_of(site, tmp_path).find()
     assert len(site.asked) == 1
 
 
@@ -305,14 +261,14 @@ def test_a_certificate_that_is_not_trusted_is_refused(
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(FailedPrecondition, match="certificate is not trusted"):
-        site.place(tmp_path).find()
+        place_of(site, tmp_path).find()
 
 
 @pytest.mark.parametrize("change", [{"headers": {"ETag": '"two"'}}, {"content": b"x,y\n1,2\n3,4\n"}])
 def test_a_file_on_the_web_that_changes_while_it_is_read_is_an_error(
     tmp_path: Path, site: Site, change: dict[str, Any]
 ) -> None:
-    place = site.place(tmp_path)
+    place = place_of(site, tmp_path)
     (file,) = place.find()
     for name, value in change.items():
         setattr(site, name, value)
@@ -442,6 +398,7 @@ class Memory(Place):
         return [SourceFile("a", len(self.content), "1")]
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
+        assert file.size == len(self.content)
         self.asked.append((start, stop))
         return self.content[start:stop]
 
