@@ -74,7 +74,7 @@ Global___Dataset: _TypeAlias = Dataset  # noqa: Y015
 
 @_typing.final
 class DatasetSource(_message.Message):
-    """The files that a dataset was made from, as they were when they were read."""
+    """The files that a dataset was made from, as they were when they were read. Output only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -83,13 +83,13 @@ class DatasetSource(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """Output only. The address, as it was given."""
+    """The address, as it was given."""
     file_count: _builtins.int
-    """Output only. The number of files."""
+    """The number of files."""
     size_bytes: _builtins.int
-    """Output only. The bytes of all files."""
+    """The bytes of all files."""
     digest: _builtins.bytes
-    """Output only. SHA-256 of the names, sizes and ETags of the files (where there is no ETag, of the time of the last
+    """SHA-256 of the names, sizes and ETags of the files (where there is no ETag, of the time of the last
     change), and of which columns are what. It differs if a file was changed, even if its points are the same.
     """
     def __init__(

@@ -1112,7 +1112,7 @@ class CreateDatasetRequest(_message.Message):
     address: _builtins.str
     """Required. Where the files are: s3://bucket/points.parquet, gs://…, az://container/…, https://host/… or
     file:///folder/…, of those that the server allows for the project. Of .parquet, .arrow, .feather, .csv, .tsv or
-    .npy. A folder, with "/" at the end, is all such files directly in it; a "*" in the last part matches any text.
+    .npy. A folder, with "/" at the end, is all such files below it; a "*" in the last part matches any text.
     """
     dataset_id: _builtins.str
     """The id of the dataset; the job's id if empty. If there is one of the same address and columns, it is the answer if

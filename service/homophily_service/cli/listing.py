@@ -29,7 +29,7 @@ def jobs(
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="WORD", help="Only fit, transduce, embed, trial or import.")
+        str | None, typer.Option(metavar="WORD", help="Only fit, transduce, embed, trial, import or create-dataset.")
     ] = None,
     limit: Limit = 20,
     service: Service,
