@@ -15,6 +15,7 @@ from homophily import HomophilyWarning
 
 COMMANDS = (
     "active",
+    "address",
     "speed",
     "scaling",
     "graph",

@@ -142,7 +142,10 @@ def asked() -> str:
 
 
 #: Commands whose tables and notes the page of benchmarks shows.
-SHOWN = ("speed", "scaling", "graph", "mnist", "calibration", "defaults", "roofline", "studio", "predict", "service")
+SHOWN = (
+    *("speed", "scaling", "graph", "mnist", "calibration", "defaults", "roofline"),
+    *("studio", "predict", "service", "address"),
+)
 TABLES: dict[str, Callable[[], str]] = {
     **{command: partial(printed, command) for command in SHOWN},
     "classes": classes,

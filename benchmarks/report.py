@@ -17,6 +17,9 @@ RESULTS = Path(__file__).parent / "results"
 #: The last whole run of each command on the real data sets: kept in git, and shown in the documentation.
 RECORDS = RESULTS / "records"
 
+#: Commands that use no data sets, so that every whole run of them is one to keep.
+WITHOUT_DATA = ("address",)
+
 Cell = str | float | int | bool | None
 Row = Mapping[str, Cell]
 
@@ -81,7 +84,7 @@ class Report:
         runs.append({"when": when, "options": options, **machine, "tables": self.tables, "notes": self.notes})
         path.write_text(json.dumps(runs, indent=1) + "\n")
         is_whole = self.options == Options(self.options.data)
-        if is_whole and self.options.data is not None and not self.failed:
+        if is_whole and (self.options.data is not None or self.name in WITHOUT_DATA) and not self.failed:
             RECORDS.mkdir(exist_ok=True)
             (RECORDS / path.name).write_text(json.dumps(runs[-1], indent=1) + "\n")
 

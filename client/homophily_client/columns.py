@@ -92,6 +92,11 @@ def _from_arrow(column: Any) -> NDArray[Any]:
     if kind.startswith("fixed_size_list") and not column.null_count:
         flat = column.flatten().to_numpy(zero_copy_only=False)
         return np.asarray(flat).reshape(len(column), -1)
+    if kind.startswith(("list<", "large_list<")) and kind.rstrip(">").endswith(("float", "double")):
+        lengths = np.diff(column.offsets.to_numpy())
+        if len(lengths) and lengths[0] and (lengths == lengths[0]).all() and not column.null_count:
+            flat = column.flatten().to_numpy(zero_copy_only=False)
+            return np.asarray(flat, dtype=np.float64).reshape(len(column), -1)
     if kind.startswith(("int", "uint", "float", "double", "halffloat", "bool", "decimal")):
         target = "int8" if kind == "bool" else "float32" if kind in ("float", "halffloat") else "float64"
         # Long integers lose digits, which only an id needs: those are read as strings.

@@ -52,8 +52,19 @@ class TableSchema(Record, of=points_pb2.TableSchema):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DatasetSource(Record, of=dataset_pb2.DatasetSource):
+    """The files that a dataset was made from, as they were when they were read."""
+
+    address: str
+    files: int = field(metadata=named("file_count"))
+    size_bytes: int
+    #: Of the names, sizes and ETags of the files and of the choice of columns, in hexadecimal digits.
+    digest: str = computed(lambda message: message.digest.hex())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset(Record, of=dataset_pb2.Dataset):
-    """Points that were uploaded."""
+    """Points that were uploaded, or read from an address."""
 
     name: str
     #: The number of points.
@@ -75,6 +86,8 @@ class Dataset(Record, of=dataset_pb2.Dataset):
     size_bytes: int
     create_time: datetime
     description: str
+    #: The files that it was made from, if it was made by ``create_dataset``.
+    source: DatasetSource | None
 
 
 @dataclass(frozen=True)
@@ -399,7 +412,7 @@ class Job(Record, of=job_pb2.Job):
     """A job as it was when last seen."""
 
     name: str
-    #: fit, transduce, embed, import, or trial for a part of a search.
+    #: fit, transduce, embed, import, create-dataset, or trial for a part of a search.
     kind: str
     state: JobState = computed(JobState.of)
     priority: int
@@ -418,6 +431,14 @@ class Job(Record, of=job_pb2.Job):
     embedding: Embedding | None = computed(
         lambda job: Embedding.from_message(job.embed.embedding) if job.HasField("embed") else None
     )
+    #: The dataset that the job made, or that was there already.
+    dataset: Dataset | None = computed(
+        lambda job: Dataset.from_message(job.create_dataset.dataset) if job.HasField("create_dataset") else None
+    )
+    #: Whether that dataset was there already, made from the same files.
+    unchanged: bool = computed(lambda job: job.create_dataset.unchanged)
+    #: What was concluded about the columns of a table, as sentences.
+    notes: tuple[str, ...] = computed(lambda job: tuple(job.create_dataset.notes))
     #: The trials of a part of a search.
     trials: tuple[Trial, ...] = computed(lambda job: tuple(map(Trial.from_message, job.trial.trials)))
     #: Why it failed.

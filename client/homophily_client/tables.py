@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from homophily_client._pb import job_pb2
 from homophily_client._pb import points_pb2 as pb
 from homophily_client.columns import (
     TableError,
@@ -169,6 +170,23 @@ class Table:
             missing=pb.MissingValues.ValueType(missing),
             unused_columns=self.unused,
         )
+
+
+def columns_message(options: TableOptions) -> job_pb2.TableColumns:
+    """The options as a worker takes them, which reads no labels; words that are defaults are left out."""
+    default = TableOptions()
+    message = job_pb2.TableColumns(
+        id_column=options.id_column or "",
+        columns=options.named["columns"],
+        drop=[name for role in ("drop", "label_column", "weight_column") for name in options.named[role]],
+        categories=options.named["categories"],
+        text=options.named["text"],
+    )
+    if options.scale != default.scale:
+        message.scale = pb.Scale.ValueType(number(pb.Scale.DESCRIPTOR, options.scale, "scale"))
+    if options.missing != default.missing:
+        message.missing = pb.MissingValues.ValueType(number(pb.MissingValues.DESCRIPTOR, options.missing, "missing"))
+    return message
 
 
 def is_table(X: Any) -> bool:

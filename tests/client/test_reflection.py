@@ -72,7 +72,7 @@ def three_blobs(points: int = 60) -> tuple[Any, Any]:
     return np.random.default_rng(0).normal(20.0 * y[:, None], 1.0, (points, 4)), y
 
 
-def ask_everything(client: Client) -> None:
+def ask_everything(client: Client, folder: Path) -> None:
     """Make every kind of call and of job, with every option that comes back in an answer."""
     X, y = three_blobs()
     words = np.array(["ant", "bee", "cat"])[y]
@@ -172,6 +172,15 @@ def ask_everything(client: Client) -> None:
     assert client.job(jobs["searched"]).info.tracking_url
     imported = client.import_model("models:/default.blobs@champion").result(PATIENCE)
     assert imported.source is not None
+    _ask_for_files(client, folder)
+
+
+def _ask_for_files(client: Client, folder: Path) -> None:
+    """Make a dataset of a file, and the same again."""
+    (folder / "a.csv").write_text("name,x\n" + "".join(f"p{row},{row % 5}\n" for row in range(30)))
+    for _ in range(2):
+        job = client.create_dataset(f"file://{folder}/a.csv", name="read", description="from a file")
+        client.get_dataset(job.result(PATIENCE))
 
 
 def _interrupt_upload(client: Client) -> None:
@@ -242,9 +251,14 @@ def _ask_for_pages(client: Client) -> None:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     found: list[Answer] = []
     folder: Path = tmp_path_factory.mktemp("reflection")
-    with running(folder, tracking=True, predictors=1) as service, Client(service.target) as client:
+    (folder / "shelf").mkdir()
+    allowed = {"default": [f"file://{folder / 'shelf'}"]}
+    with (
+        running(folder / "data", tracking=True, predictors=1, dataset_addresses=allowed) as service,
+        Client(service.target) as client,
+    ):
         client._connection.stub = HomophilyServiceStub(Recording(client._connection._channel, found))  # type: ignore[arg-type]
-        ask_everything(client)
+        ask_everything(client, folder / "shelf")
     return found
 
 
@@ -332,6 +346,7 @@ CALLS: dict[str, Callable[[Client, Any], Any]] = {
     "Transduce": lambda client, _: client.transduce("x", LABELS).info,
     "Embed": lambda client, _: client.embed(X).info,
     "ImportModel": lambda client, _: client.import_model("models:/x/1").info,
+    "CreateDataset": lambda client, _: client.create_dataset("file:///x/a.csv").info,
     "GetJob": lambda client, _: client.job("x").info,
     "ListJobs": lambda client, _: [job.info for job in client.list_jobs()],
     "WaitJob": _wait,

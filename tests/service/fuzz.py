@@ -163,6 +163,17 @@ class Fuzzer:
             "ListDatasets": [[dataset_pb2.ListDatasetsRequest(**listing)]],
             "DeleteDataset": [[dataset_pb2.DeleteDatasetRequest(name=f"{parent}/datasets/u")]],
             "Fit": [[fit], [rich], [searched], [tabular]],
+            "CreateDataset": [
+                [
+                    job_pb2.CreateDatasetRequest(
+                        parent=parent,
+                        address="s3://bucket/folder/a.parquet",
+                        dataset_id="read",
+                        description="a text",
+                        table=job_pb2.TableColumns(id_column="id", drop=["label"], scale=1, missing=2),
+                    )
+                ]
+            ],
             "ImportModel": [[job_pb2.ImportModelRequest(parent=parent, uri="models:/digits@best", model_id="here")]],
             "Transduce": [[transduce]],
             "Embed": self._maps(model, mapped),

@@ -12,7 +12,7 @@ from homophily_client._async.transport import closing, sleep
 from homophily_client._pb import job_pb2 as pb
 from homophily_client.errors import DeadlineExceeded, FailedPrecondition, JobCancelled, JobFailed, Unavailable
 from homophily_client.parameters import duration
-from homophily_client.results import Embedding, Job, JobEvent, JobState, Model
+from homophily_client.results import Dataset, Embedding, Job, JobEvent, JobState, Model
 from homophily_client.retries import FIRST_PAUSE
 
 # The server answers a wait after a minute at the latest.
@@ -22,7 +22,7 @@ REGISTRATION_PAUSE = 0.5
 # Time for the answer to arrive, beyond the time that the wait was asked to take.
 ANSWER_SECONDS = 1.0
 
-Result = TypeVar("Result", bound=Model | Embedding, covariant=True)
+Result = TypeVar("Result", bound=Model | Embedding | Dataset, covariant=True)
 
 
 class AsyncJobHandle(Generic[Result]):
@@ -48,7 +48,7 @@ class AsyncJobHandle(Generic[Result]):
 
     @property
     def kind(self) -> str:
-        """fit, transduce, embed or import."""
+        """fit, transduce, embed, import or create-dataset."""
         return self.info.kind
 
     @property
@@ -89,7 +89,7 @@ class AsyncJobHandle(Generic[Result]):
                 await sleep(patience.pause(failure))
 
     async def result(self, timeout: float | None = None) -> Result:
-        """Wait for the end of the job, and return its model or embedding.
+        """Wait for the end of the job, and return its model, embedding or dataset.
 
         Raises JobFailed, JobCancelled, or TimeoutError after ``timeout`` seconds, in which case the job continues.
         """
@@ -103,7 +103,7 @@ class AsyncJobHandle(Generic[Result]):
             raise self.info.error.with_traceback(None)
         if self.state == JobState.CANCELLED:
             raise JobCancelled(f"{self.name} was cancelled")
-        found = self.info.model or self.info.embedding
+        found = self.info.model or self.info.embedding or self.info.dataset
         if found is None:
             raise JobFailed(f"{self.name} is {self.state}, but has no result that this client knows")
         return cast(Result, found)

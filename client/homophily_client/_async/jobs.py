@@ -29,7 +29,7 @@ from homophily_client.parameters import (
 from homophily_client.points import Points
 from homophily_client.results import Dataset, Embedding, JobState, Model
 from homophily_client.retries import is_unavailable, is_unavailable_or_full
-from homophily_client.tables import Table, TableOptions, as_points
+from homophily_client.tables import Table, TableOptions, as_points, columns_message
 from homophily_client.words import number
 
 
@@ -187,6 +187,48 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
             parent=self._parent, uri=uri, model_id=model_id or "", options=job_message(job, new_request_id())
         )
         return await self._submit("ImportModel", request, timeout)
+
+    async def create_dataset(
+        self,
+        address: str,
+        *,
+        table: TableOptions | dict[str, Any] | None = None,
+        name: str | None = None,
+        description: str = "",
+        job: JobOptions | dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncJobHandle[Dataset]:
+        """Start a job that makes a dataset from files that lie elsewhere, which a worker reads.
+
+        Parameters
+        ----------
+        address : str
+            ``s3://bucket/points.parquet``, ``gs://…``, ``az://container/…``, ``https://host/…`` or ``file:///folder/…``,
+            of those that the operator allows for the project, ending with ``.parquet``, ``.arrow``, ``.feather``,
+            ``.csv``, ``.tsv`` or ``.npy``. A folder, with ``/`` at the end, is all such files below it; ``*`` in the
+            last part matches any text.
+        table : TableOptions or dict, optional
+            Which columns are what, and how rows become points. The label and weight columns are left out.
+        name : str, optional
+            The dataset's name; the job's if not given. If there is one of the same address and columns, it is the
+            result if the files are unchanged, and otherwise the job fails.
+        description : str, optional
+            A text for people.
+        job : JobOptions or dict, optional
+            How the job is run.
+        timeout : float, optional
+            Seconds that the call may take; the client's if not given.
+        """
+        parsed = None if name is None else self._name(DatasetName, name, "name")
+        request = job_pb2.CreateDatasetRequest(
+            parent=self._parent if parsed is None else str(ProjectName(parsed.project)),
+            address=address,
+            dataset_id="" if parsed is None else parsed.id,
+            description=description,
+            table=columns_message(TableOptions.of(table)),
+            options=job_message(job, new_request_id()),
+        )
+        return await self._submit("CreateDataset", request, timeout)
 
     async def job(self, job: AsyncJobHandle[Any] | str, *, timeout: float | None = None) -> AsyncJobHandle[Any]:
         """Return a job by its name."""

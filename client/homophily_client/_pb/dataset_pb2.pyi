@@ -32,6 +32,7 @@ class Dataset(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/datasets/{dataset}."""
     sha256: _builtins.bytes
@@ -48,6 +49,10 @@ class Dataset(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """Output only. When the upload was complete."""
 
+    @_builtins.property
+    def source(self) -> Global___DatasetSource:
+        """Output only. The files that it was made from, if a worker read them."""
+
     def __init__(
         self,
         *,
@@ -57,14 +62,51 @@ class Dataset(_message.Message):
         size_bytes: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         description: _builtins.str = ...,
+        source: Global___DatasetSource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "shape", b"shape"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "shape", b"shape", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "description", b"description", "name", b"name", "sha256", b"sha256", "shape", b"shape", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "description", b"description", "name", b"name", "sha256", b"sha256", "shape", b"shape", "size_bytes", b"size_bytes", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Dataset: _TypeAlias = Dataset  # noqa: Y015
+
+@_typing.final
+class DatasetSource(_message.Message):
+    """The files that a dataset was made from, as they were when they were read. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    FILE_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """The address, as it was given."""
+    file_count: _builtins.int
+    """The number of files."""
+    size_bytes: _builtins.int
+    """The bytes of all files."""
+    digest: _builtins.bytes
+    """SHA-256 of the names, sizes and ETags of the files (where there is no ETag, of the time of the last
+    change), and of which columns are what. It differs if a file was changed, even if its points are the same.
+    """
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        file_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "digest", b"digest", "file_count", b"file_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DatasetSource: _TypeAlias = DatasetSource  # noqa: Y015
 
 @_typing.final
 class UploadDatasetRequest(_message.Message):

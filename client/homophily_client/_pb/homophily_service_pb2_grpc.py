@@ -57,6 +57,11 @@ class HomophilyServiceStub:
                 request_serializer=homophily_dot_v1_dot_dataset__pb2.UploadDatasetRequest.SerializeToString,
                 response_deserializer=homophily_dot_v1_dot_dataset__pb2.UploadDatasetResponse.FromString,
                 _registered_method=True)
+        self.CreateDataset = channel.unary_unary(
+                '/homophily.v1.HomophilyService/CreateDataset',
+                request_serializer=homophily_dot_v1_dot_job__pb2.CreateDatasetRequest.SerializeToString,
+                response_deserializer=homophily_dot_v1_dot_job__pb2.CreateDatasetResponse.FromString,
+                _registered_method=True)
         self.GetUpload = channel.unary_unary(
                 '/homophily.v1.HomophilyService/GetUpload',
                 request_serializer=homophily_dot_v1_dot_dataset__pb2.GetUploadRequest.SerializeToString,
@@ -204,6 +209,13 @@ class HomophilyServiceServicer:
 
     def UploadDataset(self, request_iterator, context):
         """Uploads points; a broken upload is resumed with the same upload_id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateDataset(self, request, context):
+        """Starts a job that makes a dataset from files in a bucket, on the web or in a folder of the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -397,6 +409,11 @@ def add_HomophilyServiceServicer_to_server(servicer, server):
                     request_deserializer=homophily_dot_v1_dot_dataset__pb2.UploadDatasetRequest.FromString,
                     response_serializer=homophily_dot_v1_dot_dataset__pb2.UploadDatasetResponse.SerializeToString,
             ),
+            'CreateDataset': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateDataset,
+                    request_deserializer=homophily_dot_v1_dot_job__pb2.CreateDatasetRequest.FromString,
+                    response_serializer=homophily_dot_v1_dot_job__pb2.CreateDatasetResponse.SerializeToString,
+            ),
             'GetUpload': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUpload,
                     request_deserializer=homophily_dot_v1_dot_dataset__pb2.GetUploadRequest.FromString,
@@ -585,6 +602,33 @@ class HomophilyService:
             '/homophily.v1.HomophilyService/UploadDataset',
             homophily_dot_v1_dot_dataset__pb2.UploadDatasetRequest.SerializeToString,
             homophily_dot_v1_dot_dataset__pb2.UploadDatasetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateDataset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/homophily.v1.HomophilyService/CreateDataset',
+            homophily_dot_v1_dot_job__pb2.CreateDatasetRequest.SerializeToString,
+            homophily_dot_v1_dot_job__pb2.CreateDatasetResponse.FromString,
             options,
             channel_credentials,
             insecure,

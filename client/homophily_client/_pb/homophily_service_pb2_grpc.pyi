@@ -50,6 +50,8 @@ class HomophilyServiceStub:
     """Returns the server's version."""
     UploadDataset: _grpc.StreamUnaryMultiCallable[_dataset_pb2.UploadDatasetRequest, _dataset_pb2.UploadDatasetResponse]
     """Uploads points; a broken upload is resumed with the same upload_id."""
+    CreateDataset: _grpc.UnaryUnaryMultiCallable[_job_pb2.CreateDatasetRequest, _job_pb2.CreateDatasetResponse]
+    """Starts a job that makes a dataset from files in a bucket, on the web or in a folder of the server."""
     GetUpload: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.GetUploadRequest, _dataset_pb2.GetUploadResponse]
     """Returns how much of an upload has arrived."""
     GetDataset: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.GetDatasetRequest, _dataset_pb2.GetDatasetResponse]
@@ -118,6 +120,8 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     """Returns the server's version."""
     UploadDataset: _aio.StreamUnaryMultiCallable[_dataset_pb2.UploadDatasetRequest, _dataset_pb2.UploadDatasetResponse]  # type: ignore[assignment]
     """Uploads points; a broken upload is resumed with the same upload_id."""
+    CreateDataset: _aio.UnaryUnaryMultiCallable[_job_pb2.CreateDatasetRequest, _job_pb2.CreateDatasetResponse]  # type: ignore[assignment]
+    """Starts a job that makes a dataset from files in a bucket, on the web or in a folder of the server."""
     GetUpload: _aio.UnaryUnaryMultiCallable[_dataset_pb2.GetUploadRequest, _dataset_pb2.GetUploadResponse]  # type: ignore[assignment]
     """Returns how much of an upload has arrived."""
     GetDataset: _aio.UnaryUnaryMultiCallable[_dataset_pb2.GetDatasetRequest, _dataset_pb2.GetDatasetResponse]  # type: ignore[assignment]
@@ -195,6 +199,14 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dataset_pb2.UploadDatasetResponse, _abc.Awaitable[_dataset_pb2.UploadDatasetResponse]]:
         """Uploads points; a broken upload is resumed with the same upload_id."""
+
+    @_abc_1.abstractmethod
+    def CreateDataset(
+        self,
+        request: _job_pb2.CreateDatasetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_pb2.CreateDatasetResponse, _abc.Awaitable[_job_pb2.CreateDatasetResponse]]:
+        """Starts a job that makes a dataset from files in a bucket, on the web or in a folder of the server."""
 
     @_abc_1.abstractmethod
     def GetUpload(

@@ -24,12 +24,13 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from homophily_client._pb import dataset_pb2 as homophily_dot_v1_dot_dataset__pb2
 from homophily_client._pb import embedding_pb2 as homophily_dot_v1_dot_embedding__pb2
 from homophily_client._pb import model_pb2 as homophily_dot_v1_dot_model__pb2
 from homophily_client._pb import points_pb2 as homophily_dot_v1_dot_points__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16homophily/v1/job.proto\x12\x0chomophily.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1chomophily/v1/embedding.proto\x1a\x18homophily/v1/model.proto\x1a\x19homophily/v1/points.proto\"\xc1\x02\n\x08Progress\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x11\n\titeration\x18\x02 \x01(\x05\x12\x16\n\x0emax_iterations\x18\x03 \x01(\x05\x12\x13\n\x06\x65nergy\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x17\n\nerror_rate\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x66raction\x18\x06 \x01(\x01\x12\x13\n\x0btrial_count\x18\x07 \x01(\x05\x12\x12\n\nmax_trials\x18\x08 \x01(\x05\x12\x1c\n\x0f\x62\x65st_error_rate\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rgradient_norm\x18\n \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x10\x65valuation_count\x18\x0b \x01(\x05\x42\t\n\x07_energyB\r\n\x0b_error_rateB\x12\n\x10_best_error_rateB\x10\n\x0e_gradient_norm\"7\n\x11JobFieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"t\n\x08JobError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x39\n\x10\x66ield_violations\x18\x04 \x03(\x0b\x32\x1f.homophily.v1.JobFieldViolation\"/\n\tFitResult\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.homophily.v1.Model\"R\n\x0fTransduceResult\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.homophily.v1.Model\x12\x1b\n\x13\x63hanged_point_count\x18\x02 \x01(\x03\"9\n\x0b\x45mbedResult\x12*\n\tembedding\x18\x01 \x01(\x0b\x32\x17.homophily.v1.Embedding\"C\n\x0bTrialResult\x12#\n\x06trials\x18\x01 \x03(\x0b\x32\x13.homophily.v1.Trial\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"2\n\x0cImportResult\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.homophily.v1.Model\"\xef\x06\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x04kind\x18\x02 \x01(\x0e\x32\x15.homophily.v1.JobKind\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.homophily.v1.JobState\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x16\n\x0equeue_position\x18\x05 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x14\n\x0cmax_attempts\x18\x07 \x01(\x05\x12(\n\x08progress\x18\x08 \x01(\x0b\x32\x16.homophily.v1.Progress\x12\'\n\x05\x65rror\x18\t \x01(\x0b\x32\x16.homophily.v1.JobErrorH\x00\x12&\n\x03\x66it\x18\n \x01(\x0b\x32\x17.homophily.v1.FitResultH\x00\x12\x32\n\ttransduce\x18\x0b \x01(\x0b\x32\x1d.homophily.v1.TransduceResultH\x00\x12*\n\x05\x65mbed\x18\x0c \x01(\x0b\x32\x19.homophily.v1.EmbedResultH\x00\x12*\n\x05trial\x18\x16 \x01(\x0b\x32\x19.homophily.v1.TrialResultH\x00\x12.\n\x08imported\x18\x17 \x01(\x0b\x32\x1a.homophily.v1.ImportResultH\x00\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inish_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\ntime_limit\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x11 \x01(\t\x12\x18\n\x10\x63\x61ncel_requested\x18\x12 \x01(\x08\x12\x15\n\rlast_sequence\x18\x13 \x01(\x03\x12\x14\n\x0ctracking_run\x18\x14 \x01(\t\x12\x14\n\x0ctracking_url\x18\x15 \x01(\t\x12\x12\n\nparent_job\x18\x18 \x01(\t\x12\x1a\n\x12registered_version\x18\x19 \x01(\t\x12\x19\n\x11tracking_complete\x18\x1a \x01(\x08\x42\t\n\x07outcome\"\xb9\x01\n\x08JobEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.homophily.v1.JobState\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12(\n\x08progress\x18\x05 \x01(\x0b\x32\x16.homophily.v1.Progress\x12\x0f\n\x07message\x18\x06 \x01(\t\"\xb6\x01\n\nJobOptions\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12-\n\ntime_limit\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x0cmax_attempts\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x0f\n\r_max_attempts\"\xe5\x03\n\nFitRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\x07\x64\x61taset\x18\x02 \x01(\tH\x00\x12&\n\x06inline\x18\x03 \x01(\x0b\x32\x14.homophily.v1.PointsH\x00\x12$\n\x06labels\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Labels\x12,\n\x05graph\x18\x05 \x01(\x0b\x32\x1d.homophily.v1.GraphParameters\x12.\n\x06solver\x18\x06 \x01(\x0b\x32\x1e.homophily.v1.SolverParameters\x12(\n\nvalidation\x18\x07 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x11\n\tcalibrate\x18\x08 \x01(\x08\x12\x10\n\x08model_id\x18\t \x01(\t\x12)\n\x07options\x18\n \x01(\x0b\x32\x18.homophily.v1.JobOptions\x12.\n\x06search\x18\x0b \x01(\x0b\x32\x1e.homophily.v1.SearchParameters\x12\"\n\x04test\x18\x0c \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x30\n\x0cregistration\x18\r \x01(\x0b\x32\x1a.homophily.v1.RegistrationB\x08\n\x06points\"-\n\x0b\x46itResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\xaa\x02\n\x10TransduceRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06labels\x18\x02 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x11\n\twithdrawn\x18\x03 \x03(\x03\x12(\n\nvalidation\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x11\n\tcalibrate\x18\x05 \x01(\x08\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12)\n\x07options\x18\x07 \x01(\x0b\x32\x18.homophily.v1.JobOptions\x12\"\n\x04test\x18\x08 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x30\n\x0cregistration\x18\t \x01(\x0b\x32\x1a.homophily.v1.Registration\"3\n\x11TransduceResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\xf1\x03\n\x0c\x45mbedRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\x07\x64\x61taset\x18\x02 \x01(\tH\x00\x12&\n\x06inline\x18\x03 \x01(\x0b\x32\x14.homophily.v1.PointsH\x00\x12\x0f\n\x05model\x18\x04 \x01(\tH\x00\x12\x13\n\tembedding\x18\x05 \x01(\tH\x00\x12\"\n\x05links\x18\x06 \x01(\x0b\x32\x13.homophily.v1.Links\x12$\n\x06labels\x18\x07 \x01(\x0b\x32\x14.homophily.v1.Labels\x12,\n\x05graph\x18\x08 \x01(\x0b\x32\x1d.homophily.v1.GraphParameters\x12\x19\n\x0cn_components\x18\t \x01(\x05H\x01\x88\x01\x01\x12\x17\n\nn_clusters\x18\n \x01(\x05H\x02\x88\x01\x01\x12\x14\n\x0c\x65mbedding_id\x18\x0b \x01(\t\x12)\n\x07options\x18\x0c \x01(\x0b\x32\x18.homophily.v1.JobOptions\x12\x31\n\x06solver\x18\r \x01(\x0b\x32!.homophily.v1.EmbeddingParameters\x12&\n\twithdrawn\x18\x0e \x01(\x0b\x32\x13.homophily.v1.LinksB\x08\n\x06pointsB\x0f\n\r_n_componentsB\r\n\x0b_n_clusters\"/\n\rEmbedResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"n\n\x12ImportModelRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12)\n\x07options\x18\x04 \x01(\x0b\x32\x18.homophily.v1.JobOptions\"5\n\x13ImportModelResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\x0eGetJobResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\xa2\x02\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12&\n\x06states\x18\x04 \x03(\x0e\x32\x16.homophily.v1.JobState\x12#\n\x04kind\x18\x05 \x01(\x0e\x32\x15.homophily.v1.JobKind\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x31\n\rcreated_after\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reated_before\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0coldest_first\x18\t \x01(\x08\"L\n\x10ListJobsResponse\x12\x1f\n\x04jobs\x18\x01 \x03(\x0b\x32\x11.homophily.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"J\n\x0eWaitJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"1\n\x0fWaitJobResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"7\n\x0fWatchJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\"Y\n\x10WatchJobResponse\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.homophily.v1.JobEvent\x12\x1e\n\x03job\x18\x02 \x01(\x0b\x32\x11.homophily.v1.Job\" \n\x10\x43\x61ncelJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"3\n\x11\x43\x61ncelJobResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\" \n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse*\x8a\x01\n\x07JobKind\x12\x18\n\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cJOB_KIND_FIT\x10\x01\x12\x16\n\x12JOB_KIND_TRANSDUCE\x10\x02\x12\x12\n\x0eJOB_KIND_EMBED\x10\x03\x12\x12\n\x0eJOB_KIND_TRIAL\x10\x04\x12\x13\n\x0fJOB_KIND_IMPORT\x10\x05*\xb1\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05\x12\x15\n\x11JOB_STATE_WAITING\x10\x06\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16homophily/v1/job.proto\x12\x0chomophily.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ahomophily/v1/dataset.proto\x1a\x1chomophily/v1/embedding.proto\x1a\x18homophily/v1/model.proto\x1a\x19homophily/v1/points.proto\"\xc1\x02\n\x08Progress\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x11\n\titeration\x18\x02 \x01(\x05\x12\x16\n\x0emax_iterations\x18\x03 \x01(\x05\x12\x13\n\x06\x65nergy\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x17\n\nerror_rate\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x66raction\x18\x06 \x01(\x01\x12\x13\n\x0btrial_count\x18\x07 \x01(\x05\x12\x12\n\nmax_trials\x18\x08 \x01(\x05\x12\x1c\n\x0f\x62\x65st_error_rate\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rgradient_norm\x18\n \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x10\x65valuation_count\x18\x0b \x01(\x05\x42\t\n\x07_energyB\r\n\x0b_error_rateB\x12\n\x10_best_error_rateB\x10\n\x0e_gradient_norm\"7\n\x11JobFieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"t\n\x08JobError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x39\n\x10\x66ield_violations\x18\x04 \x03(\x0b\x32\x1f.homophily.v1.JobFieldViolation\"/\n\tFitResult\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.homophily.v1.Model\"R\n\x0fTransduceResult\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.homophily.v1.Model\x12\x1b\n\x13\x63hanged_point_count\x18\x02 \x01(\x03\"9\n\x0b\x45mbedResult\x12*\n\tembedding\x18\x01 \x01(\x0b\x32\x17.homophily.v1.Embedding\"C\n\x0bTrialResult\x12#\n\x06trials\x18\x01 \x03(\x0b\x32\x13.homophily.v1.Trial\x12\x0f\n\x07outcome\x18\x02 \x01(\t\"2\n\x0cImportResult\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.homophily.v1.Model\"_\n\x13\x43reateDatasetResult\x12&\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x15.homophily.v1.Dataset\x12\x11\n\tunchanged\x18\x02 \x01(\x08\x12\r\n\x05notes\x18\x03 \x03(\t\"\xac\x07\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x04kind\x18\x02 \x01(\x0e\x32\x15.homophily.v1.JobKind\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.homophily.v1.JobState\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x16\n\x0equeue_position\x18\x05 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x14\n\x0cmax_attempts\x18\x07 \x01(\x05\x12(\n\x08progress\x18\x08 \x01(\x0b\x32\x16.homophily.v1.Progress\x12\'\n\x05\x65rror\x18\t \x01(\x0b\x32\x16.homophily.v1.JobErrorH\x00\x12&\n\x03\x66it\x18\n \x01(\x0b\x32\x17.homophily.v1.FitResultH\x00\x12\x32\n\ttransduce\x18\x0b \x01(\x0b\x32\x1d.homophily.v1.TransduceResultH\x00\x12*\n\x05\x65mbed\x18\x0c \x01(\x0b\x32\x19.homophily.v1.EmbedResultH\x00\x12*\n\x05trial\x18\x16 \x01(\x0b\x32\x19.homophily.v1.TrialResultH\x00\x12.\n\x08imported\x18\x17 \x01(\x0b\x32\x1a.homophily.v1.ImportResultH\x00\x12;\n\x0e\x63reate_dataset\x18\x1b \x01(\x0b\x32!.homophily.v1.CreateDatasetResultH\x00\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inish_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\ntime_limit\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x11 \x01(\t\x12\x18\n\x10\x63\x61ncel_requested\x18\x12 \x01(\x08\x12\x15\n\rlast_sequence\x18\x13 \x01(\x03\x12\x14\n\x0ctracking_run\x18\x14 \x01(\t\x12\x14\n\x0ctracking_url\x18\x15 \x01(\t\x12\x12\n\nparent_job\x18\x18 \x01(\t\x12\x1a\n\x12registered_version\x18\x19 \x01(\t\x12\x19\n\x11tracking_complete\x18\x1a \x01(\x08\x42\t\n\x07outcome\"\xb9\x01\n\x08JobEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.homophily.v1.JobState\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12(\n\x08progress\x18\x05 \x01(\x0b\x32\x16.homophily.v1.Progress\x12\x0f\n\x07message\x18\x06 \x01(\t\"\xb6\x01\n\nJobOptions\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12-\n\ntime_limit\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x0cmax_attempts\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x0f\n\r_max_attempts\"\xe5\x03\n\nFitRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\x07\x64\x61taset\x18\x02 \x01(\tH\x00\x12&\n\x06inline\x18\x03 \x01(\x0b\x32\x14.homophily.v1.PointsH\x00\x12$\n\x06labels\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Labels\x12,\n\x05graph\x18\x05 \x01(\x0b\x32\x1d.homophily.v1.GraphParameters\x12.\n\x06solver\x18\x06 \x01(\x0b\x32\x1e.homophily.v1.SolverParameters\x12(\n\nvalidation\x18\x07 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x11\n\tcalibrate\x18\x08 \x01(\x08\x12\x10\n\x08model_id\x18\t \x01(\t\x12)\n\x07options\x18\n \x01(\x0b\x32\x18.homophily.v1.JobOptions\x12.\n\x06search\x18\x0b \x01(\x0b\x32\x1e.homophily.v1.SearchParameters\x12\"\n\x04test\x18\x0c \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x30\n\x0cregistration\x18\r \x01(\x0b\x32\x1a.homophily.v1.RegistrationB\x08\n\x06points\"-\n\x0b\x46itResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\xaa\x02\n\x10TransduceRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06labels\x18\x02 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x11\n\twithdrawn\x18\x03 \x03(\x03\x12(\n\nvalidation\x18\x04 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x11\n\tcalibrate\x18\x05 \x01(\x08\x12\x10\n\x08model_id\x18\x06 \x01(\t\x12)\n\x07options\x18\x07 \x01(\x0b\x32\x18.homophily.v1.JobOptions\x12\"\n\x04test\x18\x08 \x01(\x0b\x32\x14.homophily.v1.Labels\x12\x30\n\x0cregistration\x18\t \x01(\x0b\x32\x1a.homophily.v1.Registration\"3\n\x11TransduceResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\xf1\x03\n\x0c\x45mbedRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\x07\x64\x61taset\x18\x02 \x01(\tH\x00\x12&\n\x06inline\x18\x03 \x01(\x0b\x32\x14.homophily.v1.PointsH\x00\x12\x0f\n\x05model\x18\x04 \x01(\tH\x00\x12\x13\n\tembedding\x18\x05 \x01(\tH\x00\x12\"\n\x05links\x18\x06 \x01(\x0b\x32\x13.homophily.v1.Links\x12$\n\x06labels\x18\x07 \x01(\x0b\x32\x14.homophily.v1.Labels\x12,\n\x05graph\x18\x08 \x01(\x0b\x32\x1d.homophily.v1.GraphParameters\x12\x19\n\x0cn_components\x18\t \x01(\x05H\x01\x88\x01\x01\x12\x17\n\nn_clusters\x18\n \x01(\x05H\x02\x88\x01\x01\x12\x14\n\x0c\x65mbedding_id\x18\x0b \x01(\t\x12)\n\x07options\x18\x0c \x01(\x0b\x32\x18.homophily.v1.JobOptions\x12\x31\n\x06solver\x18\r \x01(\x0b\x32!.homophily.v1.EmbeddingParameters\x12&\n\twithdrawn\x18\x0e \x01(\x0b\x32\x13.homophily.v1.LinksB\x08\n\x06pointsB\x0f\n\r_n_componentsB\r\n\x0b_n_clusters\"/\n\rEmbedResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"n\n\x12ImportModelRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12)\n\x07options\x18\x04 \x01(\x0b\x32\x18.homophily.v1.JobOptions\"5\n\x13ImportModelResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\xb4\x01\n\x0cTableColumns\x12\x11\n\tid_column\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12\x0c\n\x04\x64rop\x18\x03 \x03(\t\x12\x12\n\ncategories\x18\x04 \x03(\t\x12\x0c\n\x04text\x18\x05 \x03(\t\x12\"\n\x05scale\x18\x06 \x01(\x0e\x32\x13.homophily.v1.Scale\x12,\n\x07missing\x18\x07 \x01(\x0e\x32\x1b.homophily.v1.MissingValues\"\xb6\x01\n\x14\x43reateDatasetRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\ndataset_id\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12)\n\x05table\x18\x05 \x01(\x0b\x32\x1a.homophily.v1.TableColumns\x12)\n\x07options\x18\x06 \x01(\x0b\x32\x18.homophily.v1.JobOptions\"7\n\x15\x43reateDatasetResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\x0eGetJobResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"\xa2\x02\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12&\n\x06states\x18\x04 \x03(\x0e\x32\x16.homophily.v1.JobState\x12#\n\x04kind\x18\x05 \x01(\x0e\x32\x15.homophily.v1.JobKind\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x31\n\rcreated_after\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reated_before\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0coldest_first\x18\t \x01(\x08\"L\n\x10ListJobsResponse\x12\x1f\n\x04jobs\x18\x01 \x03(\x0b\x32\x11.homophily.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"J\n\x0eWaitJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"1\n\x0fWaitJobResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\"7\n\x0fWatchJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\"Y\n\x10WatchJobResponse\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.homophily.v1.JobEvent\x12\x1e\n\x03job\x18\x02 \x01(\x0b\x32\x11.homophily.v1.Job\" \n\x10\x43\x61ncelJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"3\n\x11\x43\x61ncelJobResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x11.homophily.v1.Job\" \n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse*\xa7\x01\n\x07JobKind\x12\x18\n\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cJOB_KIND_FIT\x10\x01\x12\x16\n\x12JOB_KIND_TRANSDUCE\x10\x02\x12\x12\n\x0eJOB_KIND_EMBED\x10\x03\x12\x12\n\x0eJOB_KIND_TRIAL\x10\x04\x12\x13\n\x0fJOB_KIND_IMPORT\x10\x05\x12\x1b\n\x17JOB_KIND_CREATE_DATASET\x10\x06*\xb1\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05\x12\x15\n\x11JOB_STATE_WAITING\x10\x06\x42=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,70 +38,78 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'homophily.v1.job_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.homophily.v1P\001Z\030homophily/v1;homophilyv1\252\002\014Homophily.V1'
-  _globals['_JOBKIND']._serialized_start=4730
-  _globals['_JOBKIND']._serialized_end=4868
-  _globals['_JOBSTATE']._serialized_start=4871
-  _globals['_JOBSTATE']._serialized_end=5048
-  _globals['_PROGRESS']._serialized_start=189
-  _globals['_PROGRESS']._serialized_end=510
-  _globals['_JOBFIELDVIOLATION']._serialized_start=512
-  _globals['_JOBFIELDVIOLATION']._serialized_end=567
-  _globals['_JOBERROR']._serialized_start=569
-  _globals['_JOBERROR']._serialized_end=685
-  _globals['_FITRESULT']._serialized_start=687
-  _globals['_FITRESULT']._serialized_end=734
-  _globals['_TRANSDUCERESULT']._serialized_start=736
-  _globals['_TRANSDUCERESULT']._serialized_end=818
-  _globals['_EMBEDRESULT']._serialized_start=820
-  _globals['_EMBEDRESULT']._serialized_end=877
-  _globals['_TRIALRESULT']._serialized_start=879
-  _globals['_TRIALRESULT']._serialized_end=946
-  _globals['_IMPORTRESULT']._serialized_start=948
-  _globals['_IMPORTRESULT']._serialized_end=998
-  _globals['_JOB']._serialized_start=1001
-  _globals['_JOB']._serialized_end=1880
-  _globals['_JOBEVENT']._serialized_start=1883
-  _globals['_JOBEVENT']._serialized_end=2068
-  _globals['_JOBOPTIONS']._serialized_start=2071
-  _globals['_JOBOPTIONS']._serialized_end=2253
-  _globals['_FITREQUEST']._serialized_start=2256
-  _globals['_FITREQUEST']._serialized_end=2741
-  _globals['_FITRESPONSE']._serialized_start=2743
-  _globals['_FITRESPONSE']._serialized_end=2788
-  _globals['_TRANSDUCEREQUEST']._serialized_start=2791
-  _globals['_TRANSDUCEREQUEST']._serialized_end=3089
-  _globals['_TRANSDUCERESPONSE']._serialized_start=3091
-  _globals['_TRANSDUCERESPONSE']._serialized_end=3142
-  _globals['_EMBEDREQUEST']._serialized_start=3145
-  _globals['_EMBEDREQUEST']._serialized_end=3642
-  _globals['_EMBEDRESPONSE']._serialized_start=3644
-  _globals['_EMBEDRESPONSE']._serialized_end=3691
-  _globals['_IMPORTMODELREQUEST']._serialized_start=3693
-  _globals['_IMPORTMODELREQUEST']._serialized_end=3803
-  _globals['_IMPORTMODELRESPONSE']._serialized_start=3805
-  _globals['_IMPORTMODELRESPONSE']._serialized_end=3858
-  _globals['_GETJOBREQUEST']._serialized_start=3860
-  _globals['_GETJOBREQUEST']._serialized_end=3889
-  _globals['_GETJOBRESPONSE']._serialized_start=3891
-  _globals['_GETJOBRESPONSE']._serialized_end=3939
-  _globals['_LISTJOBSREQUEST']._serialized_start=3942
-  _globals['_LISTJOBSREQUEST']._serialized_end=4232
-  _globals['_LISTJOBSRESPONSE']._serialized_start=4234
-  _globals['_LISTJOBSRESPONSE']._serialized_end=4310
-  _globals['_WAITJOBREQUEST']._serialized_start=4312
-  _globals['_WAITJOBREQUEST']._serialized_end=4386
-  _globals['_WAITJOBRESPONSE']._serialized_start=4388
-  _globals['_WAITJOBRESPONSE']._serialized_end=4437
-  _globals['_WATCHJOBREQUEST']._serialized_start=4439
-  _globals['_WATCHJOBREQUEST']._serialized_end=4494
-  _globals['_WATCHJOBRESPONSE']._serialized_start=4496
-  _globals['_WATCHJOBRESPONSE']._serialized_end=4585
-  _globals['_CANCELJOBREQUEST']._serialized_start=4587
-  _globals['_CANCELJOBREQUEST']._serialized_end=4619
-  _globals['_CANCELJOBRESPONSE']._serialized_start=4621
-  _globals['_CANCELJOBRESPONSE']._serialized_end=4672
-  _globals['_DELETEJOBREQUEST']._serialized_start=4674
-  _globals['_DELETEJOBREQUEST']._serialized_end=4706
-  _globals['_DELETEJOBRESPONSE']._serialized_start=4708
-  _globals['_DELETEJOBRESPONSE']._serialized_end=4727
+  _globals['_JOBKIND']._serialized_start=5341
+  _globals['_JOBKIND']._serialized_end=5508
+  _globals['_JOBSTATE']._serialized_start=5511
+  _globals['_JOBSTATE']._serialized_end=5688
+  _globals['_PROGRESS']._serialized_start=217
+  _globals['_PROGRESS']._serialized_end=538
+  _globals['_JOBFIELDVIOLATION']._serialized_start=540
+  _globals['_JOBFIELDVIOLATION']._serialized_end=595
+  _globals['_JOBERROR']._serialized_start=597
+  _globals['_JOBERROR']._serialized_end=713
+  _globals['_FITRESULT']._serialized_start=715
+  _globals['_FITRESULT']._serialized_end=762
+  _globals['_TRANSDUCERESULT']._serialized_start=764
+  _globals['_TRANSDUCERESULT']._serialized_end=846
+  _globals['_EMBEDRESULT']._serialized_start=848
+  _globals['_EMBEDRESULT']._serialized_end=905
+  _globals['_TRIALRESULT']._serialized_start=907
+  _globals['_TRIALRESULT']._serialized_end=974
+  _globals['_IMPORTRESULT']._serialized_start=976
+  _globals['_IMPORTRESULT']._serialized_end=1026
+  _globals['_CREATEDATASETRESULT']._serialized_start=1028
+  _globals['_CREATEDATASETRESULT']._serialized_end=1123
+  _globals['_JOB']._serialized_start=1126
+  _globals['_JOB']._serialized_end=2066
+  _globals['_JOBEVENT']._serialized_start=2069
+  _globals['_JOBEVENT']._serialized_end=2254
+  _globals['_JOBOPTIONS']._serialized_start=2257
+  _globals['_JOBOPTIONS']._serialized_end=2439
+  _globals['_FITREQUEST']._serialized_start=2442
+  _globals['_FITREQUEST']._serialized_end=2927
+  _globals['_FITRESPONSE']._serialized_start=2929
+  _globals['_FITRESPONSE']._serialized_end=2974
+  _globals['_TRANSDUCEREQUEST']._serialized_start=2977
+  _globals['_TRANSDUCEREQUEST']._serialized_end=3275
+  _globals['_TRANSDUCERESPONSE']._serialized_start=3277
+  _globals['_TRANSDUCERESPONSE']._serialized_end=3328
+  _globals['_EMBEDREQUEST']._serialized_start=3331
+  _globals['_EMBEDREQUEST']._serialized_end=3828
+  _globals['_EMBEDRESPONSE']._serialized_start=3830
+  _globals['_EMBEDRESPONSE']._serialized_end=3877
+  _globals['_IMPORTMODELREQUEST']._serialized_start=3879
+  _globals['_IMPORTMODELREQUEST']._serialized_end=3989
+  _globals['_IMPORTMODELRESPONSE']._serialized_start=3991
+  _globals['_IMPORTMODELRESPONSE']._serialized_end=4044
+  _globals['_TABLECOLUMNS']._serialized_start=4047
+  _globals['_TABLECOLUMNS']._serialized_end=4227
+  _globals['_CREATEDATASETREQUEST']._serialized_start=4230
+  _globals['_CREATEDATASETREQUEST']._serialized_end=4412
+  _globals['_CREATEDATASETRESPONSE']._serialized_start=4414
+  _globals['_CREATEDATASETRESPONSE']._serialized_end=4469
+  _globals['_GETJOBREQUEST']._serialized_start=4471
+  _globals['_GETJOBREQUEST']._serialized_end=4500
+  _globals['_GETJOBRESPONSE']._serialized_start=4502
+  _globals['_GETJOBRESPONSE']._serialized_end=4550
+  _globals['_LISTJOBSREQUEST']._serialized_start=4553
+  _globals['_LISTJOBSREQUEST']._serialized_end=4843
+  _globals['_LISTJOBSRESPONSE']._serialized_start=4845
+  _globals['_LISTJOBSRESPONSE']._serialized_end=4921
+  _globals['_WAITJOBREQUEST']._serialized_start=4923
+  _globals['_WAITJOBREQUEST']._serialized_end=4997
+  _globals['_WAITJOBRESPONSE']._serialized_start=4999
+  _globals['_WAITJOBRESPONSE']._serialized_end=5048
+  _globals['_WATCHJOBREQUEST']._serialized_start=5050
+  _globals['_WATCHJOBREQUEST']._serialized_end=5105
+  _globals['_WATCHJOBRESPONSE']._serialized_start=5107
+  _globals['_WATCHJOBRESPONSE']._serialized_end=5196
+  _globals['_CANCELJOBREQUEST']._serialized_start=5198
+  _globals['_CANCELJOBREQUEST']._serialized_end=5230
+  _globals['_CANCELJOBRESPONSE']._serialized_start=5232
+  _globals['_CANCELJOBRESPONSE']._serialized_end=5283
+  _globals['_DELETEJOBREQUEST']._serialized_start=5285
+  _globals['_DELETEJOBREQUEST']._serialized_end=5317
+  _globals['_DELETEJOBRESPONSE']._serialized_start=5319
+  _globals['_DELETEJOBRESPONSE']._serialized_end=5338
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from homophily_client._pb import dataset_pb2 as _dataset_pb2
 from homophily_client._pb import embedding_pb2 as _embedding_pb2
 from homophily_client._pb import model_pb2 as _model_pb2
 from homophily_client._pb import points_pb2 as _points_pb2
@@ -42,6 +43,8 @@ class _JobKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobKind.Value
     """Tries some parameters for a search; parent_job is the job of the search."""
     JOB_KIND_IMPORT: _JobKind.ValueType  # 5
     """Makes a model from one in the tracking server's registry."""
+    JOB_KIND_CREATE_DATASET: _JobKind.ValueType  # 6
+    """Makes a dataset from files at an address."""
 
 class JobKind(_JobKind, metaclass=_JobKindEnumTypeWrapper):
     """What a job does."""
@@ -58,6 +61,8 @@ JOB_KIND_TRIAL: JobKind.ValueType  # 4
 """Tries some parameters for a search; parent_job is the job of the search."""
 JOB_KIND_IMPORT: JobKind.ValueType  # 5
 """Makes a model from one in the tracking server's registry."""
+JOB_KIND_CREATE_DATASET: JobKind.ValueType  # 6
+"""Makes a dataset from files at an address."""
 Global___JobKind: _TypeAlias = JobKind  # noqa: Y015
 
 class _JobState:
@@ -118,7 +123,7 @@ class Progress(_message.Message):
     GRADIENT_NORM_FIELD_NUMBER: _builtins.int
     EVALUATION_COUNT_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """The current phase: load, search, graph, solve, calibrate or cluster, save."""
+    """The current phase: load or read, search, graph, solve, calibrate or cluster, save."""
     iteration: _builtins.int
     """The step that the optimiser has reached."""
     max_iterations: _builtins.int
@@ -368,6 +373,40 @@ class ImportResult(_message.Message):
 Global___ImportResult: _TypeAlias = ImportResult  # noqa: Y015
 
 @_typing.final
+class CreateDatasetResult(_message.Message):
+    """The result of CreateDataset. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATASET_FIELD_NUMBER: _builtins.int
+    UNCHANGED_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    unchanged: _builtins.bool
+    """Whether the dataset existed already, made from the same files, so that nothing was read."""
+    @_builtins.property
+    def dataset(self) -> _dataset_pb2.Dataset:
+        """The dataset."""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was concluded about the columns of a table, as sentences for people."""
+
+    def __init__(
+        self,
+        *,
+        dataset: _dataset_pb2.Dataset | None = ...,
+        unchanged: _builtins.bool = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "notes", b"notes", "unchanged", b"unchanged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateDatasetResult: _TypeAlias = CreateDatasetResult  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """A piece of work. It is kept in the database, so that it survives the loss of the machines that do it."""
 
@@ -387,6 +426,7 @@ class Job(_message.Message):
     EMBED_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
     IMPORTED_FIELD_NUMBER: _builtins.int
+    CREATE_DATASET_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     FINISH_TIME_FIELD_NUMBER: _builtins.int
@@ -460,6 +500,10 @@ class Job(_message.Message):
         """The result of an import."""
 
     @_builtins.property
+    def create_dataset(self) -> Global___CreateDatasetResult:
+        """The result of reading files into a dataset."""
+
+    @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """Output only. When the job was submitted."""
 
@@ -492,6 +536,7 @@ class Job(_message.Message):
         embed: Global___EmbedResult | None = ...,
         trial: Global___TrialResult | None = ...,
         imported: Global___ImportResult | None = ...,
+        create_dataset: Global___CreateDatasetResult | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         finish_time: _timestamp_pb2.Timestamp | None = ...,
@@ -505,11 +550,11 @@ class Job(_message.Message):
         registered_version: _builtins.str = ...,
         tracking_complete: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "outcome", b"outcome", "progress", b"progress", "start_time", b"start_time", "time_limit", b"time_limit", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_dataset", b"create_dataset", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "outcome", b"outcome", "progress", b"progress", "start_time", b"start_time", "time_limit", b"time_limit", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "parent_job", b"parent_job", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "registered_version", b"registered_version", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_complete", b"tracking_complete", "tracking_run", b"tracking_run", "tracking_url", b"tracking_url", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_dataset", b"create_dataset", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "parent_job", b"parent_job", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "registered_version", b"registered_version", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_complete", b"tracking_complete", "tracking_run", b"tracking_run", "tracking_url", b"tracking_url", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["error", "fit", "transduce", "embed", "trial", "imported"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["error", "fit", "transduce", "embed", "trial", "imported", "create_dataset"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
@@ -993,6 +1038,137 @@ class ImportModelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportModelResponse: _TypeAlias = ImportModelResponse  # noqa: Y015
+
+@_typing.final
+class TableColumns(_message.Message):
+    """Which columns of a table are what. Those that are not named are features, but for the first column of strings or
+    integers that are all different, which is taken as the id.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_COLUMN_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    DROP_FIELD_NUMBER: _builtins.int
+    CATEGORIES_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    SCALE_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    id_column: _builtins.str
+    """The column that names the rows."""
+    scale: _points_pb2.Scale.ValueType
+    """Whether numbers are standardised."""
+    missing: _points_pb2.MissingValues.ValueType
+    """What missing numbers are replaced by."""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The features; all other columns if empty."""
+
+    @_builtins.property
+    def drop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns that are no features, such as that of the labels."""
+
+    @_builtins.property
+    def categories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns of numbers that are categories, such as zip codes."""
+
+    @_builtins.property
+    def text(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns of strings whose words are compared."""
+
+    def __init__(
+        self,
+        *,
+        id_column: _builtins.str = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+        drop: _abc.Iterable[_builtins.str] | None = ...,
+        categories: _abc.Iterable[_builtins.str] | None = ...,
+        text: _abc.Iterable[_builtins.str] | None = ...,
+        scale: _points_pb2.Scale.ValueType = ...,
+        missing: _points_pb2.MissingValues.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categories", b"categories", "columns", b"columns", "drop", b"drop", "id_column", b"id_column", "missing", b"missing", "scale", b"scale", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableColumns: _TypeAlias = TableColumns  # noqa: Y015
+
+@_typing.final
+class CreateDatasetRequest(_message.Message):
+    """Asks for a dataset from files that lie elsewhere; a worker reads them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    DATASET_ID_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """Required. projects/{project}."""
+    address: _builtins.str
+    """Required. Where the files are: s3://bucket/points.parquet, gs://…, az://container/…, https://host/… or
+    file:///folder/…, of those that the server allows for the project. Of .parquet, .arrow, .feather, .csv, .tsv or
+    .npy. A folder, with "/" at the end, is all such files below it; a "*" in the last part matches any text.
+    """
+    dataset_id: _builtins.str
+    """The id of the dataset; the job's id if empty. If there is one of the same address and columns, it is the answer if
+    the files are the same, and otherwise the job fails.
+    """
+    description: _builtins.str
+    """Free text."""
+    @_builtins.property
+    def table(self) -> Global___TableColumns:
+        """Which columns are what; not for .npy."""
+
+    @_builtins.property
+    def options(self) -> Global___JobOptions:
+        """How the job is run."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        address: _builtins.str = ...,
+        dataset_id: _builtins.str = ...,
+        description: _builtins.str = ...,
+        table: Global___TableColumns | None = ...,
+        options: Global___JobOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "dataset_id", b"dataset_id", "description", b"description", "options", b"options", "parent", b"parent", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateDatasetRequest: _TypeAlias = CreateDatasetRequest  # noqa: Y015
+
+@_typing.final
+class CreateDatasetResponse(_message.Message):
+    """The job that makes the dataset."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job:
+        """The job."""
+
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateDatasetResponse: _TypeAlias = CreateDatasetResponse  # noqa: Y015
 
 @_typing.final
 class GetJobRequest(_message.Message):

@@ -27,7 +27,7 @@ from homophily_service.api.messages import (
 from homophily_service.api.watcher import Watcher
 from homophily_service.contract import states
 from homophily_service.contract.errors import InvalidRequest, NotFound
-from homophily_service.contract.kinds import EMBED, FIT, IMPORT, KINDS, TRANSDUCE, Kind, load
+from homophily_service.contract.kinds import CREATE_DATASET, EMBED, FIT, IMPORT, KINDS, TRANSDUCE, Kind, load
 from homophily_service.contract.names import parse_name
 from homophily_service.jobs.checks import Checks
 from homophily_service.jobs.options import new_job, seconds
@@ -39,7 +39,9 @@ from homophily_service.storage.stores import Stores
 
 LONGEST_WAIT = 60.0
 
-Request = TypeVar("Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest, pb.ImportModelRequest)
+Request = TypeVar(
+    "Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest, pb.ImportModelRequest, pb.CreateDatasetRequest
+)
 
 
 class Jobs:
@@ -67,6 +69,11 @@ class Jobs:
         """Start an import."""
         project = allowed_project(request.parent, "parent")
         return pb.ImportModelResponse(job=await self._start(IMPORT, project, request))
+
+    async def CreateDataset(self, request: pb.CreateDatasetRequest, _: Any) -> pb.CreateDatasetResponse:
+        """Start the reading of files into a dataset."""
+        project = allowed_project(request.parent, "parent")
+        return pb.CreateDatasetResponse(job=await self._start(CREATE_DATASET, project, request))
 
     async def GetJob(self, request: pb.GetJobRequest, _: Any) -> pb.GetJobResponse:
         """A job."""

@@ -147,7 +147,7 @@ class EndedJobs:
         kind = KINDS.get(row.kind)
         if kind is None or not kind.is_tracked or row.state != SUCCEEDED:
             return
-        made = kind.made(row.outcome)
+        made = kind.fitted(row.outcome)
         assert made is not None
         engine = made.engine or "none"
         self.evaluations.labels(row.kind, engine).inc(made.evaluation_count)

@@ -64,6 +64,8 @@ def is_file(text: str) -> bool:
     """True for a file rather than a dataset, whose name has no dot; refuses an ending that nothing is known of."""
     if "." not in text:
         return False
+    if "://" in text:
+        raise WrongInput(f"{text}: homophily upload makes a dataset of an address, which can be named here then.")
     check_suffix(Path(text))
     return True
 

@@ -22,7 +22,8 @@ from homophily_client.labels import LabelColumn
 from homophily_service.cli import files
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.screen import print_status
-from homophily_service.cli.tables import READERS, csv_rows, is_number, read_table_file, table_suffix
+from homophily_service.cli.tables import READERS, csv_rows, read_table_file, table_suffix
+from homophily_service.contract.csv_text import is_number
 
 UNLABELLED = "-1"
 #: Before the name of a dataset that holds labels.

@@ -31,7 +31,7 @@ def jobs(
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="WORD", help="Only fit, transduce, embed, trial or import.")
+        str | None, typer.Option(metavar="WORD", help="Only fit, transduce, embed, trial, import or create-dataset.")
     ] = None,
     source: Annotated[
         str | None,

@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from homophily_client import ClientError, Dataset, Embedding, Graph, Job, JobState, Model, Search, TableSchema
+from homophily_client import (
+    ClientError,
+    Dataset,
+    DatasetSource,
+    Embedding,
+    Graph,
+    Job,
+    JobState,
+    Model,
+    Search,
+    TableSchema,
+)
 from homophily_service.cli.runs import run_link
 from homophily_service.cli.screen import percent, print_facts, print_status, size
 
@@ -99,9 +110,14 @@ def print_dataset(dataset: Dataset) -> None:
             **({} if dataset.schema is None else {"columns": _columns(dataset.schema)}),
             "size": size(dataset.size_bytes),
             "sha256": dataset.sha256,
+            **({} if dataset.source is None else {"from": _files(dataset.source)}),
             "description": dataset.description,
         }
     )
+
+
+def _files(source: DatasetSource) -> str:
+    return f"{source.address}, {source.files:,} {'file' if source.files == 1 else 'files'}, {size(source.size_bytes)}"
 
 
 def _columns(schema: TableSchema) -> str:

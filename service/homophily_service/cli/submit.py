@@ -65,27 +65,40 @@ Calibrate = Annotated[
 ]
 ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; default the job's.")]
 FORMATS = ".csv, .tsv, .csv.gz, .parquet, .arrow, .jsonl, .npy, .npz or .svmlight"
+ADDRESSES = "s3://…, gs://…, az://…, https://… or file:///…, whose files the service reads"
 DATA_HELP = f"A dataset on the service, or a file ({FORMATS}), which is uploaded first."
 
 
 @command
 def upload(
     *,
-    file: Annotated[Path, typer.Argument(help=f"A table or an array: {FORMATS}.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|ADDRESS", help=f"A table or an array: {FORMATS}; or {ADDRESSES}.")
+    ],
     name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the dataset; default the file's.")] = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="A text for people.")] = "",
     columns: ColumnOptions,
+    job: JobOptions,
     service: Service,
     as_json: AsJson = False,
 ) -> None:
     """Upload points that are used more than once.
 
     The --label-column of a table is stored with it: `homophily fit DATASET` takes the labels from there.
+
+    From an address, a worker of the service reads the files itself, if its operator allows the address. The address
+    must not end with .npz, .svmlight, .jsonl or .gz; a folder ends with /, and * in its last part matches any text.
     """
     from homophily_service.cli.files import read_data
     from homophily_service.cli.show import plain, print_dataset
     from homophily_service.runtime.processes import keep_freed_memory
 
+    if "://" in source:
+        _create_dataset(source, name, description, columns, job, service, as_json=as_json)
+        return
+    if job != JobOptions():
+        raise WrongInput("--detach, --wait, --priority and --time-limit need an address, whose files a job reads.")
+    file = Path(source)
     keep_freed_memory()
     data = read_data(file, columns.options(), keep_labels=True)
     with service.client() as client:
@@ -95,6 +108,30 @@ def upload(
         print_json(plain(dataset))
     else:
         print_dataset(dataset)
+
+
+def _create_dataset(
+    address: str,
+    name: str | None,
+    description: str,
+    columns: ColumnOptions,
+    job: JobOptions,
+    service: Service,
+    *,
+    as_json: bool,
+) -> None:
+    """Have a worker read the files at an address."""
+    last = address.rstrip("/").rpartition("/")[2]
+    table = columns.options()
+    with service.client() as client:
+
+        def start(request_id: str) -> JobHandle[Any]:
+            chosen = name or slug(Path(last).stem)
+            return client.create_dataset(
+                address, table=table, name=chosen, description=description, job=job.argument(request_id)
+            )
+
+        run_job(start, job, as_json=as_json)
 
 
 @command
@@ -308,8 +345,9 @@ def _finish(
 
 def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
     """Print the outcome of a job, or its state."""
+    from homophily_service.cli.files import as_options
     from homophily_service.cli.runs import run_link
-    from homophily_service.cli.show import plain, print_embedding, print_model, short
+    from homophily_service.cli.show import plain, print_dataset, print_embedding, print_model, short
 
     if as_json:
         print_json(plain(job.info))
@@ -317,6 +355,12 @@ def print_outcome(job: JobHandle[Any], *, as_json: bool) -> None:
         print_model(job.info.model, job.info.changed_points)
     elif job.info.embedding is not None:
         print_embedding(job.info.embedding)
+    elif job.info.dataset is not None:
+        if job.info.unchanged:
+            print_status("It is there already, and its files have not changed.")
+        for note in map(as_options, job.info.notes):
+            print_status(note)
+        print_dataset(job.info.dataset)
     elif not job.state.is_final:
         print_result(short(job.name))
         print_status(f"It is {job.state}; homophily watch {short(job.name)} shows its progress.")

@@ -5,21 +5,20 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from homophily_service.cli.failures import WrongInput
+from homophily_service.contract.csv_text import (
+    MISSING,
+    THOUSANDS,
+    first_rows,
+    has_decimal_commas,
+    is_header,
+    is_number,
+)
 
-DELIMITERS = ",;\t|"
-# Rows that are looked at to tell how a file is written.
-LOOKED_AT = 200
-_DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d+\.\d+")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
-# What people and programs write for a missing value.
-MISSING = ["", "?", "-", "NA", "na", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None"]
 # Compressed text that grows more than this was made to fill a memory.
 MOST_GROWTH, HARMLESS = 200, 64 << 20
 
@@ -77,12 +76,12 @@ def _read_csv(path: Path, as_text: Collection[str], expected: Collection[str]) -
     from pyarrow import csv as arrow_csv
 
     content = _text(path)
-    rows = _first_rows(content, "\t" if table_suffix(path) == ".tsv" else "")
+    rows = first_rows(content, "\t" if table_suffix(path) == ".tsv" else "")
     if not rows.rows:
         raise WrongInput(f"{path}: is empty")
     first = rows.rows[0]
-    has_names = _is_header(rows.rows) or any(cell.strip() in expected and not is_number(cell) for cell in first)
-    decimal = "," if rows.delimiter != "," and _has_decimal_commas(rows.rows[has_names:]) else "."
+    has_names = is_header(rows.rows) or any(cell.strip() in expected and not is_number(cell) for cell in first)
+    decimal = "," if rows.delimiter != "," and has_decimal_commas(rows.rows[has_names:]) else "."
     # As pandas names columns without a name.
     names = [name.strip() or f"Unnamed: {place}" if has_names else str(place) for place, name in enumerate(first)]
 
@@ -133,7 +132,7 @@ def _refuse_thousands(path: Path, table: Any, read: Callable[..., Any]) -> None:
         if str(field.type) == "double":
             cells = read([""], include_columns=[field.name], column_types={field.name: "string"})[field.name]
             dotted = [cell for cell in compute.unique(cells).to_pylist() if cell and "." in cell]
-            if len(dotted) > 2 and all(_THOUSANDS.fullmatch(cell) for cell in dotted):
+            if len(dotted) > 2 and all(THOUSANDS.fullmatch(cell) for cell in dotted):
                 raise WrongInput(
                     f"{path}: column {field.name!r}: is {dotted[0]} a thousand and more, or a little over "
                     f"{dotted[0].partition('.')[0]}? Write it without a dot, or with more digits after it."
@@ -144,15 +143,8 @@ def csv_rows(path: Path) -> Iterator[list[str]]:
     """The rows of a CSV file, cell by cell; an empty line is a row without cells."""
     content = _text(path)
     text = io.StringIO(content.decode(), newline="")
-    for row in csv.reader(text, delimiter=_first_rows(content, "").delimiter):
+    for row in csv.reader(text, delimiter=first_rows(content, "").delimiter):
         yield [cell.strip() for cell in row]
-
-
-class _Rows(NamedTuple):
-    rows: list[list[str]]
-    delimiter: str
-    #: A name may have a line end inside quotes.
-    header_lines: int
 
 
 def _text(path: Path) -> bytes:
@@ -169,64 +161,6 @@ def _text(path: Path) -> bytes:
     # Arrow would take other text for bytes.
     content.decode()
     return content
-
-
-def _first_rows(content: bytes, delimiter: str) -> _Rows:
-    """The first rows, and what separates their cells: the mark that parts most rows alike, into the most cells."""
-    text = content[: 1 << 20].decode(errors="replace")
-    best = _Rows([], delimiter or ",", 1)
-    score = (-1.0, 0)
-    for mark in delimiter or DELIMITERS:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
-        rows, header_lines = [], 0
-        for row in reader:
-            if row and any(row):
-                rows.append(row)
-                header_lines = header_lines or reader.line_num
-            if len(rows) == LOOKED_AT:
-                break
-        width, alike = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
-        found = (alike / len(rows) if width > 1 else 0.0, width) if rows else (-1.0, 0)
-        if found > score:
-            best, score = _Rows(rows, mark, header_lines), found
-    return best
-
-
-def _has_decimal_commas(rows: list[list[str]]) -> bool:
-    cells = [cell.strip() for row in rows for cell in row]
-    commas = sum(_DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells)
-    return commas > sum(_DECIMAL_POINT.fullmatch(cell) is not None for cell in cells)
-
-
-def _is_header(rows: list[list[str]]) -> bool:
-    """True if the first row names the columns: a word above numbers, or no number at all."""
-    first, others = [cell.strip() for cell in rows[0]], rows[1:]
-
-    def is_above_numbers(place: int) -> bool:
-        below = [row[place] for row in others if place < len(row) and row[place].strip() not in MISSING]
-        return bool(below) and all(map(_is_any_number, below))
-
-    words = [place for place, cell in enumerate(first) if not _is_any_number(cell)]
-    if any(map(is_above_numbers, words)):
-        return True
-    # Programs that number their columns, 0, 1, 2 …, may give one of them a name.
-    counted = [str(number) for number in range(len(first))]
-    is_counted = [counted[place] if place in words else cell for place, cell in enumerate(first)] == counted
-    return bool(words) and (len(words) == len(first) or is_counted)
-
-
-def is_number(text: str) -> bool:
-    """True for what float() takes."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_any_number(text: str) -> bool:
-    """True for a number with a decimal point or comma."""
-    return is_number(text) or _DECIMAL_COMMA.fullmatch(text.strip()) is not None
 
 
 # -- others ------------------------------------------------------------------------------------------------------------

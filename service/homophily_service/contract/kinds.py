@@ -13,11 +13,12 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
-from homophily_client.names import EmbeddingName, ModelName, ResourceName
+from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
+from homophily_client.names import DatasetName, EmbeddingName, ModelName, ResourceName
 from homophily_service.contract import internal_pb2
 
-Made = model_pb2.Model | embedding_pb2.Embedding
+Fitted = model_pb2.Model | embedding_pb2.Embedding
+Made = Fitted | dataset_pb2.Dataset
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Kind:
     #: Whether it has a run with the tracking server, and is measured by phase and engine.
     is_tracked: bool = False
 
+    def fitted(self, outcome: bytes) -> Fitted | None:
+        """The model or embedding that a job made."""
+        made = self.made(outcome)
+        return None if isinstance(made, dataset_pb2.Dataset) else made
+
     @property
     def made_field(self) -> str:
         """The field of the result that holds what was made."""
@@ -51,8 +57,11 @@ class Kind:
         return f"{self.made_field}_id"
 
     def made(self, outcome: bytes) -> Made | None:
-        """What a job made, read from its serialised result."""
-        return getattr(self.result.FromString(outcome), self.made_field) if self.made_field else None
+        """What a job made, read from its serialised result; None if it made nothing new."""
+        result = self.result.FromString(outcome)
+        # A dataset that was there already.
+        is_old = isinstance(result, job_pb2.CreateDatasetResult) and result.unchanged
+        return getattr(result, self.made_field) if self.made_field and not is_old else None
 
     def made_name(self, project: str, job_id: str, request: Any) -> ResourceName:
         """The name of what a job makes."""
@@ -119,4 +128,14 @@ TRIAL = Kind(
     "trial",
     f"{_JOBS}.search:try_group",
 )
-KINDS = {kind.name: kind for kind in (FIT, TRANSDUCE, EMBED, IMPORT, TRIAL)}
+CREATE_DATASET = Kind(
+    "create-dataset",
+    job_pb2.JOB_KIND_CREATE_DATASET,
+    job_pb2.CreateDatasetRequest,
+    job_pb2.CreateDatasetResult,
+    "create_dataset",
+    f"{_JOBS}.create_dataset:create_dataset",
+    f"{_JOBS}.checks:check_create_dataset",
+    DatasetName,
+)
+KINDS = {kind.name: kind for kind in (FIT, TRANSDUCE, EMBED, IMPORT, TRIAL, CREATE_DATASET)}

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from homophily_client._pb import job_pb2
 from homophily_client._pb import points_pb2 as pb
+from homophily_client.tables import TableOptions
+from homophily_client.words import word
 from homophily_service.contract.errors import InvalidRequest, LimitExceeded
 
 NUMBERS = (pb.COLUMN_KIND_NUMBER, pb.COLUMN_KIND_VECTOR)
@@ -92,6 +95,22 @@ def size_of(shape: pb.PointsShape) -> Size:
         if kind == pb.COLUMN_KIND_TEXT
     )
     return Size(rows, columns, rows * columns + 2 * text // BYTES_PER_TERM, pb.COLUMN_KIND_TEXT in kinds)
+
+
+def table_options(message: job_pb2.TableColumns) -> TableOptions:
+    """Which columns are what, as the client's reader of tables takes it."""
+    for enum, value, name in ((pb.Scale, message.scale, "scale"), (pb.MissingValues, message.missing, "missing")):
+        if value not in enum.values():
+            raise InvalidRequest(f"table.{name}", f"{value} is not known")
+    return TableOptions(
+        id_column=message.id_column or None,
+        columns=tuple(message.columns) or None,
+        drop=tuple(message.drop),
+        categories=tuple(message.categories),
+        text=tuple(message.text),
+        scale=word(pb.Scale.DESCRIPTOR, message.scale or pb.SCALE_AUTO),
+        missing=word(pb.MissingValues.DESCRIPTOR, message.missing or pb.MISSING_VALUES_MEDIAN),
+    )
 
 
 def number_width(column: pb.Column) -> int:

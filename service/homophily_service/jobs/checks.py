@@ -12,20 +12,28 @@ import numpy as np
 from homophily_client._pb import dataset_pb2, embedding_pb2, model_pb2, points_pb2
 from homophily_client._pb import job_pb2 as pb
 from homophily_client.names import DatasetName, EmbeddingName, ModelName, ProjectName, ResourceName
+from homophily_service.contract.addresses import suffix_of
 from homophily_service.contract.arrays import Points, from_points, parts_from_points, shape_of
 from homophily_service.contract.checks import IMPORT_URI, check_disjoint, check_registration, check_search, map_shape
-from homophily_service.contract.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from homophily_service.contract.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+)
 from homophily_service.contract.labels import PointLabels, check_label_column, check_two_classes, read_labels, values_of
 from homophily_service.contract.links import check_closure, links_of_labels, read_links
 from homophily_service.contract.names import check_id, parse_name
-from homophily_service.contract.tables import check_features, size_of
+from homophily_service.contract.tables import MOST_NAME_BYTES, check_features, size_of, table_options
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
 from homophily_service.jobs.options import time_limit
 from homophily_service.runtime.processes import fair_memory, fair_threads
 from homophily_service.runtime.settings import Settings
+from homophily_service.storage.elsewhere.allowed import allowed_address
 from homophily_service.storage.stores import Stores
-from homophily_service.storage.uploads import limits_of, publish_dataset
+from homophily_service.storage.uploads import LONGEST_DESCRIPTION, limits_of, publish_dataset
 
 NO_TRACKING = "NO_TRACKING"
 #: The URIs by which a model may be imported.
@@ -137,6 +145,23 @@ def check_import(checks: Checks, project: str, request: pb.ImportModelRequest) -
     checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
 
 
+def check_create_dataset(checks: Checks, project: str, request: pb.CreateDatasetRequest) -> None:
+    """Refuse what is wrong. The files are not looked at: only a worker does."""
+    address, _ = allowed_address(checks.settings, project, request.address)
+    if len(request.description) > LONGEST_DESCRIPTION:
+        raise InvalidRequest("description", f"must be at most {LONGEST_DESCRIPTION} characters")
+    if suffix_of(address.path) == ".npy" and request.table.ListFields():
+        raise InvalidRequest("table", "must not be given with .npy, which has no named columns")
+    if request.table.ByteSize() > MOST_NAME_BYTES:
+        raise LimitExceeded(f"table: the names have more than {MOST_NAME_BYTES} bytes")
+    table_options(request.table)
+    if request.dataset_id:
+        name = DatasetName(project, check_id(request.dataset_id, "dataset_id"))
+        # Of the same address, the job says whether it is the same.
+        if not checks.is_made_from(name, request.address):
+            checks.new_id(DatasetName, project, request.dataset_id, "dataset_id", request.options)
+
+
 @dataclass(frozen=True)
 class Checks:
     """The checks that several kinds of jobs share."""
@@ -244,6 +269,13 @@ class Checks:
         name = kind(project, check_id(new_id, field))
         if self.stores.catalog.has(name) and not self.is_repeated(project, options):
             raise AlreadyExists(f"{name} exists")
+
+    def is_made_from(self, name: DatasetName, address: str) -> bool:
+        """Whether there is a dataset of this name that was made from an address."""
+        with suppress(NotFound):
+            dataset = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message)
+            return dataset.source.address == address
+        return False
 
     def is_repeated(self, project: str, options: pb.JobOptions) -> bool:
         """Whether a job was submitted with this request_id: then it is the answer, whatever has changed since."""

@@ -39,7 +39,7 @@ from homophily_service.storage.stores import Stores
 _log = logging.getLogger(__name__)
 
 # What the phases cost, in tenths of a fit. A search knows its own cost.
-COSTS = {"load": 1.0, "graph": 10.0, "solve": 10.0, "calibrate": 5.0, "cluster": 10.0, "save": 1.0}
+COSTS = {"read": 10.0, "load": 1.0, "graph": 10.0, "solve": 10.0, "calibrate": 5.0, "cluster": 10.0, "save": 1.0}
 SECONDS_BETWEEN_REPORTS = 0.2
 # A longer trace is thinned out to every second step.
 LONGEST_TRACE = 1000

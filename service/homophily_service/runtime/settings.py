@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from sqlalchemy import URL
+
+from homophily_service.contract.addresses import parse_prefix
 
 MIB = 1 << 20
 
@@ -105,6 +108,12 @@ class Settings(BaseSettings):
     project_limits: dict[str, ProjectLimits] = Field(
         {}, description="The five limits above for single projects, as {team = {max_queued_jobs = 10}}."
     )
+    dataset_addresses: dict[str, list[str]] = Field(
+        {},
+        description="Folders or files elsewhere that datasets may be made from, by project, as "
+        '{team = ["s3://bucket/folder", "https://host/folder", "file:///folder"]}; "*" is every project. None if not '
+        "given.",
+    )
 
     # -- workers
     workers: int = Field(1, ge=0, le=64, description="Workers that `homophily serve` runs beside the API.")
@@ -178,11 +187,19 @@ class Settings(BaseSettings):
         "info", description="The lowest level that is logged."
     )
 
-    @field_validator("project_limits", mode="before")
+    @field_validator("project_limits", "dataset_addresses", mode="before")
     @classmethod
-    def _read_limits(cls, value: Any) -> Any:
+    def _read_flag(cls, value: Any) -> Any:
         """Parse a flag, which is text; values of the environment and of files are parsed already."""
         return json.loads(value) if isinstance(value, str) else value
+
+    @field_validator("dataset_addresses")
+    @classmethod
+    def _check_addresses(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Refuse a prefix that no address could be below."""
+        for prefix in chain.from_iterable(value.values()):
+            parse_prefix(prefix)
+        return value
 
     @classmethod
     def settings_customise_sources(
@@ -214,6 +231,10 @@ class Settings(BaseSettings):
         """The limits of a project: its own, or else the general ones."""
         own = self.project_limits.get(project, ProjectLimits()).model_dump()
         return ProjectLimits(**{name: getattr(self, name) if own[name] is None else own[name] for name in own})
+
+    def addresses_of(self, project: str) -> list[str]:
+        """The prefixes of addresses that a project's datasets may be made from."""
+        return [*self.dataset_addresses.get("*", ()), *self.dataset_addresses.get(project, ())]
 
     def max_running_of(self, project: str) -> int | None:
         """How many jobs of a project may run at a time."""

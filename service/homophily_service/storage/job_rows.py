@@ -25,6 +25,7 @@ from homophily_service.contract.errors import LimitExceeded, NotFound
 from homophily_service.contract.states import CANCELLED, FAILED, FINAL, QUEUED, RUNNING, WAITING
 from homophily_service.storage.database import now
 from homophily_service.storage.fair_share import ORDER, MaxRunning, projects_in_turn
+from homophily_service.storage.quotas import release_upload, reservation_of
 from homophily_service.storage.records import JobRecord, Lease, LeaseLost, NewJob
 from homophily_service.storage.tables import events, jobs
 
@@ -201,12 +202,14 @@ def change(connection: Connection, target: int | Lease, state: str, message: str
         update(jobs)
         .where(which)
         .values(state=state, last_sequence=jobs.c.last_sequence + 1, untracked=True, **ends, **values)
-        .returning(jobs.c.number, jobs.c.last_sequence, jobs.c.attempt, jobs.c.parent)
+        .returning(jobs.c.number, jobs.c.last_sequence, jobs.c.attempt, jobs.c.parent, jobs.c.project, jobs.c.id)
     ).one_or_none()
     if changed is None:
         raise LeaseLost(target.name if isinstance(target, Lease) else target)
     progress = values.get("progress")
     _write_event(connection, changed.number, changed.last_sequence, state, changed.attempt, progress, message)
+    if state in FINAL:
+        release_upload(connection, changed.project, reservation_of(changed.id))
     if state in FINAL and changed.parent is not None:
         wake(connection, changed.parent, "one of its jobs has ended")
     return int(changed.last_sequence)

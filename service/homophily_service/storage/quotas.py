@@ -89,6 +89,11 @@ def reserve_upload(
     connection.execute(insert(uploads).values(project=project, id=upload_id, bytes=size, last_used=now()))
 
 
+def reservation_of(job_id: str) -> str:
+    """The id under which a job reserves bytes, until it ends; no upload can have it."""
+    return f"job/{job_id}"
+
+
 def release_upload(connection: Connection, project: str, upload_id: str) -> None:
     """Stop counting an upload: it is finished or abandoned."""
     connection.execute(delete(uploads).where(uploads.c.project == project, uploads.c.id == upload_id))

@@ -42,6 +42,7 @@ from homophily_service.storage.quotas import check_bytes, forget_uploads, lock_q
 from homophily_service.storage.stores import Stores
 
 START = "start.binpb"
+LONGEST_DESCRIPTION = 1000
 # Bytes after which files are synced to disk, so that little is left to write at the end.
 SYNC_BYTES = 1 << 25
 GRACE_SECONDS = 3600.0
@@ -80,8 +81,8 @@ class Uploads:
         """An upload, new or resumed. Only one connection at a time may write to it."""
         upload_id = check_id(start.upload_id, "start.upload_id") if start.upload_id else new_id()
         dataset_id = check_id(start.dataset_id, "start.dataset_id") if start.dataset_id else upload_id
-        if len(start.description) > 1000:
-            raise InvalidRequest("start.description", "must be at most 1000 characters")
+        if len(start.description) > LONGEST_DESCRIPTION:
+            raise InvalidRequest("start.description", f"must be at most {LONGEST_DESCRIPTION} characters")
         parts = parts_of(start.shape, self.limits, "start.shape")
         with storage_errors(f"upload {upload_id}"), self._locked(project, upload_id):
             name = DatasetName(project, dataset_id)

@@ -8,13 +8,11 @@ that no import can replace a graph that others use.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import resource
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +26,10 @@ from homophily_service.contract.labels import class_values
 from homophily_service.contract.values import choices, set_value
 from homophily_service.jobs.fit import describe_shares
 from homophily_service.jobs.work import Work
-from homophily_service.runtime.settings import Settings
 from homophily_service.storage.blobs.backends import MANIFEST
 from homophily_service.storage.models import CLASSIFIERS, Classifier, StoredGraph, graph_path, save_graph, save_model
 from homophily_service.storage.recipes import schema_of, stored_ids
+from homophily_service.storage.scratch import scratch_folder
 from homophily_service.tracking.artifact import GRAPH, Parts, read_parts
 from homophily_service.tracking.place import connect
 from homophily_service.tracking.registry import importable
@@ -50,7 +48,7 @@ def import_model(work: Work) -> bytes:
     request = job_pb2.ImportModelRequest.FromString(work.task.request)
     work.stage.plan("load", "save")
     work.stage.enter("load")
-    with _download_folder(work) as folder:
+    with scratch_folder(work.settings, work.task.token) as folder:
         path = _download(work, request.uri, folder)
         parts = _read(path, request.uri)
         try:
@@ -67,39 +65,6 @@ def import_model(work: Work) -> bytes:
     work.stage.leave()
     model.create_time.GetCurrentTime()
     return job_pb2.ImportResult(model=model).SerializeToString()
-
-
-# -- the folder
-
-
-def _downloads(settings: Settings) -> Path:
-    return settings.data_dir.absolute() / "imports"
-
-
-@contextmanager
-def _download_folder(work: Work) -> Iterator[Path]:
-    """A new folder, locked while this process lives, and removed at the end."""
-    folder = _downloads(work.settings) / work.task.token
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
-
-
-def remove_abandoned(settings: Settings) -> None:
-    """Remove the folders of processes that were killed: their locks are gone."""
-    for folder in _downloads(settings).glob("*"):
-        with suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
 
 
 # -- the download

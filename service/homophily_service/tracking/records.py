@@ -116,7 +116,7 @@ def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record
     kind = KINDS[job.kind]
     request: Any = kind.request.FromString(stores.queue.get_request(job.number))
     name = job.name
-    made = kind.made(job.outcome) if job.state == states.SUCCEEDED else None
+    made = kind.fitted(job.outcome) if job.state == states.SUCCEEDED else None
     ended = job.finished or 0.0
     data = _data(made.dataset if made is not None and made.dataset else _dataset(request, stores), stores)
     result = kind.made_name(job.project, job.id, request)

@@ -17,8 +17,8 @@ from homophily_service.jobs.compute import compute
 from homophily_service.jobs.warm import warm_up, warm_up_device, warm_up_maps
 from homophily_service.runtime.logs import about, start_logging
 from homophily_service.runtime.processes import begin, fair_memory, fair_threads, limit_memory
+from homophily_service.storage.scratch import remove_abandoned
 from homophily_service.storage.stores import Stores
-from homophily_service.tracking.import_ import remove_abandoned
 
 # Slightly nice: jobs must not starve while calls keep the cores busy.
 NICENESS = 3

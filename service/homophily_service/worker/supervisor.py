@@ -239,6 +239,8 @@ class Worker:
                 self.stores.queue.finish(lease, outcome)
                 return
             name, path = kind.makes.parse(made.name, "name"), _task(lease).result_path
+            fitted = kind.fitted(outcome)
+            graph, dataset = (None, None) if fitted is None else (fitted.graph.digest, fitted.dataset or None)
             self.stores.queue.finish(
                 lease,
                 outcome,
@@ -247,8 +249,8 @@ class Worker:
                     name,
                     made.SerializeToString(),
                     path,
-                    graph=made.graph.digest,
-                    dataset=made.dataset or None,
+                    graph=graph,
+                    dataset=dataset,
                     size=made.size_bytes,
                 ),
             )

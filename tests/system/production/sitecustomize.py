@@ -8,7 +8,7 @@ Besides, processes start in two thirds of the time without them: scikit-learn im
 import sys
 from importlib.abc import MetaPathFinder
 
-ABSENT = ("pandas", "pyarrow", "matplotlib", "pytest")
+ABSENT = ("pandas", "matplotlib", "pytest")
 
 
 class Absent(MetaPathFinder):
