@@ -20,9 +20,9 @@ from homophily_service.contract.errors import DataLoss, FailedPrecondition, Limi
 from homophily_service.contract.tasks import Task
 from homophily_service.jobs.compute import compute
 from homophily_service.runtime.settings import Settings
+from homophily_service.storage import scratch
 from homophily_service.storage.models import load_model
 from homophily_service.storage.stores import Stores
-from homophily_service.tracking import import_
 from homophily_service.tracking.mlflow_models import log_model
 from homophily_service.tracking.place import Place, connect
 
@@ -213,10 +213,10 @@ def test_the_folder_of_a_killed_download_is_removed_and_that_of_a_living_one_sta
         (folder / "homophily" / "points.npy").write_bytes(bytes(1000))
     descriptor = os.open(alive, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    import_.remove_abandoned(worker.settings)
+    scratch.remove_abandoned(worker.settings)
     assert not dead.exists()
     assert (alive / "homophily" / "points.npy").exists()
     os.close(descriptor)
-    import_.remove_abandoned(worker.settings)
+    scratch.remove_abandoned(worker.settings)
     assert not alive.exists()
-    import_.remove_abandoned(worker.settings.model_copy(update={"data_dir": Path("nowhere")}))
+    scratch.remove_abandoned(worker.settings.model_copy(update={"data_dir": Path("nowhere")}))
