@@ -173,14 +173,15 @@ class Table:
 
 
 def columns_message(options: TableOptions) -> job_pb2.TableColumns:
-    """The options as a worker takes them, which reads no labels; words that are defaults are left out."""
+    """The options as a worker takes them; words that are defaults are left out."""
     default = TableOptions()
     message = job_pb2.TableColumns(
         id_column=options.id_column or "",
         columns=options.named["columns"],
-        drop=[name for role in ("drop", "label_column", "weight_column") for name in options.named[role]],
+        drop=[name for role in ("drop", "weight_column") for name in options.named[role]],
         categories=options.named["categories"],
         text=options.named["text"],
+        label_column=options.label_column or "",
     )
     if options.scale != default.scale:
         message.scale = pb.Scale.ValueType(number(pb.Scale.DESCRIPTOR, options.scale, "scale"))
@@ -237,12 +238,17 @@ def read_table(X: Any, options: TableOptions, *, keep_labels: bool = False) -> T
     label = options.label_column
     labels = None if label is None else [present(entry) for entry in entries_of(columns[label])]
     if keep_labels and label is not None and labels is not None:
-        entries = ["" if is_missing(entry) else str(_whole(entry)) for entry in labels]
-        table[label], kinds[label] = np.array(entries, dtype=object), pb.COLUMN_KIND_LABEL
+        table[label], kinds[label] = label_texts(columns[label]), pb.COLUMN_KIND_LABEL
     if all(kind == pb.COLUMN_KIND_ID for kind in kinds.values()):
         raise TableError("The table has no column left that is a feature: name some with `columns`.")
     unused = tuple(n for n in columns if n not in table)
     return Table(table, kinds, options, labels, _weights(columns, options), unused, notes)
+
+
+def label_texts(column: Any) -> Values:
+    """A column of labels as strings; "" for those that mean unlabelled."""
+    entries = map(present, entries_of(column))
+    return np.array(["" if is_missing(entry) else str(_whole(entry)) for entry in entries], dtype=object)
 
 
 def as_points(X: Any, options: TableOptions | dict[str, Any] | None = None, *, keep_labels: bool = False) -> Any:

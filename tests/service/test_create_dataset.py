@@ -161,6 +161,8 @@ def test_a_worker_reads_a_table_as_an_upload_stores_it(
     assert (read.source.address, read.source.files) == (address, 4 if kind == "several" else 1)
     labels = dict.fromkeys(range(0, 20, 2), "yes") | dict.fromkeys(range(1, 20, 2), "no")
     assert client.fit(read, labels, solver={"max_iter": 2}).result(PATIENCE).points == 1000
+    # Its labels are stored with it.
+    assert client.fit(read, solver={"method": "irr"}).result(PATIENCE).labelled == 1000
 
 
 def test_csv_is_read_as_the_command_line_reads_it(

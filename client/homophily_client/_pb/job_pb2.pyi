@@ -1054,19 +1054,22 @@ class TableColumns(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     SCALE_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
+    LABEL_COLUMN_FIELD_NUMBER: _builtins.int
     id_column: _builtins.str
     """The column that names the rows."""
     scale: _points_pb2.Scale.ValueType
     """Whether numbers are standardised."""
     missing: _points_pb2.MissingValues.ValueType
     """What missing numbers are replaced by."""
+    label_column: _builtins.str
+    """The column of labels, which is stored with the points and is no feature."""
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The features; all other columns if empty."""
 
     @_builtins.property
     def drop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Columns that are no features, such as that of the labels."""
+        """Columns that are left out."""
 
     @_builtins.property
     def categories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1086,10 +1089,11 @@ class TableColumns(_message.Message):
         text: _abc.Iterable[_builtins.str] | None = ...,
         scale: _points_pb2.Scale.ValueType = ...,
         missing: _points_pb2.MissingValues.ValueType = ...,
+        label_column: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["categories", b"categories", "columns", b"columns", "drop", b"drop", "id_column", b"id_column", "missing", b"missing", "scale", b"scale", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categories", b"categories", "columns", b"columns", "drop", b"drop", "id_column", b"id_column", "label_column", b"label_column", "missing", b"missing", "scale", b"scale", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

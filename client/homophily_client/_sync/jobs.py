@@ -209,7 +209,8 @@ class Jobs(Datasets, Models):
             ``.csv``, ``.tsv`` or ``.npy``. A folder, with ``/`` at the end, is all such files below it; ``*`` in the
             last part matches any text.
         table : TableOptions or dict, optional
-            Which columns are what, and how rows become points. The label and weight columns are left out.
+            Which columns are what, and how rows become points. The label column is stored with the dataset, for
+            ``fit``; the weight column is left out.
         name : str, optional
             The dataset's name; the job's if not given. If there is one of the same address and columns, it is the
             result if the files are unchanged, and otherwise the job fails.

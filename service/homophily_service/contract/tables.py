@@ -103,6 +103,7 @@ def table_options(message: job_pb2.TableColumns) -> TableOptions:
         if value not in enum.values():
             raise InvalidRequest(f"table.{name}", f"{value} is not known")
     return TableOptions(
+        label_column=message.label_column or None,
         id_column=message.id_column or None,
         columns=tuple(message.columns) or None,
         drop=tuple(message.drop),

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from homophily_client._pb import dataset_pb2, job_pb2, points_pb2
 from homophily_client.columns import TableError, texts_of, values_of
 from homophily_client.names import DatasetName
-from homophily_client.tables import Table, TableOptions, read_table
+from homophily_client.tables import Table, TableOptions, label_texts, read_table
 from homophily_service.contract.addresses import FORMATS, Address, suffix_of
 from homophily_service.contract.arrays import check_finite, parts_of
 from homophily_service.contract.errors import FailedPrecondition, InvalidRequest, LimitExceeded, NotFound
 from homophily_service.contract.tables import (
     LONGEST_ID,
     LONGEST_STRING,
+    NOT_FEATURES,
     STRINGS,
     Strings,
     check_no_infinity,
@@ -248,7 +249,7 @@ class _Plan:
         self._types = table.types
         kept_out = set(options.drop)
         if options.columns is not None:
-            kept_out |= self._types.keys() - {*options.columns, options.id_column}
+            kept_out |= self._types.keys() - {*options.columns, options.id_column, options.label_column}
         head = table.head([name for name in self._types if name not in kept_out])
         self._head_rows: int = head.num_rows
         #: The columns, if they have names; otherwise the points are an array.
@@ -262,7 +263,7 @@ class _Plan:
             self._widths, self.dtype = dict.fromkeys(self.names, 1), np.dtype(np.float64)
         else:
             with reading(table.path), table_errors():
-                self._describe(read_table(_with_unread(head, self._types), options), options)
+                self._describe(read_table(_with_unread(head, self._types), options, keep_labels=True), options)
             self._left_out = [name for name in self._types if name not in self.names and name not in kept_out]
         self.width = sum(self._widths.values())
         #: Columns of CSV that are wanted as they are written.
@@ -354,14 +355,16 @@ def _strings(name: str, column: Any, kind: points_pb2.ColumnKind.ValueType) -> S
     from pyarrow import compute
 
     plain = str(column.type)
-    if "string" in plain or plain.startswith(("int", "uint")):
+    if kind == points_pb2.COLUMN_KIND_LABEL:
+        column = pyarrow.array(label_texts(_chunked(column)).tolist(), pyarrow.large_string())
+    elif "string" in plain or plain.startswith(("int", "uint")):
         column = compute.fill_null(column.cast(pyarrow.large_string()), "")
     else:
         column = pyarrow.array(texts_of(_chunked(column)).tolist(), pyarrow.large_string())
     _, offsets, data = column.buffers()
     starts = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     found = Strings(starts - starts[0], np.frombuffer(data or b"", np.uint8)[starts[0] : starts[-1]])
-    longest = LONGEST_ID if kind == points_pb2.COLUMN_KIND_ID else LONGEST_STRING
+    longest = LONGEST_ID if kind in NOT_FEATURES else LONGEST_STRING
     if np.diff(starts).max(initial=0) > longest:
         raise InvalidRequest("address", f"column {name!r} must have at most {longest} bytes in a row")
     return found
