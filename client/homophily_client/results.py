@@ -34,7 +34,7 @@ class Column(Record, of=points_pb2.Column):
     """A column of a table."""
 
     name: str
-    #: "number", "vector", "category", "text" or "id".
+    #: "number", "vector", "category", "text", "id" or "label".
     kind: str
     #: The length of a vector; 0 otherwise.
     width: int
@@ -49,6 +49,18 @@ class TableSchema(Record, of=points_pb2.TableSchema):
     missing: str
     #: Columns that are no features; new rows may have them.
     unused_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetBase(Record, of=dataset_pb2.DatasetBase):
+    """A dataset that another one begins with."""
+
+    #: Its name; it may have been deleted.
+    dataset: str
+    #: The number of its points.
+    points: int = field(metadata=named("row_count"))
+    #: SHA-256 of its points with their shape and type.
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +100,8 @@ class Dataset(Record, of=dataset_pb2.Dataset):
     description: str
     #: The files that it was made from, if it was made by ``create_dataset``.
     source: DatasetSource | None
+    #: The dataset that its first rows are from, if it was made by ``append_points``.
+    base: DatasetBase | None
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,8 @@ class Graph(Record, of=model_pb2.GraphSummary):
     #: The share of true neighbours that the search found.
     recall: float
     components: int = field(metadata=named("component_count"))
+    #: The number of points that were searched as a whole; others were appended.
+    searched: int = field(metadata=named("searched_count"))
 
 
 @dataclass(frozen=True)
@@ -407,12 +423,18 @@ def _model(job: job_pb2.Job) -> Model | None:
     return None if made is None else Model.from_message(made)
 
 
+def _dataset(job: job_pb2.Job) -> Dataset | None:
+    outcome = job.WhichOneof("outcome")
+    made = getattr(getattr(job, outcome), "dataset", None) if outcome else None
+    return None if made is None else Dataset.from_message(made)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(Record, of=job_pb2.Job):
     """A job as it was when last seen."""
 
     name: str
-    #: fit, transduce, embed, import, create-dataset, or trial for a part of a search.
+    #: fit, transduce, embed, import, create-dataset, append-points, or trial for a part of a search.
     kind: str
     state: JobState = computed(JobState.of)
     priority: int
@@ -432,9 +454,7 @@ class Job(Record, of=job_pb2.Job):
         lambda job: Embedding.from_message(job.embed.embedding) if job.HasField("embed") else None
     )
     #: The dataset that the job made, or that was there already.
-    dataset: Dataset | None = computed(
-        lambda job: Dataset.from_message(job.create_dataset.dataset) if job.HasField("create_dataset") else None
-    )
+    dataset: Dataset | None = computed(_dataset)
     #: Whether that dataset was there already, made from the same files.
     unchanged: bool = computed(lambda job: job.create_dataset.unchanged)
     #: What was concluded about the columns of a table, as sentences.

@@ -24,6 +24,7 @@ from homophily_client.columns import (
     values_of,
 )
 from homophily_client.labels import is_missing
+from homophily_client.results import Dataset
 from homophily_client.words import number
 
 #: In shorter tables, columns of different integers may well be measurements.
@@ -243,6 +244,35 @@ def read_table(X: Any, options: TableOptions, *, keep_labels: bool = False) -> T
         raise TableError("The table has no column left that is a feature: name some with `columns`.")
     unused = tuple(n for n in columns if n not in table)
     return Table(table, kinds, options, labels, _weights(columns, options), unused, notes)
+
+
+def like_dataset(X: Any, dataset: Dataset) -> Any:
+    """X itself, or a table with a dataset's columns in their order; without labels if it has no such column."""
+    if isinstance(X, Table) or not is_table(X):
+        return X
+    if dataset.schema is None:
+        raise TableError(f"{dataset.name} has no named columns: append an array to it.")
+    kinds = {column.name: column.kind for column in dataset.schema.columns}
+    named = {kind: [name for name, one in kinds.items() if one == kind] for kind in ("id", "label", "category", "text")}
+    rows = len(X[next(name for name in column_names(X) or [] if name in kinds)])
+    columns = {
+        name: [""] * rows if kind == "label" and name not in (column_names(X) or []) else X[name]
+        for name, kind in kinds.items()
+        if kind == "label" or name in (column_names(X) or [])
+    }
+    missing = [name for name in kinds if name not in columns]
+    if missing:
+        raise TableError(f"The table lacks the column {missing[0]!r} of {dataset.name}.")
+    options = TableOptions(
+        id_column=next(iter(named["id"]), None),
+        label_column=next(iter(named["label"]), None),
+        columns=[name for name, kind in kinds.items() if kind not in ("id", "label")],
+        categories=named["category"],
+        text=named["text"],
+        scale=dataset.schema.scale,
+        missing=dataset.schema.missing,
+    )
+    return read_table(columns, options, keep_labels=True)
 
 
 def label_texts(column: Any) -> Values:

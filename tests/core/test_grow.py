@@ -61,6 +61,7 @@ def test_graphs_grow_step_by_step_and_after_loading() -> None:
         stop = {1700: 1701, 1701: 1760, 1760: 1797}[start]
         graph = restore_graph(graph_state(graph)).append(DIGITS[start:stop])
     assert_same(graph, whole)
+    assert (graph.n_searched_, whole.n_searched_) == (1700, 1797)
 
 
 def test_regions_take_new_points_in_and_find_nearly_all_changes(monkeypatch: pytest.MonkeyPatch) -> None:

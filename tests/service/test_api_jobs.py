@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from homophily_client._pb import dataset_pb2, model_pb2
 from homophily_client._pb import job_pb2 as pb
 from homophily_service.storage.models import graph_digest
+from homophily_service.storage.sources import dataset_digest
 
 from .serving import (
     PATIENCE,
@@ -127,7 +128,7 @@ def test_a_graph_is_built_once_for_the_same_points_and_parameters(project: Proje
 def test_graphs_are_named_by_project_shape_type_layout_and_parameters() -> None:
     def digest(points: Matrix, project: str = "p", **parameters: Any) -> str:
         dataset = dataset_pb2.Dataset(shape=shape_of(points), sha256=hashlib.sha256(bytes_of(points)).digest())
-        return graph_digest(project, dataset, parameters)
+        return graph_digest(project, dataset_digest(dataset), parameters)
 
     points = np.random.default_rng(0).normal(size=(12, 4))
     others = [points.reshape(6, 8), points.reshape(24, 2), points.view(np.float32), csr_array(points)]

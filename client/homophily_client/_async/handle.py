@@ -48,7 +48,7 @@ class AsyncJobHandle(Generic[Result]):
 
     @property
     def kind(self) -> str:
-        """fit, transduce, embed, import or create-dataset."""
+        """fit, transduce, embed, import, create-dataset or append-points."""
         return self.info.kind
 
     @property

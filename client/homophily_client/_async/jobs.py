@@ -29,7 +29,7 @@ from homophily_client.parameters import (
 from homophily_client.points import Points
 from homophily_client.results import Dataset, Embedding, JobState, Model
 from homophily_client.retries import is_unavailable, is_unavailable_or_full
-from homophily_client.tables import Table, TableOptions, as_points, columns_message
+from homophily_client.tables import Table, TableOptions, as_points, columns_message, like_dataset
 from homophily_client.words import number
 
 
@@ -135,6 +135,7 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         labels: Any = None,
         *,
         withdrawn: ArrayLike = (),
+        dataset: Dataset | str | None = None,
         validation: Any = None,
         test: Any = None,
         calibrate: bool = False,
@@ -147,16 +148,22 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         """Start a job that makes a model with other labels, from a model's graph and solution.
 
         ``labels`` are new or changed ones, given as y in ``fit``; points without an entry keep their label, and
-        ``withdrawn`` are points that lose it. The rest is as in ``fit``.
+        ``withdrawn`` are points that lose it. ``dataset`` was made by ``append_points`` from the model's dataset: the
+        new model is of its points. The rest is as in ``fit``.
         """
         name = self._name(ModelName, model, "model")
+        appended = None if dataset is None else self._name(DatasetName, dataset, "dataset")
         given = {
             "labels": self._labels(labels, "labels"),
             "validation": self._labels(validation, "validation"),
             "test": self._labels(test, "test"),
         }
         if any(one.length is not None for one in given.values()):
-            described = model if isinstance(model, Model) else await self.get_model(model, timeout=timeout)
+            described: Model | Dataset
+            if appended is None:
+                described = model if isinstance(model, Model) else await self.get_model(model, timeout=timeout)
+            else:
+                described = dataset if isinstance(dataset, Dataset) else await self.get_dataset(str(appended))
             check_lengths(given, described.points)
         request = job_pb2.TransduceRequest(
             model=str(name),
@@ -167,6 +174,7 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
             calibrate=calibrate,
             registration=registration_message(register, aliases),
             model_id=model_id or "",
+            appended_dataset="" if appended is None else str(appended),
             options=job_message(job, new_request_id()),
         )
         return await self._submit("Transduce", request, timeout)
@@ -230,6 +238,54 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
             options=job_message(job, new_request_id()),
         )
         return await self._submit("CreateDataset", request, timeout)
+
+    async def append_points(
+        self,
+        dataset: Dataset | str,
+        X: Any,
+        *,
+        name: str | None = None,
+        description: str = "",
+        job: JobOptions | dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncJobHandle[Dataset]:
+        """Start a job that makes a dataset of an earlier one and more points, which come after its own.
+
+        Graphs of the new dataset go on from those of the earlier one, as do models by ``transduce(model, dataset=…)``
+        and maps by ``embed(embedding, dataset=…)``.
+
+        Parameters
+        ----------
+        dataset : Dataset or str
+            The earlier dataset, which stays as it is.
+        X : array, sparse matrix, table, Dataset or str
+            The points to append, of the type and columns of the earlier ones; or a dataset of them, or its name. A
+            table is matched by column name, and may lack the label column.
+        name : str, optional
+            The new dataset's name; the job's if not given.
+        description : str, optional
+            A text for people.
+        job, timeout
+            As in ``fit``.
+        """
+        described = dataset if isinstance(dataset, Dataset) else await self.get_dataset(dataset)
+        parsed = None if name is None else self._name(DatasetName, name, "name")
+        request = job_pb2.AppendPointsRequest(
+            dataset=described.name,
+            dataset_id="" if parsed is None else parsed.id,
+            description=description,
+            options=job_message(job, new_request_id()),
+        )
+        if isinstance(X, Dataset | str):
+            request.added_dataset = str(self._name(DatasetName, X, "X"))
+        else:
+            request.added_dataset = await self._use_added(request, Points(like_dataset(X, described)))
+        return await self._submit("AppendPoints", request, timeout)
+
+    async def _use_added(self, request: job_pb2.AppendPointsRequest, points: Points) -> str:
+        """Upload the points under a name that the same request gives again."""
+        upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
+        return (await self._upload(points, DatasetName(self.project, upload_id), upload_id, resume=True)).name
 
     async def job(self, job: AsyncJobHandle[Any] | str, *, timeout: float | None = None) -> AsyncJobHandle[Any]:
         """Return a job by its name."""

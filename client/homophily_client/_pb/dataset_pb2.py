@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from homophily_client._pb import points_pb2 as homophily_dot_v1_dot_points__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ahomophily/v1/dataset.proto\x12\x0chomophily.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19homophily/v1/points.proto\"\xd8\x01\n\x07\x44\x61taset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05shape\x18\x02 \x01(\x0b\x32\x19.homophily.v1.PointsShape\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\t\x12+\n\x06source\x18\x07 \x01(\x0b\x32\x1b.homophily.v1.DatasetSource\"X\n\rDatasetSource\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x12\n\nfile_count\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"\x9e\x01\n\x14UploadDatasetRequest\x12*\n\x05start\x18\x01 \x01(\x0b\x32\x19.homophily.v1.UploadStartH\x00\x12*\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x19.homophily.v1.UploadChunkH\x00\x12&\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x17.homophily.v1.UploadEndH\x00\x42\x06\n\x04part\"\x83\x01\n\x0bUploadStart\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x12\n\ndataset_id\x18\x02 \x01(\t\x12\x11\n\tupload_id\x18\x03 \x01(\t\x12(\n\x05shape\x18\x04 \x01(\x0b\x32\x19.homophily.v1.PointsShape\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"+\n\x0bUploadChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x1b\n\tUploadEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\"?\n\x15UploadDatasetResponse\x12&\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x15.homophily.v1.Dataset\"5\n\x10GetUploadRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tupload_id\x18\x02 \x01(\t\"@\n\x11GetUploadResponse\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"!\n\x11GetDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"<\n\x12GetDatasetResponse\x12&\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x15.homophily.v1.Dataset\"\xc9\x01\n\x13ListDatasetsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x31\n\rcreated_after\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reated_before\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0coldest_first\x18\x06 \x01(\x08\"X\n\x14ListDatasetsResponse\x12\'\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x15.homophily.v1.Dataset\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x14\x44\x65leteDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteDatasetResponseB=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ahomophily/v1/dataset.proto\x12\x0chomophily.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19homophily/v1/points.proto\"\x81\x02\n\x07\x44\x61taset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05shape\x18\x02 \x01(\x0b\x32\x19.homophily.v1.PointsShape\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\t\x12+\n\x06source\x18\x07 \x01(\x0b\x32\x1b.homophily.v1.DatasetSource\x12\'\n\x04\x62\x61se\x18\x08 \x01(\x0b\x32\x19.homophily.v1.DatasetBase\"A\n\x0b\x44\x61tasetBase\x12\x0f\n\x07\x64\x61taset\x18\x01 \x01(\t\x12\x11\n\trow_count\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"X\n\rDatasetSource\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x12\n\nfile_count\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"\x9e\x01\n\x14UploadDatasetRequest\x12*\n\x05start\x18\x01 \x01(\x0b\x32\x19.homophily.v1.UploadStartH\x00\x12*\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x19.homophily.v1.UploadChunkH\x00\x12&\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x17.homophily.v1.UploadEndH\x00\x42\x06\n\x04part\"\x83\x01\n\x0bUploadStart\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x12\n\ndataset_id\x18\x02 \x01(\t\x12\x11\n\tupload_id\x18\x03 \x01(\t\x12(\n\x05shape\x18\x04 \x01(\x0b\x32\x19.homophily.v1.PointsShape\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"+\n\x0bUploadChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x1b\n\tUploadEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\"?\n\x15UploadDatasetResponse\x12&\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x15.homophily.v1.Dataset\"5\n\x10GetUploadRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tupload_id\x18\x02 \x01(\t\"@\n\x11GetUploadResponse\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\"!\n\x11GetDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"<\n\x12GetDatasetResponse\x12&\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x15.homophily.v1.Dataset\"\xc9\x01\n\x13ListDatasetsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x31\n\rcreated_after\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reated_before\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0coldest_first\x18\x06 \x01(\x08\"X\n\x14ListDatasetsResponse\x12\'\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x15.homophily.v1.Dataset\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x14\x44\x65leteDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteDatasetResponseB=\n\x10\x63om.homophily.v1P\x01Z\x18homophily/v1;homophilyv1\xaa\x02\x0cHomophily.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,33 +35,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.homophily.v1P\001Z\030homophily/v1;homophilyv1\252\002\014Homophily.V1'
   _globals['_DATASET']._serialized_start=105
-  _globals['_DATASET']._serialized_end=321
-  _globals['_DATASETSOURCE']._serialized_start=323
-  _globals['_DATASETSOURCE']._serialized_end=411
-  _globals['_UPLOADDATASETREQUEST']._serialized_start=414
-  _globals['_UPLOADDATASETREQUEST']._serialized_end=572
-  _globals['_UPLOADSTART']._serialized_start=575
-  _globals['_UPLOADSTART']._serialized_end=706
-  _globals['_UPLOADCHUNK']._serialized_start=708
-  _globals['_UPLOADCHUNK']._serialized_end=751
-  _globals['_UPLOADEND']._serialized_start=753
-  _globals['_UPLOADEND']._serialized_end=780
-  _globals['_UPLOADDATASETRESPONSE']._serialized_start=782
-  _globals['_UPLOADDATASETRESPONSE']._serialized_end=845
-  _globals['_GETUPLOADREQUEST']._serialized_start=847
-  _globals['_GETUPLOADREQUEST']._serialized_end=900
-  _globals['_GETUPLOADRESPONSE']._serialized_start=902
-  _globals['_GETUPLOADRESPONSE']._serialized_end=966
-  _globals['_GETDATASETREQUEST']._serialized_start=968
-  _globals['_GETDATASETREQUEST']._serialized_end=1001
-  _globals['_GETDATASETRESPONSE']._serialized_start=1003
-  _globals['_GETDATASETRESPONSE']._serialized_end=1063
-  _globals['_LISTDATASETSREQUEST']._serialized_start=1066
-  _globals['_LISTDATASETSREQUEST']._serialized_end=1267
-  _globals['_LISTDATASETSRESPONSE']._serialized_start=1269
-  _globals['_LISTDATASETSRESPONSE']._serialized_end=1357
-  _globals['_DELETEDATASETREQUEST']._serialized_start=1359
-  _globals['_DELETEDATASETREQUEST']._serialized_end=1395
-  _globals['_DELETEDATASETRESPONSE']._serialized_start=1397
-  _globals['_DELETEDATASETRESPONSE']._serialized_end=1420
+  _globals['_DATASET']._serialized_end=362
+  _globals['_DATASETBASE']._serialized_start=364
+  _globals['_DATASETBASE']._serialized_end=429
+  _globals['_DATASETSOURCE']._serialized_start=431
+  _globals['_DATASETSOURCE']._serialized_end=519
+  _globals['_UPLOADDATASETREQUEST']._serialized_start=522
+  _globals['_UPLOADDATASETREQUEST']._serialized_end=680
+  _globals['_UPLOADSTART']._serialized_start=683
+  _globals['_UPLOADSTART']._serialized_end=814
+  _globals['_UPLOADCHUNK']._serialized_start=816
+  _globals['_UPLOADCHUNK']._serialized_end=859
+  _globals['_UPLOADEND']._serialized_start=861
+  _globals['_UPLOADEND']._serialized_end=888
+  _globals['_UPLOADDATASETRESPONSE']._serialized_start=890
+  _globals['_UPLOADDATASETRESPONSE']._serialized_end=953
+  _globals['_GETUPLOADREQUEST']._serialized_start=955
+  _globals['_GETUPLOADREQUEST']._serialized_end=1008
+  _globals['_GETUPLOADRESPONSE']._serialized_start=1010
+  _globals['_GETUPLOADRESPONSE']._serialized_end=1074
+  _globals['_GETDATASETREQUEST']._serialized_start=1076
+  _globals['_GETDATASETREQUEST']._serialized_end=1109
+  _globals['_GETDATASETRESPONSE']._serialized_start=1111
+  _globals['_GETDATASETRESPONSE']._serialized_end=1171
+  _globals['_LISTDATASETSREQUEST']._serialized_start=1174
+  _globals['_LISTDATASETSREQUEST']._serialized_end=1375
+  _globals['_LISTDATASETSRESPONSE']._serialized_start=1377
+  _globals['_LISTDATASETSRESPONSE']._serialized_end=1465
+  _globals['_DELETEDATASETREQUEST']._serialized_start=1467
+  _globals['_DELETEDATASETREQUEST']._serialized_end=1503
+  _globals['_DELETEDATASETRESPONSE']._serialized_start=1505
+  _globals['_DELETEDATASETRESPONSE']._serialized_end=1528
 # @@protoc_insertion_point(module_scope)

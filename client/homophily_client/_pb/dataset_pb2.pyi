@@ -33,6 +33,7 @@ class Dataset(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Output only. projects/{project}/datasets/{dataset}."""
     sha256: _builtins.bytes
@@ -53,6 +54,10 @@ class Dataset(_message.Message):
     def source(self) -> Global___DatasetSource:
         """Output only. The files that it was made from, if a worker read them."""
 
+    @_builtins.property
+    def base(self) -> Global___DatasetBase:
+        """Output only. The dataset that its first rows are from, if it was made by AppendPoints."""
+
     def __init__(
         self,
         *,
@@ -63,14 +68,45 @@ class Dataset(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         description: _builtins.str = ...,
         source: Global___DatasetSource | None = ...,
+        base: Global___DatasetBase | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "shape", b"shape", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "create_time", b"create_time", "shape", b"shape", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "description", b"description", "name", b"name", "sha256", b"sha256", "shape", b"shape", "size_bytes", b"size_bytes", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "create_time", b"create_time", "description", b"description", "name", b"name", "sha256", b"sha256", "shape", b"shape", "size_bytes", b"size_bytes", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Dataset: _TypeAlias = Dataset  # noqa: Y015
+
+@_typing.final
+class DatasetBase(_message.Message):
+    """A dataset that another one begins with. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATASET_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}. It may have been deleted."""
+    row_count: _builtins.int
+    """The number of its rows."""
+    digest: _builtins.str
+    """SHA-256 of its points with their shape and type, in hexadecimal digits."""
+    def __init__(
+        self,
+        *,
+        dataset: _builtins.str = ...,
+        row_count: _builtins.int = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "digest", b"digest", "row_count", b"row_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DatasetBase: _TypeAlias = DatasetBase  # noqa: Y015
 
 @_typing.final
 class DatasetSource(_message.Message):

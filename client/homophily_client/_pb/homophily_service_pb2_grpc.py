@@ -67,6 +67,11 @@ class HomophilyServiceStub:
                 request_serializer=homophily_dot_v1_dot_dataset__pb2.GetUploadRequest.SerializeToString,
                 response_deserializer=homophily_dot_v1_dot_dataset__pb2.GetUploadResponse.FromString,
                 _registered_method=True)
+        self.AppendPoints = channel.unary_unary(
+                '/homophily.v1.HomophilyService/AppendPoints',
+                request_serializer=homophily_dot_v1_dot_job__pb2.AppendPointsRequest.SerializeToString,
+                response_deserializer=homophily_dot_v1_dot_job__pb2.AppendPointsResponse.FromString,
+                _registered_method=True)
         self.GetDataset = channel.unary_unary(
                 '/homophily.v1.HomophilyService/GetDataset',
                 request_serializer=homophily_dot_v1_dot_dataset__pb2.GetDatasetRequest.SerializeToString,
@@ -223,6 +228,13 @@ class HomophilyServiceServicer:
 
     def GetUpload(self, request, context):
         """Returns how much of an upload has arrived.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AppendPoints(self, request, context):
+        """Starts a job that makes a dataset of an earlier one and more points.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -418,6 +430,11 @@ def add_HomophilyServiceServicer_to_server(servicer, server):
                     servicer.GetUpload,
                     request_deserializer=homophily_dot_v1_dot_dataset__pb2.GetUploadRequest.FromString,
                     response_serializer=homophily_dot_v1_dot_dataset__pb2.GetUploadResponse.SerializeToString,
+            ),
+            'AppendPoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendPoints,
+                    request_deserializer=homophily_dot_v1_dot_job__pb2.AppendPointsRequest.FromString,
+                    response_serializer=homophily_dot_v1_dot_job__pb2.AppendPointsResponse.SerializeToString,
             ),
             'GetDataset': grpc.unary_unary_rpc_method_handler(
                     servicer.GetDataset,
@@ -656,6 +673,33 @@ class HomophilyService:
             '/homophily.v1.HomophilyService/GetUpload',
             homophily_dot_v1_dot_dataset__pb2.GetUploadRequest.SerializeToString,
             homophily_dot_v1_dot_dataset__pb2.GetUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AppendPoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/homophily.v1.HomophilyService/AppendPoints',
+            homophily_dot_v1_dot_job__pb2.AppendPointsRequest.SerializeToString,
+            homophily_dot_v1_dot_job__pb2.AppendPointsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,8 @@ class HomophilyServiceStub:
     """Starts a job that makes a dataset from files in a bucket, on the web or in a folder of the server."""
     GetUpload: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.GetUploadRequest, _dataset_pb2.GetUploadResponse]
     """Returns how much of an upload has arrived."""
+    AppendPoints: _grpc.UnaryUnaryMultiCallable[_job_pb2.AppendPointsRequest, _job_pb2.AppendPointsResponse]
+    """Starts a job that makes a dataset of an earlier one and more points."""
     GetDataset: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.GetDatasetRequest, _dataset_pb2.GetDatasetResponse]
     """Gets a dataset's description."""
     ListDatasets: _grpc.UnaryUnaryMultiCallable[_dataset_pb2.ListDatasetsRequest, _dataset_pb2.ListDatasetsResponse]
@@ -124,6 +126,8 @@ class HomophilyServiceAsyncStub(HomophilyServiceStub):
     """Starts a job that makes a dataset from files in a bucket, on the web or in a folder of the server."""
     GetUpload: _aio.UnaryUnaryMultiCallable[_dataset_pb2.GetUploadRequest, _dataset_pb2.GetUploadResponse]  # type: ignore[assignment]
     """Returns how much of an upload has arrived."""
+    AppendPoints: _aio.UnaryUnaryMultiCallable[_job_pb2.AppendPointsRequest, _job_pb2.AppendPointsResponse]  # type: ignore[assignment]
+    """Starts a job that makes a dataset of an earlier one and more points."""
     GetDataset: _aio.UnaryUnaryMultiCallable[_dataset_pb2.GetDatasetRequest, _dataset_pb2.GetDatasetResponse]  # type: ignore[assignment]
     """Gets a dataset's description."""
     ListDatasets: _aio.UnaryUnaryMultiCallable[_dataset_pb2.ListDatasetsRequest, _dataset_pb2.ListDatasetsResponse]  # type: ignore[assignment]
@@ -215,6 +219,14 @@ class HomophilyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dataset_pb2.GetUploadResponse, _abc.Awaitable[_dataset_pb2.GetUploadResponse]]:
         """Returns how much of an upload has arrived."""
+
+    @_abc_1.abstractmethod
+    def AppendPoints(
+        self,
+        request: _job_pb2.AppendPointsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_pb2.AppendPointsResponse, _abc.Awaitable[_job_pb2.AppendPointsResponse]]:
+        """Starts a job that makes a dataset of an earlier one and more points."""
 
     @_abc_1.abstractmethod
     def GetDataset(

@@ -45,6 +45,8 @@ class _JobKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobKind.Value
     """Makes a model from one in the tracking server's registry."""
     JOB_KIND_CREATE_DATASET: _JobKind.ValueType  # 6
     """Makes a dataset from files at an address."""
+    JOB_KIND_APPEND_POINTS: _JobKind.ValueType  # 7
+    """Makes a dataset of another one and more points."""
 
 class JobKind(_JobKind, metaclass=_JobKindEnumTypeWrapper):
     """What a job does."""
@@ -63,6 +65,8 @@ JOB_KIND_IMPORT: JobKind.ValueType  # 5
 """Makes a model from one in the tracking server's registry."""
 JOB_KIND_CREATE_DATASET: JobKind.ValueType  # 6
 """Makes a dataset from files at an address."""
+JOB_KIND_APPEND_POINTS: JobKind.ValueType  # 7
+"""Makes a dataset of another one and more points."""
 Global___JobKind: _TypeAlias = JobKind  # noqa: Y015
 
 class _JobState:
@@ -407,6 +411,30 @@ class CreateDatasetResult(_message.Message):
 Global___CreateDatasetResult: _TypeAlias = CreateDatasetResult  # noqa: Y015
 
 @_typing.final
+class AppendPointsResult(_message.Message):
+    """The result of AppendPoints. Output only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATASET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def dataset(self) -> _dataset_pb2.Dataset:
+        """The dataset."""
+
+    def __init__(
+        self,
+        *,
+        dataset: _dataset_pb2.Dataset | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendPointsResult: _TypeAlias = AppendPointsResult  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """A piece of work. It is kept in the database, so that it survives the loss of the machines that do it."""
 
@@ -427,6 +455,7 @@ class Job(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     IMPORTED_FIELD_NUMBER: _builtins.int
     CREATE_DATASET_FIELD_NUMBER: _builtins.int
+    APPEND_POINTS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     FINISH_TIME_FIELD_NUMBER: _builtins.int
@@ -504,6 +533,10 @@ class Job(_message.Message):
         """The result of reading files into a dataset."""
 
     @_builtins.property
+    def append_points(self) -> Global___AppendPointsResult:
+        """The result of appending points."""
+
+    @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """Output only. When the job was submitted."""
 
@@ -537,6 +570,7 @@ class Job(_message.Message):
         trial: Global___TrialResult | None = ...,
         imported: Global___ImportResult | None = ...,
         create_dataset: Global___CreateDatasetResult | None = ...,
+        append_points: Global___AppendPointsResult | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         finish_time: _timestamp_pb2.Timestamp | None = ...,
@@ -550,11 +584,11 @@ class Job(_message.Message):
         registered_version: _builtins.str = ...,
         tracking_complete: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_dataset", b"create_dataset", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "outcome", b"outcome", "progress", b"progress", "start_time", b"start_time", "time_limit", b"time_limit", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append_points", b"append_points", "create_dataset", b"create_dataset", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "outcome", b"outcome", "progress", b"progress", "start_time", b"start_time", "time_limit", b"time_limit", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_dataset", b"create_dataset", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "parent_job", b"parent_job", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "registered_version", b"registered_version", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_complete", b"tracking_complete", "tracking_run", b"tracking_run", "tracking_url", b"tracking_url", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_points", b"append_points", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "create_dataset", b"create_dataset", "create_time", b"create_time", "embed", b"embed", "error", b"error", "finish_time", b"finish_time", "fit", b"fit", "imported", b"imported", "kind", b"kind", "last_sequence", b"last_sequence", "max_attempts", b"max_attempts", "name", b"name", "outcome", b"outcome", "parent_job", b"parent_job", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "registered_version", b"registered_version", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "time_limit", b"time_limit", "tracking_complete", b"tracking_complete", "tracking_run", b"tracking_run", "tracking_url", b"tracking_url", "transduce", b"transduce", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["error", "fit", "transduce", "embed", "trial", "imported", "create_dataset"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["error", "fit", "transduce", "embed", "trial", "imported", "create_dataset", "append_points"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
@@ -649,6 +683,80 @@ class JobOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
 
 Global___JobOptions: _TypeAlias = JobOptions  # noqa: Y015
+
+@_typing.final
+class AppendPointsRequest(_message.Message):
+    """Asks for a dataset of an earlier one's points and more, which come after them. The earlier one stays as it is. Graphs,
+    models and maps of the new one can go on from those of the earlier one, at a cost that grows with what was added.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATASET_FIELD_NUMBER: _builtins.int
+    ADDED_DATASET_FIELD_NUMBER: _builtins.int
+    INLINE_FIELD_NUMBER: _builtins.int
+    DATASET_ID_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    dataset: _builtins.str
+    """Required. projects/{project}/datasets/{dataset}: the points that come first."""
+    added_dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}."""
+    dataset_id: _builtins.str
+    """The id of the new dataset; the job's id if empty."""
+    description: _builtins.str
+    """Free text."""
+    @_builtins.property
+    def inline(self) -> _points_pb2.Points:
+        """Points within the message, stored as a dataset of their own."""
+
+    @_builtins.property
+    def options(self) -> Global___JobOptions:
+        """How the job is run."""
+
+    def __init__(
+        self,
+        *,
+        dataset: _builtins.str = ...,
+        added_dataset: _builtins.str = ...,
+        inline: _points_pb2.Points | None = ...,
+        dataset_id: _builtins.str = ...,
+        description: _builtins.str = ...,
+        options: Global___JobOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["added_dataset", b"added_dataset", "inline", b"inline", "options", b"options", "points", b"points"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_dataset", b"added_dataset", "dataset", b"dataset", "dataset_id", b"dataset_id", "description", b"description", "inline", b"inline", "options", b"options", "points", b"points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_points: _TypeAlias = _typing.Literal["added_dataset", "inline"]  # noqa: Y015
+    _WhichOneofArgType_points: _TypeAlias = _typing.Literal["points", b"points"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_points) -> _WhichOneofReturnType_points | None: ...
+
+Global___AppendPointsRequest: _TypeAlias = AppendPointsRequest  # noqa: Y015
+
+@_typing.final
+class AppendPointsResponse(_message.Message):
+    """The job that appends."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job:
+        """The job."""
+
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendPointsResponse: _TypeAlias = AppendPointsResponse  # noqa: Y015
 
 @_typing.final
 class FitRequest(_message.Message):
@@ -779,12 +887,17 @@ class TransduceRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     TEST_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
+    APPENDED_DATASET_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Required. projects/{project}/models/{model}."""
     calibrate: _builtins.bool
     """Whether to calibrate, which probabilities need."""
     model_id: _builtins.str
     """The id of the new model; the job's id if empty."""
+    appended_dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}, made by AppendPoints from the model's dataset: the new model is of its points.
+    The model's labels stay, its graph is extended, and the job starts from its solution.
+    """
     @_builtins.property
     def labels(self) -> _model_pb2.Labels:
         """Labels that are new or changed."""
@@ -821,10 +934,11 @@ class TransduceRequest(_message.Message):
         options: Global___JobOptions | None = ...,
         test: _model_pb2.Labels | None = ...,
         registration: _model_pb2.Registration | None = ...,
+        appended_dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "options", b"options", "registration", b"registration", "test", b"test", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrate", b"calibrate", "labels", b"labels", "model", b"model", "model_id", b"model_id", "options", b"options", "registration", b"registration", "test", b"test", "validation", b"validation", "withdrawn", b"withdrawn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended_dataset", b"appended_dataset", "calibrate", b"calibrate", "labels", b"labels", "model", b"model", "model_id", b"model_id", "options", b"options", "registration", b"registration", "test", b"test", "validation", b"validation", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -874,6 +988,7 @@ class EmbedRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     SOLVER_FIELD_NUMBER: _builtins.int
     WITHDRAWN_FIELD_NUMBER: _builtins.int
+    APPENDED_DATASET_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Required. projects/{project}."""
     dataset: _builtins.str
@@ -890,6 +1005,10 @@ class EmbedRequest(_message.Message):
     """The number of clusters; none if not given, 0 for the number that the graph suggests."""
     embedding_id: _builtins.str
     """The id of the embedding; the job's id if empty."""
+    appended_dataset: _builtins.str
+    """With embedding: projects/{project}/datasets/{dataset}, made by AppendPoints from the embedding's dataset. Its points
+    stay where they are, and each new one is placed among its neighbours. No links or labels may come with it.
+    """
     @_builtins.property
     def inline(self) -> _points_pb2.Points:
         """Points within the message, stored as a dataset of their own."""
@@ -935,10 +1054,11 @@ class EmbedRequest(_message.Message):
         options: Global___JobOptions | None = ...,
         solver: _embedding_pb2.EmbeddingParameters | None = ...,
         withdrawn: _embedding_pb2.Links | None = ...,
+        appended_dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "dataset", b"dataset", "embedding", b"embedding", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "dataset", b"dataset", "embedding", b"embedding", "embedding_id", b"embedding_id", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "parent", b"parent", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "appended_dataset", b"appended_dataset", "dataset", b"dataset", "embedding", b"embedding", "embedding_id", b"embedding_id", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "parent", b"parent", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n_clusters: _TypeAlias = _typing.Literal["n_clusters"]  # noqa: Y015
     _WhichOneofArgType__n_clusters: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters"]  # noqa: Y015

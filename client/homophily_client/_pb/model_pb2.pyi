@@ -697,6 +697,7 @@ class GraphSummary(_message.Message):
     EDGE_COUNT_FIELD_NUMBER: _builtins.int
     RECALL_FIELD_NUMBER: _builtins.int
     COMPONENT_COUNT_FIELD_NUMBER: _builtins.int
+    SEARCHED_COUNT_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """SHA-256 of the project, the points with their shape and type, and the graph's parameters."""
     reused: _builtins.bool
@@ -707,6 +708,8 @@ class GraphSummary(_message.Message):
     """The share of true neighbours that the search found; 1 for an exact search."""
     component_count: _builtins.int
     """The number of connected components."""
+    searched_count: _builtins.int
+    """The number of points that were searched as a whole; points that were appended since then were added one by one."""
     def __init__(
         self,
         *,
@@ -715,10 +718,11 @@ class GraphSummary(_message.Message):
         edge_count: _builtins.int = ...,
         recall: _builtins.float = ...,
         component_count: _builtins.int = ...,
+        searched_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["component_count", b"component_count", "digest", b"digest", "edge_count", b"edge_count", "recall", b"recall", "reused", b"reused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["component_count", b"component_count", "digest", b"digest", "edge_count", b"edge_count", "recall", b"recall", "reused", b"reused", "searched_count", b"searched_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

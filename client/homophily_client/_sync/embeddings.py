@@ -47,6 +47,7 @@ class Embeddings(Jobs):
         withdrawn_must: Pairs = (),
         withdrawn_cannot: Pairs = (),
         table: TableOptions | dict[str, Any] | None = None,
+        dataset: Dataset | str | None = None,
         n_components: int | None = None,
         n_clusters: int | str | None = None,
         graph: GraphOptions | dict[str, Any] | None = None,
@@ -70,6 +71,9 @@ class Embeddings(Jobs):
             Links of the earlier embedding that no longer count.
         table : TableOptions or dict, optional
             For a table with named columns: which column is what, and how its rows become points.
+        dataset : Dataset or str, optional
+            With an embedding: made by ``append_points`` from the embedding's dataset. Points keep their places, and new
+            ones are placed among them; no links or labels may come with it.
         n_components : int, optional
             Dimensions of the map; 2 if not given, or those of an earlier embedding.
         n_clusters : int or "suggest", optional
@@ -99,6 +103,7 @@ class Embeddings(Jobs):
             n_components=n_components,
             n_clusters=number_of_clusters(n_clusters),
             embedding_id=embedding_id or "",
+            appended_dataset="" if dataset is None else str(self._name(DatasetName, dataset, "dataset")),
             options=job_message(job, new_request_id()),
         )
         self._use_source(request, data, given)

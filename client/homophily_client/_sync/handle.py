@@ -49,7 +49,7 @@ class JobHandle(Generic[Result]):
 
     @property
     def kind(self) -> str:
-        """fit, transduce, embed, import or create-dataset."""
+        """fit, transduce, embed, import, create-dataset or append-points."""
         return self.info.kind
 
     @property

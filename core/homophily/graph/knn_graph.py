@@ -126,6 +126,8 @@ class KNNGraph(CheckedEstimator):
         Index of the points in ``space``; None for "precomputed" and "affinity".
     recall_ : float
         Share of the true neighbours found; 1 unless the data are large (see ``neighbors``).
+    n_searched_ : int
+        Number of points that were searched as a whole; fewer than u after :meth:`append`.
     resolved_params_ : dict
         All parameters with the values in use.
 
@@ -203,6 +205,7 @@ class KNNGraph(CheckedEstimator):
         self.index_: NeighborIndex | None = None
         self.recall_ = 1.0
         self._listed = X if self.metric_ == "precomputed" else None
+        self.n_searched_: int = X.shape[0]
         self._space = None if self.space == "input" else Space.learn(X, self.space, self.n_directions)
         if self.metric_ == "affinity":
             self._W = affinity_weights(X)
@@ -311,7 +314,7 @@ class KNNGraph(CheckedEstimator):
             # Many more points are searched in another way.
             graph.index_ = neighbor_index(self.index_.grown(self.index_._prepare(X)).points, self.metric_, self.n_jobs)
             graph.distances_, graph.indices_ = graph.index_.self_query(k)
-            graph.recall_ = graph.index_.recall
+            graph.recall_, graph.n_searched_ = graph.index_.recall, u + added
         graph._link()
         return graph
 
@@ -385,6 +388,7 @@ class KNNGraph(CheckedEstimator):
             "n_points": self.n_points,
             "n_components": self.n_components,
             "recall": float(self.recall_),
+            "n_searched": self.n_searched_,
             "search": search.document,
             "rule": rule,
             **feature_entries(self),
@@ -403,6 +407,8 @@ class KNNGraph(CheckedEstimator):
         graph._n_components = stored.integer("n_components", 1, u)
         stored.features(graph)
         graph.recall_ = stored.number("recall")
+        # Older files lack it: their graphs were searched as a whole.
+        graph.n_searched_ = stored.integer("n_searched", 1, u) if "n_searched" in stored.document else u
         graph._degrees = stored.array("degrees", (u,))
         graph._component_labels = stored.positions("components", (u,), graph._n_components, ("int32",))
         graph._W = stored.csr("weights", (u, u))

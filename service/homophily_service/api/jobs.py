@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from homophily_client._pb import job_pb2 as pb
 from homophily_client.names import (
+    DatasetName,
     JobName,
     ModelName,
     ResourceName,
@@ -27,7 +28,17 @@ from homophily_service.api.messages import (
 from homophily_service.api.watcher import Watcher
 from homophily_service.contract import states
 from homophily_service.contract.errors import InvalidRequest, NotFound
-from homophily_service.contract.kinds import CREATE_DATASET, EMBED, FIT, IMPORT, KINDS, TRANSDUCE, Kind, load
+from homophily_service.contract.kinds import (
+    APPEND_POINTS,
+    CREATE_DATASET,
+    EMBED,
+    FIT,
+    IMPORT,
+    KINDS,
+    TRANSDUCE,
+    Kind,
+    load,
+)
 from homophily_service.contract.names import parse_name
 from homophily_service.jobs.checks import Checks
 from homophily_service.jobs.options import new_job, seconds
@@ -40,7 +51,13 @@ from homophily_service.storage.stores import Stores
 LONGEST_WAIT = 60.0
 
 Request = TypeVar(
-    "Request", pb.FitRequest, pb.TransduceRequest, pb.EmbedRequest, pb.ImportModelRequest, pb.CreateDatasetRequest
+    "Request",
+    pb.FitRequest,
+    pb.TransduceRequest,
+    pb.EmbedRequest,
+    pb.ImportModelRequest,
+    pb.CreateDatasetRequest,
+    pb.AppendPointsRequest,
 )
 
 
@@ -74,6 +91,11 @@ class Jobs:
         """Start the reading of files into a dataset."""
         project = allowed_project(request.parent, "parent")
         return pb.CreateDatasetResponse(job=await self._start(CREATE_DATASET, project, request))
+
+    async def AppendPoints(self, request: pb.AppendPointsRequest, _: Any) -> pb.AppendPointsResponse:
+        """Start the making of a dataset with more points."""
+        project = allowed_name(DatasetName, request.dataset, "dataset").project
+        return pb.AppendPointsResponse(job=await self._start(APPEND_POINTS, project, request))
 
     async def GetJob(self, request: pb.GetJobRequest, _: Any) -> pb.GetJobResponse:
         """A job."""

@@ -50,6 +50,7 @@ for name, function, panel in (
     ("config", serve.show_config, _RUN),
     ("label", label.label, _FILE),
     ("upload", submit.upload, _WORK),
+    ("append", submit.append, _WORK),
     ("fit", submit.fit, _WORK),
     ("transduce", submit.transduce, _WORK),
     ("import", submit.import_model, _WORK),

@@ -13,7 +13,7 @@ from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import ColumnOptions, JobOptions, Service, command
 from homophily_service.cli.output import kept_names
 from homophily_service.cli.screen import AsJson, print_json, print_status
-from homophily_service.cli.submit import DATA_HELP, LabelsFile, Unlabelled, run_job
+from homophily_service.cli.submit import DATA_HELP, Appended, LabelsFile, Unlabelled, run_job
 from homophily_service.cli.uploads import find_dataset
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def embed(
         list[str] | None, typer.Option(metavar="I,J", help="Two points that belong apart. May be repeated.")
     ] = None,
     labels: LabelsFile = None,
+    dataset: Appended = None,
     unlabelled: Unlabelled = "-1",
     withdraw: Annotated[
         Path | None,
@@ -186,6 +187,7 @@ def embed(
                 must_link=must,
                 cannot_link=cannot,
                 labels=stored if given is None else given.by_point,
+                dataset=dataset,
                 withdrawn_must=withdrawn.must,
                 withdrawn_cannot=withdrawn.cannot,
                 n_components=n_components,

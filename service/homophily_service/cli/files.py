@@ -17,9 +17,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from homophily_client import TableSchema
+from homophily_client import Dataset, TableSchema
 from homophily_client.columns import TableError, entries_of
-from homophily_client.tables import Table, TableOptions, new_rows, read_table
+from homophily_client.tables import Table, TableOptions, like_dataset, new_rows, read_table
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.tables import HARMLESS, MOST_GROWTH, READERS, read_table_file, table_suffix
 
@@ -110,6 +110,19 @@ def read_new_rows(
         return Data(new_rows(table.select(list(chosen))), original=table)
 
     return _read(path, options, n_features, rows, strings)
+
+
+def read_rows_like(path: Path, dataset: Dataset) -> Any:
+    """The points in a file that come after those of a dataset: a table for a table, an array for an array."""
+    schema = dataset.schema
+    if schema is None or path.suffix.lower() in ARRAYS:
+        return read_data(path).points
+    strings = [column.name for column in schema.columns if column.kind in ("category", "text", "id", "label")]
+
+    def rows(table: Any, _: TableOptions) -> Data:
+        return Data(like_dataset(table, dataset))
+
+    return _read(path, TableOptions(), None, rows, strings).points
 
 
 def _read(

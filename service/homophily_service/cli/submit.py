@@ -66,6 +66,12 @@ Calibrate = Annotated[
 ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; default the job's.")]
 FORMATS = ".csv, .tsv, .csv.gz, .parquet, .arrow, .jsonl, .npy, .npz or .svmlight"
 ADDRESSES = "s3://…, gs://…, az://…, https://… or file:///…, whose files the service reads"
+Appended = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset", metavar="DATASET", help="Go on with a dataset that `homophily append` made of its points and more."
+    ),
+]
 DATA_HELP = f"A dataset on the service, or a file ({FORMATS}), which is uploaded first."
 
 
@@ -108,6 +114,36 @@ def upload(
         print_json(plain(dataset))
     else:
         print_dataset(dataset)
+
+
+@command
+def append(
+    *,
+    base: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset whose points come first.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|DATASET", help=f"The points to append, of the same columns: {FORMATS}.")
+    ],
+    name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the new dataset; default the job's.")] = None,
+    description: Annotated[str, typer.Option(metavar="TEXT", help="A text for people.")] = "",
+    job: JobOptions,
+    service: Service,
+    as_json: AsJson = False,
+) -> None:
+    """Make a dataset of an earlier one and more points.
+
+    Then `homophily transduce MODEL --dataset NAME` and `homophily embed embeddings/ID --dataset NAME` go on from what
+    was made of the earlier one.
+    """
+    from homophily_service.cli.files import is_file, read_rows_like
+
+    with service.client() as client:
+        dataset = client.get_dataset(base)
+        X = read_rows_like(Path(source), dataset) if is_file(source) else client.get_dataset(source)
+
+        def start(request_id: str) -> JobHandle[Any]:
+            return client.append_points(dataset, X, name=name, description=description, job=job.argument(request_id))
+
+        run_job(start, job, as_json=as_json)
 
 
 def _create_dataset(
@@ -220,6 +256,7 @@ def transduce(
     labels: LabelsFile = None,
     unlabelled: Unlabelled = "-1",
     withdraw: Annotated[str | None, typer.Option(metavar="3,17,…", help="Points that lose their label.")] = None,
+    dataset: Appended = None,
     validation: Validation = None,
     test: Test = None,
     calibrate: Calibrate = False,
@@ -237,8 +274,8 @@ def transduce(
     from homophily_service.cli.labels import read_labels, stored_labels
     from homophily_service.cli.runs import check_tracking
 
-    if labels is None and withdraw is None:
-        raise WrongInput("Something must change: give --labels FILE or --withdraw POINTS.")
+    if labels is None and withdraw is None and dataset is None:
+        raise WrongInput("Something must change: give --labels FILE, --withdraw POINTS or --dataset DATASET.")
     answers.check(job=job)
     stored = stored_labels(labels)
     given = None if labels is None or stored is not None else read_labels(labels, unlabelled)
@@ -252,12 +289,13 @@ def transduce(
         if registration.register is not None:
             check_tracking(client)
         found = client.get_model(base)
+        points = found.points if dataset is None else client.get_dataset(dataset).points
         by_id = [one for one in (given, *(read for _, read in compared.values())) if one is not None and one.by_id]
         ids = model_ids(client, found) if by_id else None
         if given is not None:
-            given = given.checked(found.points, str(labels), ids).like(found.classes)
+            given = given.checked(points, str(labels), ids).like(found.classes)
         arguments: dict[str, Any] = {
-            name: read.checked(found.points, file, ids).like(found.classes).by_point
+            name: read.checked(points, file, ids).like(found.classes).by_point
             for name, (file, read) in compared.items()
         } | registration.arguments()
 
@@ -266,6 +304,7 @@ def transduce(
                 found,
                 stored if given is None else given.by_point,
                 withdrawn=withdrawn,
+                dataset=dataset,
                 **arguments,
                 calibrate=calibrate or answers.probabilities,
                 model_id=model,

@@ -138,4 +138,14 @@ CREATE_DATASET = Kind(
     f"{_JOBS}.checks:check_create_dataset",
     DatasetName,
 )
-KINDS = {kind.name: kind for kind in (FIT, TRANSDUCE, EMBED, IMPORT, TRIAL, CREATE_DATASET)}
+APPEND_POINTS = Kind(
+    "append-points",
+    job_pb2.JOB_KIND_APPEND_POINTS,
+    job_pb2.AppendPointsRequest,
+    job_pb2.AppendPointsResult,
+    "append_points",
+    f"{_JOBS}.append:append_points",
+    f"{_JOBS}.checks:check_append_points",
+    DatasetName,
+)
+KINDS = {kind.name: kind for kind in (FIT, TRANSDUCE, EMBED, IMPORT, TRIAL, CREATE_DATASET, APPEND_POINTS)}

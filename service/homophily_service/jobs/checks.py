@@ -27,11 +27,12 @@ from homophily_service.contract.links import check_closure, links_of_labels, rea
 from homophily_service.contract.names import check_id, parse_name
 from homophily_service.contract.tables import MOST_NAME_BYTES, check_features, size_of, table_options
 from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
-from homophily_service.jobs.estimates import Cost, check_cost, estimate, fit_cost
+from homophily_service.jobs.estimates import BASE_BYTES, Cost, check_cost, estimate, fit_cost
 from homophily_service.jobs.options import time_limit
 from homophily_service.runtime.processes import fair_memory, fair_threads
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.elsewhere.allowed import allowed_address
+from homophily_service.storage.quotas import check_bytes
 from homophily_service.storage.stores import Stores
 from homophily_service.storage.uploads import LONGEST_DESCRIPTION, limits_of, publish_dataset
 
@@ -79,10 +80,14 @@ def check_transduce(checks: Checks, project: str, request: pb.TransduceRequest) 
     """Refuse what is wrong."""
     name = parse_name(ModelName, request.model, "model")
     model = model_pb2.Model.FromString(checks.stores.catalog.get(name).message)
+    rows, elements = model.point_count, 0
     shape = checks.points_shape(model.dataset)
-    labels = checks.labels(request.labels, model.point_count, "labels", project, shape, soft=True)
+    if request.appended_dataset:
+        shape = checks.appended(project, request.appended_dataset, model)
+        rows, elements = size_of(shape).rows, size_of(shape).elements
+    labels = checks.labels(request.labels, rows, "labels", project, shape, soft=True)
     kind = model.classes.WhichOneof("kind")
-    checks.compared(request, model.point_count, project, shape, kind)
+    checks.compared(request, rows, project, shape, kind)
     if labels is not None and labels.points.size and request.labels.classes.WhichOneof("kind") != kind:
         raise InvalidRequest("labels.classes", f"must be {kind}, like the model's")
     withdrawn = np.array(request.withdrawn, dtype=np.int64)
@@ -104,7 +109,7 @@ def check_transduce(checks: Checks, project: str, request: pb.TransduceRequest) 
         "solver": solver,
         "classes": n_classes,
     }
-    checks.cost(fit_cost(model.point_count, 0, **size, builds_graph=False), request.options)
+    checks.cost(fit_cost(rows, elements, **size, builds_graph=bool(elements)), request.options)
     checks.new_id(ModelName, project, request.model_id, "model_id", request.options)
 
 
@@ -124,6 +129,14 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
         shape = checks.points_shape(earlier.dataset)
         graph = graph_parameters(earlier.graph_parameters, is_sparse=False, field="graph")
         rows, elements, columns = earlier.point_count, 0, earlier.dimension_count
+    if request.appended_dataset:
+        if source != "embedding":
+            raise InvalidRequest("appended_dataset", "must come with embedding, whose map goes on")
+        for field in ("links", "labels", "withdrawn"):
+            if getattr(request, field).ByteSize():
+                raise InvalidRequest(field, "must not come with appended_dataset: continue the new map with them")
+        shape = checks.appended(project, request.appended_dataset, earlier)
+        rows, elements = size_of(shape).rows, size_of(shape).elements
     labels = checks.labels(request.labels, rows, "labels", project, shape)
     n_components, n_clusters = _check_map(request, rows, labels, checks.settings)
     # An eigenvector that a map starts from takes a third of what a column of it does. The default is 8 of them.
@@ -132,6 +145,54 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
     checks.new_id(EmbeddingName, project, request.embedding_id, "embedding_id", request.options)
     if points is not None:
         request.dataset = checks.keep_inline(project, points, request.options)
+
+
+def check_append_points(checks: Checks, project: str, request: pb.AppendPointsRequest) -> None:
+    """Refuse what is wrong; points that came inside the request are then a dataset of it."""
+    catalog, points = checks.stores.catalog, None
+    base = dataset_pb2.Dataset.FromString(catalog.get(parse_name(DatasetName, request.dataset, "dataset")).message)
+    source = request.WhichOneof("points")
+    if source is None:
+        raise InvalidRequest("points", "must be a dataset's name or inline points")
+    if source == "inline":
+        points = from_points(request.inline, limits_of(checks.settings), "inline")
+        shape = shape_of(points)
+        size = sum(array.nbytes for array in parts_from_points(points).values())
+    else:
+        name = checks.of_project(DatasetName, request.added_dataset, "added_dataset", project)
+        added = dataset_pb2.Dataset.FromString(catalog.get(name).message)
+        shape, size = added.shape, added.size_bytes
+    _check_alike(base.shape, shape, source)
+    size += base.size_bytes
+    rows, limits = size_of(base.shape).rows + size_of(shape).rows, limits_of(checks.settings)
+    for found, most, what in ((rows, limits.points, "points"), (size, limits.bytes, "bytes")):
+        if found > most:
+            raise LimitExceeded(f"{source}: with them the dataset has {found} {what}, the limit is {most}")
+    # The points of both, and of the whole.
+    checks.cost(Cost(BASE_BYTES + 2 * size, 0.0), request.options)
+    if not checks.is_repeated(project, request.options):
+        with checks.stores.database.read() as connection:
+            check_bytes(connection, project, size, checks.settings.limits_of(project).max_project_bytes)
+    checks.new_id(DatasetName, project, request.dataset_id, "dataset_id", request.options)
+    if points is not None:
+        request.added_dataset = checks.keep_inline(project, points, request.options)
+
+
+def _check_alike(shape: points_pb2.PointsShape, added: points_pb2.PointsShape, field: str) -> None:
+    """Refuse points of another layout, type or columns."""
+    layout = str(shape.WhichOneof("layout"))
+    if added.WhichOneof("layout") != layout:
+        raise InvalidRequest(field, f"must be {layout}, like the dataset")
+    if shape.schema.columns != added.schema.columns:
+        names = ", ".join(repr(column.name) for column in shape.schema.columns) or "no names"
+        raise InvalidRequest(field, f"must have the dataset's columns, of the same kinds and order: {names}")
+    ours, theirs = getattr(shape, layout), getattr(added, layout)
+    for name in ("columns", "data_type", *(["index_type"] if layout == "csr" else [])):
+        if getattr(ours, name) != getattr(theirs, name):
+            wanted, got = getattr(ours, name), getattr(theirs, name)
+            if name != "columns":
+                wanted, got = (points_pb2.DataType.Name(one) for one in (wanted, got))
+            raise InvalidRequest(field, f"must have {name} {wanted}, like the dataset; got {got}")
 
 
 def check_import(checks: Checks, project: str, request: pb.ImportModelRequest) -> None:
@@ -187,10 +248,20 @@ class Checks:
         if not message.HasField("column"):
             return read_labels(message, rows, field, max_classes=self.settings.max_classes, soft=soft)
         if message.column.dataset:
-            name = self._of_project(DatasetName, message.column.dataset, f"{field}.column.dataset", project)
+            name = self.of_project(DatasetName, message.column.dataset, f"{field}.column.dataset", project)
             shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
         check_label_column(shape, message, rows, field)
         return None
+
+    def appended(
+        self, project: str, dataset: str, earlier: model_pb2.Model | embedding_pb2.Embedding
+    ) -> points_pb2.PointsShape:
+        """The shape of a dataset that begins with the points of a model or a map, as far as names tell."""
+        name = self.of_project(DatasetName, dataset, "appended_dataset", project)
+        found = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message)
+        if (found.base.dataset, found.base.row_count) != (earlier.dataset, earlier.point_count):
+            raise InvalidRequest("appended_dataset", f"must be made by AppendPoints from {earlier.dataset}")
+        return found.shape
 
     def points_shape(self, dataset: str) -> points_pb2.PointsShape:
         """The shape of the dataset that something was made from; empty if it was deleted."""
@@ -233,7 +304,7 @@ class Checks:
             points = from_points(request.inline, limits_of(self.settings), "inline")
             shape = shape_of(points)
         else:
-            name = self._of_project(DatasetName, request.dataset, "dataset", project)
+            name = self.of_project(DatasetName, request.dataset, "dataset", project)
             shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
         check_features(shape, str(request.WhichOneof("points")))
         return shape, points
@@ -241,9 +312,9 @@ class Checks:
     def earlier(self, project: str, request: pb.EmbedRequest, source: str) -> model_pb2.Model | embedding_pb2.Embedding:
         """The model or the embedding that a request continues from."""
         if source == "model":
-            model = self._of_project(ModelName, request.model, "model", project)
+            model = self.of_project(ModelName, request.model, "model", project)
             return model_pb2.Model.FromString(self.stores.catalog.get(model).message)
-        name = self._of_project(EmbeddingName, request.embedding, "embedding", project)
+        name = self.of_project(EmbeddingName, request.embedding, "embedding", project)
         earlier = embedding_pb2.Embedding.FromString(self.stores.catalog.get(name).message)
         if request.HasField("n_components") and request.n_components != earlier.component_count:
             raise InvalidRequest(
@@ -256,7 +327,8 @@ class Checks:
         threads = fair_threads(self.settings)
         check_cost(cost, fair_memory(self.settings), time_limit(options, self.settings), threads)
 
-    def _of_project(self, kind: type[Name], text: str, field: str, project: str) -> Name:
+    def of_project(self, kind: type[Name], text: str, field: str, project: str) -> Name:
+        """The name of a resource that must be in the project."""
         name = self.allowed_name(kind, text, field)
         if name.project != project:
             raise InvalidRequest(field, f"must be in {ProjectName(project)}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from homophily import ERRClustering, ERREmbedding, KNNGraph
+from homophily import ERRClustering, ERREmbedding, KNNGraph, Preprocessing
 from homophily.solve.nonlinear_cg import State as Iterate
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import EmbeddingName
@@ -26,7 +26,7 @@ from homophily_service.contract.links import (
 )
 from homophily_service.contract.values import embedding_parameters
 from homophily_service.jobs.maps import make_embedding
-from homophily_service.jobs.work import Work, describe_computing, graph_of, sentences
+from homophily_service.jobs.work import Work, describe_computing, graph_of, read_rows, sentences
 from homophily_service.storage.embeddings import Given, load_embedding, save_embedding
 from homophily_service.storage.models import load_graph
 
@@ -42,6 +42,10 @@ class _Start(NamedTuple):
     earlier: NDArray[np.float64] | None
     #: The links and labels that were given for it.
     given: Given
+    #: How the rows of a table became points; None of others.
+    recipe: Preprocessing | None = None
+    #: Whether points stay where they are.
+    is_fixed: bool = False
 
 
 def embed(work: Work) -> bytes:
@@ -57,6 +61,8 @@ def embed(work: Work) -> bytes:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         start = _start(work, request, embedding)
+        if request.appended_dataset:
+            start = _grown(work, request, embedding, start)
         given = _given(work, request, start, embedding.dataset)
         labelled = links_of_labels(given.label_points, given.label_classes)
         check_closure(given.links, labelled, request.solver.closure)
@@ -96,7 +102,26 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         embedding.schema.CopyFrom(source.schema)
         embedding.preprocessing_steps.extend(source.preprocessing_steps)
     work.stage.enter("graph")
-    return _Start(load_graph(work.stores, row.graph, work.threads).graph, earlier, given)
+    stored = load_graph(work.stores, row.graph, work.threads)
+    return _Start(stored.graph, earlier, given, stored.recipe)
+
+
+def _grown(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.Embedding, start: _Start) -> _Start:
+    """The map with more points: those that it had stay where they are, and each other one is placed among them."""
+    assert start.earlier is not None
+    appended = work.appended(request.appended_dataset, embedding)
+    assert appended is not None
+    # No step is taken: only the places of new points are wanted.
+    fitted = make_embedding(start.earlier.shape[1], embedding_parameters(request.solver, "solver"), 0)
+    fitted.set_params(max_iter=0, n_jobs=work.threads, backend=work.backend)
+    links = Links(*map(each_once, start.given.links))
+    fitted.fit(start.graph, must_link=links.must, cannot_link=links.cannot, init=start.earlier)
+    del embedding.preprocessing_steps[:]
+    embedding.dataset = appended.dataset.name
+    graph = graph_of(work, appended.dataset, appended.blob, embedding)
+    added = read_rows(work, appended.dataset, appended.blob, start.graph.n_points, start.recipe)
+    places = np.concatenate([start.earlier, fitted.transform(added)])
+    return _Start(graph, places, start.given, is_fixed=True)
 
 
 def continued(
@@ -141,6 +166,8 @@ def _solve(
     parameters = embedding_parameters(request.solver, "solver")
     stage.enter("solve")
     fitted = make_embedding(n_components, parameters, len(links.must) + len(links.cannot))
+    if start.is_fixed:
+        fitted.set_params(max_iter=0)
     _follow(work, fitted, start.earlier)
     fitted.fit(graph, must_link=links.must, cannot_link=links.cannot, init=start.earlier)
     embedding.trace.CopyFrom(stage.trace)

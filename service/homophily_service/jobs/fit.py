@@ -97,22 +97,26 @@ def fit(work: Work) -> bytes | Waiting:
 def transduce(work: Work) -> bytes:
     """Make a model with changed labels; the result is a TransduceResult."""
     request = job_pb2.TransduceRequest.FromString(work.task.request)
-    work.stage.plan("load", "solve", *(["calibrate"] if request.calibrate else []), "save")
+    grows = ["graph"] if request.appended_dataset else []
+    work.stage.plan("load", *grows, "solve", *(["calibrate"] if request.calibrate else []), "save")
     work.stage.enter("load")
     row = work.source(request)
     parent = model_pb2.Model.FromString(row.message)
     before, _ = load_model(work.stores, row.blob, row.graph, work.threads)
     known = classes_of(parent.classes)
-    changed = work.labels(request.labels, parent.point_count, "labels", parent.dataset, soft=True)
+    appended = work.appended(request.appended_dataset, parent)
+    dataset = parent.dataset if appended is None else appended.dataset.name
+    n_points = parent.point_count if appended is None else size_of(appended.dataset.shape).rows
+    changed = work.labels(request.labels, n_points, "labels", dataset, soft=True)
     check_same_kind(changed.classes, known, "labels")
-    compared = _compared(work, request, parent.point_count, parent.dataset, changed)
+    compared = _compared(work, request, n_points, dataset, changed)
     labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
     check_two_classes(labels.classes, "labels")
     classes = np.unique(labels.classes)
     classifier = _classifier(parent.solver_parameters, len(classes))
     model = model_pb2.Model(
         name=str(ModelName(work.task.name.project, request.model_id or work.task.name.id)),
-        dataset=parent.dataset,
+        dataset=dataset,
         parent_model=parent.name,
         graph_parameters=parent.graph_parameters,
         solver_parameters=parent.solver_parameters,
@@ -127,9 +131,15 @@ def transduce(work: Work) -> bytes:
     earlier = before.solution_ if np.array_equal(classes, known) else None
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        _solve(work, model, classifier, before.graph_, labels, compared, calibrate=request.calibrate, earlier=earlier)
+        graph = before.graph_
+        if appended is not None:
+            del model.preprocessing_steps[:]
+            graph = graph_of(work, appended.dataset, appended.blob, model)
+            earlier = None if earlier is None else _spread_to_new(earlier, graph)
+        _solve(work, model, classifier, graph, labels, compared, calibrate=request.calibrate, earlier=earlier)
     model.warnings.extend(sentences(warned))
-    moved = int(np.count_nonzero(known[before.transduction_] != classes[classifier.transduction_]))
+    now = classes[classifier.transduction_[: parent.point_count]]
+    moved = int(np.count_nonzero(known[before.transduction_] != now))
     return job_pb2.TransduceResult(model=model, changed_point_count=moved).SerializeToString()
 
 
@@ -155,6 +165,14 @@ def _check_cost(work: Work, size: Size, request: job_pb2.FitRequest, n_classes: 
     asked: dict[str, Any] = {"graph": graph, "method": method, "solver": solver, "classes": n_classes}
     cost = fit_cost(size.rows, size.elements, columns=size.columns, **asked)
     check_cost(cost, fair_memory(work.settings), math.inf, work.threads)
+
+
+def _spread_to_new(earlier: Any, graph: KNNGraph) -> Any:
+    """A solution of a graph's first points, with means of their neighbours among these for the others."""
+    u = len(earlier)
+    links = graph.W[u:, :u]
+    totals = np.asarray(links.sum(axis=1))
+    return np.concatenate([earlier, links @ earlier / np.where(totals > 0, totals, 1.0)[:, None]])
 
 
 def _steps_before(parent: model_pb2.Model) -> list[model_pb2.LabelStep]:

@@ -30,6 +30,7 @@ from homophily_service.contract.tasks import decode_trial
 from homophily_service.contract.values import graph_parameters, set_parameters, solver_parameters
 from homophily_service.jobs.work import Work, read_points, together
 from homophily_service.storage.models import graph_digest
+from homophily_service.storage.sources import dataset_digest
 
 STAGES = {"graph": 1, "relationships": 2}
 # What a trial costs, in tenths of a fit. Measured on digits: linear fits of five folds, or ERR fits of five folds.
@@ -219,7 +220,7 @@ def _problem(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Datas
 
 
 def _graph(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> KNNGraph:
-    key = graph_digest(work.task.name.project, dataset, parameters)
+    key = graph_digest(work.task.name.project, dataset_digest(dataset), parameters)
     if key not in _graphs:
         _graphs[key] = build_graph(parameters, read_points(work, dataset, blob)[0], work.threads)
         if len(_graphs) > _GRAPHS_KEPT:

@@ -23,7 +23,7 @@ from homophily.storage import PointLabels
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName
 from homophily_service.contract.arrays import points_from_parts
-from homophily_service.contract.errors import DataLoss, NotFound
+from homophily_service.contract.errors import DataLoss, InvalidRequest, NotFound
 from homophily_service.contract.labels import check_label_column, labels_in, read_labels
 from homophily_service.contract.names import parse_name
 from homophily_service.contract.tables import Rows, Strings, features_of, size_of
@@ -33,7 +33,7 @@ from homophily_service.runtime.settings import Settings
 from homophily_service.storage.models import StoredGraph, graph_digest, graph_path, read_graph, save_graph
 from homophily_service.storage.recipes import ids_of, recipe_of, table_of
 from homophily_service.storage.records import ResourceRecord
-from homophily_service.storage.sources import pinned
+from homophily_service.storage.sources import dataset_digest, pinned
 from homophily_service.storage.stores import Stores
 
 _log = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 # What the phases cost, in tenths of a fit. A search knows its own cost.
 COSTS = {"read": 10.0, "load": 1.0, "graph": 10.0, "solve": 10.0, "calibrate": 5.0, "cluster": 10.0, "save": 1.0}
 SECONDS_BETWEEN_REPORTS = 0.2
+# A graph that has grown by more is searched as a whole again, as its regions and its space are of the first points.
+MOST_GROWTH = 1.5
 # A longer trace is thinned out to every second step.
 LONGEST_TRACE = 1000
 SOFTWARE = ("homophily", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
@@ -148,9 +150,28 @@ class Work(NamedTuple):
         assert isinstance(rows, Rows)
         return PointLabels(*labels_in(rows, message.column, field, max_classes=most))
 
-    def source(self, request: job_pb2.FitRequest | job_pb2.TransduceRequest | job_pb2.EmbedRequest) -> ResourceRecord:
+    def appended(self, name: str, earlier: Described) -> Appended | None:
+        """The dataset of this name, if there is a name and it begins with the points of ``earlier``."""
+        if not name:
+            return None
+        record = self.stores.catalog.get(parse_name(DatasetName, name, "appended_dataset"))
+        dataset = dataset_pb2.Dataset.FromString(record.message)
+        is_sparse = size_of(dataset.shape).is_sparse
+        parameters = graph_parameters(earlier.graph_parameters, is_sparse=is_sparse, field="graph")
+        if graph_digest(self.task.name.project, dataset.base.digest, parameters) != earlier.graph.digest:
+            raise InvalidRequest("appended_dataset", f"must begin with the points of {earlier.name}")
+        return Appended(dataset, record.blob)
+
+    def source(self, request: Any) -> ResourceRecord:
         """The dataset, model or embedding of the job, as it was when the job was submitted."""
         return pinned(self.stores.catalog, request, self.task.source_digest)
+
+
+class Appended(NamedTuple):
+    """A dataset that begins with the points of something earlier, and the path of its arrays."""
+
+    dataset: dataset_pb2.Dataset
+    blob: str
 
 
 def together(*labels: PointLabels) -> PointLabels:
@@ -171,7 +192,7 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     if is_sparse:
         # Where a stored message says nothing it means 10, which was the default of all points once.
         described.graph_parameters.n_neighbors = parameters["n_neighbors"]
-    digest = graph_digest(project, dataset, parameters)
+    digest = graph_digest(project, dataset_digest(dataset), parameters)
     path = work.stores.catalog.use_graph(digest)
     work.stage.enter("graph")
     stored = None
@@ -182,10 +203,13 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
             _log.warning("a stored graph is damaged or lost and will be built again: %s", loss.message)
     reused = stored is not None
     if stored is None:
+        stored = _extended(work, dataset, blob, parameters)
+    if stored is None:
         points, recipe, ids = read_points(work, dataset, blob)
         graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend)
         graph.fit(points, callback=work.stage.done)
         stored = StoredGraph(graph, recipe, ids)
+    if not reused:
         fresh = graph_path(digest, work.task.token)
         size = save_graph(work.stores.blobs, fresh, stored)
         if path is None:
@@ -200,6 +224,7 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
             edge_count=graph.W.nnz // 2,
             recall=graph.recall_,
             component_count=graph.n_components,
+            searched_count=graph.n_searched_,
         )
     )
     described.dimension_count = graph.n_features_in_
@@ -209,11 +234,43 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
     return graph
 
 
+def _extended(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: dict[str, Any]) -> StoredGraph | None:
+    """The graph of a dataset that begins with another one, from that one's graph; None if that is not there.
+
+    The recipe of a table stays that of the first rows.
+    """
+    base, size = dataset.base, size_of(dataset.shape)
+    if not dataset.HasField("base"):
+        return None
+    path = work.stores.catalog.use_graph(graph_digest(work.task.name.project, base.digest, parameters))
+    if path is None:
+        return None
+    try:
+        before = read_graph(work.stores.blobs, path, work.threads)
+    except (DataLoss, NotFound):
+        return None
+    graph = before.graph
+    if graph.n_points != base.row_count or size.rows > MOST_GROWTH * graph.n_searched_:
+        return None
+    grown = graph.append(read_rows(work, dataset, blob, base.row_count, before.recipe))
+    return StoredGraph(grown, before.recipe, ids_of(_stored_points(work, dataset, blob)))
+
+
+def read_rows(work: Work, dataset: dataset_pb2.Dataset, blob: str, first: int, recipe: Preprocessing | None) -> Any:
+    """The points of a dataset from row ``first`` on; those of a table as the recipe of its other rows makes them."""
+    rows = _stored_points(work, dataset, blob)[first : size_of(dataset.shape).rows]
+    return rows if recipe is None else recipe.transform(table_of(rows))
+
+
+def _stored_points(work: Work, dataset: dataset_pb2.Dataset, blob: str) -> Any:
+    return points_from_parts(work.stores.read(blob).arrays, dataset.shape)
+
+
 def read_points(
     work: Work, dataset: dataset_pb2.Dataset, blob: str
 ) -> tuple[Any, Preprocessing | None, Strings | None]:
     """The points of a dataset; for a table, also the recipe that made them of its rows, and the rows' ids."""
-    points = points_from_parts(work.stores.read(blob).arrays, dataset.shape)
+    points = _stored_points(work, dataset, blob)
     if not isinstance(points, Rows):
         return points, None, None
     recipe = recipe_of(points)

@@ -15,22 +15,20 @@ from numpy.typing import NDArray
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph, Preprocessing
 from homophily.storage import State, classifier_state, graph_state, restore_classifier, restore_graph
-from homophily_client._pb import dataset_pb2
 from homophily_service.contract.errors import DataLoss, FailedPrecondition
 from homophily_service.contract.tables import Strings
 from homophily_service.storage.blobs.objects import Blobs, StoredObject
 from homophily_service.storage.recipes import stored_ids, stored_recipe, with_recipe
 from homophily_service.storage.solutions import CLASS_INDICES, PROBABILITIES, SCORES
-from homophily_service.storage.sources import dataset_digest
 from homophily_service.storage.stores import Stores
 
 Classifier = IRRClassifier | ERRClassifier
 CLASSIFIERS: dict[str, type[Classifier]] = {"irr": IRRClassifier, "err": ERRClassifier}
 
 
-def graph_digest(project: str, dataset: dataset_pb2.Dataset, parameters: dict[str, Any]) -> str:
-    """The identity of a graph, from its project, points and parameters only."""
-    named = {"project": project, "points": dataset_digest(dataset), "parameters": parameters}
+def graph_digest(project: str, points: str, parameters: dict[str, Any]) -> str:
+    """The identity of a graph, from its project, the digest of its dataset, and its parameters only."""
+    named = {"project": project, "points": points, "parameters": parameters}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 

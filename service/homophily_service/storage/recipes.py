@@ -80,8 +80,10 @@ def table_of(rows: Rows) -> Table:
     return Table(names, tuple(number_width(column) for column in columns), rows.numbers, decoded)
 
 
-def ids_of(rows: Rows) -> Strings | None:
-    """The id of each row, if there is such a column."""
+def ids_of(rows: Any) -> Strings | None:
+    """The id of each row, if the points are a table with such a column."""
+    if not isinstance(rows, Rows):
+        return None
     kinds = string_kinds(rows.schema)
     return rows.strings[kinds.index(pb.COLUMN_KIND_ID)] if pb.COLUMN_KIND_ID in kinds else None
 

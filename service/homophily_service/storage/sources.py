@@ -20,6 +20,8 @@ from homophily_service.storage.records import ResourceRecord
 FIELDS: dict[str, type[ResourceName]] = {"dataset": DatasetName, "model": ModelName, "embedding": EmbeddingName}
 # The fields of a request that hold labels.
 LABELS = ("labels", "validation", "test")
+# The fields of a request that name a dataset with more points than its source.
+APPENDED = ("added_dataset", "appended_dataset")
 
 
 def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
@@ -52,13 +54,12 @@ def source_digest(name: ResourceName, record: ResourceRecord) -> str:
     return hashlib.sha256(record.blob.encode()).hexdigest()
 
 
-def label_datasets(request: Any) -> list[DatasetName]:
-    """The datasets whose columns a request takes labels from, except the one of its points."""
-    return [
-        parse_name(DatasetName, name, f"{field}.column.dataset")
-        for field in LABELS
-        if field in request.DESCRIPTOR.fields_by_name and (name := getattr(request, field).column.dataset)
-    ]
+def other_datasets(request: Any) -> list[DatasetName]:
+    """The datasets that a request names besides its source: of labels, and of points that are appended."""
+    known = request.DESCRIPTOR.fields_by_name
+    named = {f"{field}.column.dataset": getattr(request, field).column.dataset for field in LABELS if field in known}
+    named |= {field: getattr(request, field) for field in APPENDED if field in known}
+    return [parse_name(DatasetName, name, field) for field, name in named.items() if name]
 
 
 def digest_of(catalog: Catalog, request: Any) -> str:
@@ -66,7 +67,7 @@ def digest_of(catalog: Catalog, request: Any) -> str:
     name = source_name(request)
     if name is None:
         return ""
-    digests = [source_digest(one, catalog.get(one)) for one in (name, *label_datasets(request))]
+    digests = [source_digest(one, catalog.get(one)) for one in (name, *other_datasets(request))]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
@@ -76,7 +77,7 @@ def pinned(catalog: Catalog, request: Any, digest: str) -> ResourceRecord:
     assert name is not None
     record = catalog.get(name)
     if digest and digest_of(catalog, request) != digest:
-        names = " or ".join(map(str, (name, *label_datasets(request))))
+        names = " or ".join(map(str, (name, *other_datasets(request))))
         raise FailedPrecondition(
             f"{names} was deleted and created again after the job was submitted: submit the job again",
             reason="SOURCE_CHANGED",
