@@ -19,6 +19,7 @@ COMMANDS = (
     "speed",
     "scaling",
     "graph",
+    "append",
     "classes",
     "calibration",
     "mnist",

@@ -19,7 +19,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from scipy import sparse
 
-from homophily_client import Client, ClientError, Embedding, JobHandle, Model, Unavailable
+from homophily_client import Client, ClientError, Dataset, Embedding, JobHandle, Model, Unavailable
 from homophily_client._pb import dataset_pb2, embedding_pb2, homophily_service_pb2, job_pb2, model_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_client._sync.upload import Upload
@@ -173,6 +173,7 @@ def ask_everything(client: Client, folder: Path) -> None:
     imported = client.import_model("models:/default.blobs@champion").result(PATIENCE)
     assert imported.source is not None
     _ask_for_files(client, folder)
+    _append(client)
 
 
 def _ask_for_files(client: Client, folder: Path) -> None:
@@ -181,6 +182,12 @@ def _ask_for_files(client: Client, folder: Path) -> None:
     for _ in range(2):
         job = client.create_dataset(f"file://{folder}/a.csv", name="read", description="from a file")
         client.get_dataset(job.result(PATIENCE))
+
+
+def _append(client: Client) -> None:
+    """Make a dataset of another one and more points, and wait for it."""
+    job = client.append_points(client.upload(X[:-2]), X[-2:], name="more", description="of today")
+    client.get_dataset(job.result(PATIENCE))
 
 
 def _interrupt_upload(client: Client) -> None:
@@ -347,6 +354,7 @@ CALLS: dict[str, Callable[[Client, Any], Any]] = {
     "Embed": lambda client, _: client.embed(X).info,
     "ImportModel": lambda client, _: client.import_model("models:/x/1").info,
     "CreateDataset": lambda client, _: client.create_dataset("file:///x/a.csv").info,
+    "AppendPoints": lambda client, _: client.append_points(Dataset.from_message(DATASET), "y").info,
     "GetJob": lambda client, _: client.job("x").info,
     "ListJobs": lambda client, _: [job.info for job in client.list_jobs()],
     "WaitJob": _wait,
@@ -363,6 +371,7 @@ CALLS: dict[str, Callable[[Client, Any], Any]] = {
     "ReadEmbedding": lambda client, _: client.read_embedding(Embedding.from_message(EMBEDDING), ["coordinates"]),
 }
 EMBEDDING = embedding_pb2.Embedding(name="x")
+DATASET = dataset_pb2.Dataset(name="projects/default/datasets/x", shape=Points(np.zeros((2, 2))).shape_message())
 
 
 def returned(client: Client, answer: Answer, message: Any) -> Any:
