@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
 
 
 def can_grow(index: NeighborIndex, added: int) -> bool:
-    """Whether an index of so many more points would search as this one does."""
+    """Whether an index with the added points would search as this one does."""
     if isinstance(index, SparseIndex):
         return True
     assert isinstance(index, DenseIndex)
