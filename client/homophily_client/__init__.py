@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from homophily_client._sync.handle import JobHandle
     from homophily_client.arrays import Map, Prediction, Solution
     from homophily_client.columns import TableError, TableWarning
+    from homophily_client.edges import Edges
     from homophily_client.errors import (
         AlreadyExists,
         ClientError,
@@ -96,6 +97,7 @@ __all__ = [
     "Dataset",
     "DatasetSource",
     "DeadlineExceeded",
+    "Edges",
     "Embedding",
     "Evaluation",
     "Explanation",
@@ -159,6 +161,7 @@ _MODULES = {
     "Dataset": "results",
     "DatasetSource": "results",
     "DeadlineExceeded": "errors",
+    "Edges": "edges",
     "Embedding": "results",
     "Evaluation": "results",
     "Explanation": "suggestions",

@@ -16,8 +16,8 @@ class GraphOptions:
     ----------
     n_neighbors : int, optional
         Neighbours of each point; default 10, or 20 for sparse points.
-    metric : {'euclidean', 'cosine'}, optional
-        euclidean, or cosine, which is the default for sparse points.
+    metric : {'euclidean', 'cosine', 'affinity', 'precomputed'}, optional
+        euclidean, or cosine, the default for sparse points; affinity or precomputed for a graph.
     weights : {'local', 'self-tuning', 'global', 'fixed'}, optional
         Edge weights: local, self-tuning, global or fixed; default local.
     sigma_x : float, optional
@@ -30,16 +30,19 @@ class GraphOptions:
         Where neighbours are searched: input, principal or whitened; default input.
     n_directions : int, optional
         Principal directions to use; default 50, or all if whitened.
+    edge_share : float, optional
+        Share of the weight of given edges beside near points; default 0.5.
     """
 
     n_neighbors: int | None = None
-    metric: Literal["euclidean", "cosine"] | None = None
+    metric: Literal["euclidean", "cosine", "affinity", "precomputed"] | None = None
     weights: Literal["local", "self-tuning", "global", "fixed"] | None = None
     sigma_x: float | None = None
     exponent: int | None = None
     symmetrize: Literal["max", "mean"] | None = None
     space: Literal["input", "principal", "whitened"] | None = None
     n_directions: int | None = None
+    edge_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,6 +118,8 @@ class Graph(Record, of=model_pb2.GraphSummary):
     components: int = field(metadata=named("component_count"))
     #: The number of points that were searched as a whole; others were appended.
     searched: int = field(metadata=named("searched_count"))
+    #: The dataset of edges that count besides those of near points; empty if there is none.
+    edges_dataset: str
 
 
 @dataclass(frozen=True)

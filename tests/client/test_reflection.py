@@ -19,7 +19,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from scipy import sparse
 
-from homophily_client import Client, ClientError, Dataset, Embedding, JobHandle, Model, Unavailable
+from homophily_client import Client, ClientError, Dataset, Edges, Embedding, JobHandle, Model, Unavailable
 from homophily_client._pb import dataset_pb2, embedding_pb2, homophily_service_pb2, job_pb2, model_pb2
 from homophily_client._pb.homophily_service_pb2_grpc import HomophilyServiceStub
 from homophily_client._sync.upload import Upload
@@ -185,7 +185,9 @@ def _ask_for_files(client: Client, folder: Path) -> None:
 
 
 def _append(client: Client) -> None:
-    """Make a dataset of another one and more points, and wait for it."""
+    """Make a dataset of another one and more points, and wait for it; fit with edges beside points."""
+    edges = Edges([(0, 1), (1, 2)], points=len(X))
+    client.fit(X, {0: 0, 1: 1}, solver={"method": "irr"}, graph={"edge_share": 0.4}, edges=edges).result(PATIENCE)
     job = client.append_points(client.upload(X[:-2]), X[-2:], name="more", description="of today")
     client.get_dataset(job.result(PATIENCE))
 

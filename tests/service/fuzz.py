@@ -174,6 +174,10 @@ class Fuzzer:
                     )
                 ]
             ],
+            "AppendPoints": [
+                [job_pb2.AppendPointsRequest(dataset=model.dataset, inline=inline(X[:2]), dataset_id="more")],
+                [job_pb2.AppendPointsRequest(dataset=model.dataset, added_dataset=model.dataset, description="a text")],
+            ],
             "ImportModel": [[job_pb2.ImportModelRequest(parent=parent, uri="models:/digits@best", model_id="here")]],
             "Transduce": [[transduce]],
             "Embed": self._maps(model, mapped),

@@ -45,6 +45,7 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         *,
         table: TableOptions | dict[str, Any] | None = None,
         weights: Any = None,
+        edges: Any = None,
         graph: GraphOptions | dict[str, Any] | None = None,
         solver: SolverOptions | dict[str, Any] | None = None,
         search: SearchOptions | dict[str, Any] | bool | int | None = None,
@@ -76,6 +77,9 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         weights : array or dict, optional
             The confidence in each label, positive: an entry for each point, or ``{point: weight}``. The
             ``weight_column`` of a table if not given.
+        edges : Edges, sparse matrix, Dataset or str, optional
+            Edges between the points that are known besides their features; ``edge_share`` of the graph says how much
+            they count. A graph in place of points is ``data`` with ``graph={"metric": "affinity"}``.
         graph : GraphOptions or dict, optional
             The graph; see the core's ``KNNGraph``.
         solver : SolverOptions or dict, optional
@@ -127,6 +131,7 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
             await self._use_dataset(request, data, given)
         else:
             await self._use_points(request, data, given)
+        await self._use_edges(request, edges)
         return await self._submit("Fit", request, timeout)
 
     async def transduce(
@@ -279,12 +284,25 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         if isinstance(X, Dataset | str):
             request.added_dataset = str(self._name(DatasetName, X, "X"))
         else:
-            request.added_dataset = await self._use_added(request, Points(like_dataset(X, described)))
+            request.added_dataset = await self._sent(request, Points(like_dataset(X, described)))
         return await self._submit("AppendPoints", request, timeout)
 
-    async def _use_added(self, request: job_pb2.AppendPointsRequest, points: Points) -> str:
-        """Upload the points under a name that the same request gives again."""
-        upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
+    async def _use_edges(self, request: job_pb2.FitRequest | job_pb2.EmbedRequest, edges: Any) -> None:
+        """Name the dataset of the edges, which is uploaded if they are given themselves."""
+        if edges is None:
+            return
+        if isinstance(edges, Dataset | str):
+            request.edges_dataset = str(self._name(DatasetName, edges, "edges"))
+        else:
+            request.edges_dataset = await self._sent(request, Points(edges), "edges")
+
+    async def _sent(self, request: Any, points: Points, part: str = "") -> str:
+        """Upload points that belong to a request; returns the name of the dataset.
+
+        The same request_id gives the same name, so that a repeated request is the same request.
+        """
+        key = f"{self.project}/{request.options.request_id}{part and '/'}{part}"
+        upload_id = hashlib.sha256(key.encode()).hexdigest()[:32]
         return (await self._upload(points, DatasetName(self.project, upload_id), upload_id, resume=True)).name
 
     async def job(self, job: AsyncJobHandle[Any] | str, *, timeout: float | None = None) -> AsyncJobHandle[Any]:
@@ -339,10 +357,7 @@ class AsyncJobs(AsyncDatasets, AsyncModels):
         if points.bytes + request.ByteSize() <= INLINE_BYTES:
             request.inline.CopyFrom(points.message())
             return
-        # The same request_id gives the same upload_id, so that a repeated request is the same request.
-        upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
-        name = DatasetName(self.project, upload_id)
-        request.dataset = (await self._upload(points, name, upload_id, resume=True)).name
+        request.dataset = await self._sent(request, points)
 
     async def _submit(self, method: str, request: Any, timeout: float | None) -> AsyncJobHandle[Any]:
         """Submit a job."""

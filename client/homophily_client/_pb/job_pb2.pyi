@@ -777,6 +777,7 @@ class FitRequest(_message.Message):
     SEARCH_FIELD_NUMBER: _builtins.int
     TEST_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
+    EDGES_DATASET_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Required. projects/{project}."""
     dataset: _builtins.str
@@ -785,6 +786,10 @@ class FitRequest(_message.Message):
     """Whether to calibrate, which probabilities need; takes up to half as long as the fit."""
     model_id: _builtins.str
     """The id of the model; the job's id if empty."""
+    edges_dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}: a square matrix with the weights of edges between the points that are known
+    besides their features. They count besides the edges of near points, with graph.edge_share. Not with a search.
+    """
     @_builtins.property
     def inline(self) -> _points_pb2.Points:
         """Points within the message, stored as a dataset of their own."""
@@ -837,10 +842,11 @@ class FitRequest(_message.Message):
         search: _model_pb2.SearchParameters | None = ...,
         test: _model_pb2.Labels | None = ...,
         registration: _model_pb2.Registration | None = ...,
+        edges_dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "graph", b"graph", "inline", b"inline", "labels", b"labels", "options", b"options", "points", b"points", "registration", b"registration", "search", b"search", "solver", b"solver", "test", b"test", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrate", b"calibrate", "dataset", b"dataset", "graph", b"graph", "inline", b"inline", "labels", b"labels", "model_id", b"model_id", "options", b"options", "parent", b"parent", "points", b"points", "registration", b"registration", "search", b"search", "solver", b"solver", "test", b"test", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrate", b"calibrate", "dataset", b"dataset", "edges_dataset", b"edges_dataset", "graph", b"graph", "inline", b"inline", "labels", b"labels", "model_id", b"model_id", "options", b"options", "parent", b"parent", "points", b"points", "registration", b"registration", "search", b"search", "solver", b"solver", "test", b"test", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_points: _TypeAlias = _typing.Literal["dataset", "inline"]  # noqa: Y015
     _WhichOneofArgType_points: _TypeAlias = _typing.Literal["points", b"points"]  # noqa: Y015
@@ -989,6 +995,7 @@ class EmbedRequest(_message.Message):
     SOLVER_FIELD_NUMBER: _builtins.int
     WITHDRAWN_FIELD_NUMBER: _builtins.int
     APPENDED_DATASET_FIELD_NUMBER: _builtins.int
+    EDGES_DATASET_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Required. projects/{project}."""
     dataset: _builtins.str
@@ -1008,6 +1015,11 @@ class EmbedRequest(_message.Message):
     appended_dataset: _builtins.str
     """With embedding: projects/{project}/datasets/{dataset}, made by AppendPoints from the embedding's dataset. Its points
     stay where they are, and each new one is placed among its neighbours. No links or labels may come with it.
+    """
+    edges_dataset: _builtins.str
+    """projects/{project}/datasets/{dataset}: a square matrix with the weights of edges between the points that are known
+    besides their features. They count besides the edges of near points, with graph.edge_share. Only for points and
+    datasets, as models and embeddings have a graph.
     """
     @_builtins.property
     def inline(self) -> _points_pb2.Points:
@@ -1055,10 +1067,11 @@ class EmbedRequest(_message.Message):
         solver: _embedding_pb2.EmbeddingParameters | None = ...,
         withdrawn: _embedding_pb2.Links | None = ...,
         appended_dataset: _builtins.str = ...,
+        edges_dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "dataset", b"dataset", "embedding", b"embedding", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "appended_dataset", b"appended_dataset", "dataset", b"dataset", "embedding", b"embedding", "embedding_id", b"embedding_id", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "parent", b"parent", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters", "_n_components", b"_n_components", "appended_dataset", b"appended_dataset", "dataset", b"dataset", "edges_dataset", b"edges_dataset", "embedding", b"embedding", "embedding_id", b"embedding_id", "graph", b"graph", "inline", b"inline", "labels", b"labels", "links", b"links", "model", b"model", "n_clusters", b"n_clusters", "n_components", b"n_components", "options", b"options", "parent", b"parent", "points", b"points", "solver", b"solver", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n_clusters: _TypeAlias = _typing.Literal["n_clusters"]  # noqa: Y015
     _WhichOneofArgType__n_clusters: _TypeAlias = _typing.Literal["_n_clusters", b"_n_clusters"]  # noqa: Y015

@@ -33,6 +33,12 @@ class _MetricEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Metric.ValueTy
     """Euclidean distance."""
     METRIC_COSINE: _Metric.ValueType  # 2
     """One minus the cosine of the angle."""
+    METRIC_AFFINITY: _Metric.ValueType  # 3
+    """The points are a graph: row i of a square matrix, usually sparse, holds the weights of the edges of node i. It must be
+    symmetric. New nodes are rows of weights.
+    """
+    METRIC_PRECOMPUTED: _Metric.ValueType  # 4
+    """The same with distances in place of weights; pairs that a sparse matrix leaves out are no neighbours."""
 
 class Metric(_Metric, metaclass=_MetricEnumTypeWrapper):
     """How distances between points are measured."""
@@ -43,6 +49,12 @@ METRIC_EUCLIDEAN: Metric.ValueType  # 1
 """Euclidean distance."""
 METRIC_COSINE: Metric.ValueType  # 2
 """One minus the cosine of the angle."""
+METRIC_AFFINITY: Metric.ValueType  # 3
+"""The points are a graph: row i of a square matrix, usually sparse, holds the weights of the edges of node i. It must be
+symmetric. New nodes are rows of weights.
+"""
+METRIC_PRECOMPUTED: Metric.ValueType  # 4
+"""The same with distances in place of weights; pairs that a sparse matrix leaves out are no neighbours."""
 Global___Metric: _TypeAlias = Metric  # noqa: Y015
 
 class _Space:
@@ -227,6 +239,7 @@ class GraphParameters(_message.Message):
     SYMMETRIZE_FIELD_NUMBER: _builtins.int
     SPACE_FIELD_NUMBER: _builtins.int
     N_DIRECTIONS_FIELD_NUMBER: _builtins.int
+    EDGE_SHARE_FIELD_NUMBER: _builtins.int
     n_neighbors: _builtins.int
     """The number k of neighbours of each point. If not given in a request, 20 for sparse points and 10 for others; if not
     given in a model or a map, 10.
@@ -247,6 +260,8 @@ class GraphParameters(_message.Message):
     """The number of principal directions, only with space principal or whitened; if not given, 50 of principal, all of
     whitened.
     """
+    edge_share: _builtins.float
+    """The share of the weight of the edges in edges_dataset, from 0 to 1; 0.5 if not given."""
     def __init__(
         self,
         *,
@@ -258,11 +273,14 @@ class GraphParameters(_message.Message):
         symmetrize: Global___Symmetrization.ValueType = ...,
         space: Global___Space.ValueType = ...,
         n_directions: _builtins.int | None = ...,
+        edge_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_directions", b"_n_directions", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "n_directions", b"n_directions", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_edge_share", b"_edge_share", "_exponent", b"_exponent", "_n_directions", b"_n_directions", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "edge_share", b"edge_share", "exponent", b"exponent", "n_directions", b"n_directions", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exponent", b"_exponent", "_n_directions", b"_n_directions", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "exponent", b"exponent", "metric", b"metric", "n_directions", b"n_directions", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x", "space", b"space", "symmetrize", b"symmetrize", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_share", b"_edge_share", "_exponent", b"_exponent", "_n_directions", b"_n_directions", "_n_neighbors", b"_n_neighbors", "_sigma_x", b"_sigma_x", "edge_share", b"edge_share", "exponent", b"exponent", "metric", b"metric", "n_directions", b"n_directions", "n_neighbors", b"n_neighbors", "sigma_x", b"sigma_x", "space", b"space", "symmetrize", b"symmetrize", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__edge_share: _TypeAlias = _typing.Literal["edge_share"]  # noqa: Y015
+    _WhichOneofArgType__edge_share: _TypeAlias = _typing.Literal["_edge_share", b"_edge_share"]  # noqa: Y015
     _WhichOneofReturnType__exponent: _TypeAlias = _typing.Literal["exponent"]  # noqa: Y015
     _WhichOneofArgType__exponent: _TypeAlias = _typing.Literal["_exponent", b"_exponent"]  # noqa: Y015
     _WhichOneofReturnType__n_directions: _TypeAlias = _typing.Literal["n_directions"]  # noqa: Y015
@@ -271,6 +289,8 @@ class GraphParameters(_message.Message):
     _WhichOneofArgType__n_neighbors: _TypeAlias = _typing.Literal["_n_neighbors", b"_n_neighbors"]  # noqa: Y015
     _WhichOneofReturnType__sigma_x: _TypeAlias = _typing.Literal["sigma_x"]  # noqa: Y015
     _WhichOneofArgType__sigma_x: _TypeAlias = _typing.Literal["_sigma_x", b"_sigma_x"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__edge_share) -> _WhichOneofReturnType__edge_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exponent) -> _WhichOneofReturnType__exponent | None: ...
     @_typing.overload
@@ -698,6 +718,7 @@ class GraphSummary(_message.Message):
     RECALL_FIELD_NUMBER: _builtins.int
     COMPONENT_COUNT_FIELD_NUMBER: _builtins.int
     SEARCHED_COUNT_FIELD_NUMBER: _builtins.int
+    EDGES_DATASET_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """SHA-256 of the project, the points with their shape and type, and the graph's parameters."""
     reused: _builtins.bool
@@ -710,6 +731,8 @@ class GraphSummary(_message.Message):
     """The number of connected components."""
     searched_count: _builtins.int
     """The number of points that were searched as a whole; points that were appended since then were added one by one."""
+    edges_dataset: _builtins.str
+    """The dataset of the edges that count besides those of near points, if there is one."""
     def __init__(
         self,
         *,
@@ -719,10 +742,11 @@ class GraphSummary(_message.Message):
         recall: _builtins.float = ...,
         component_count: _builtins.int = ...,
         searched_count: _builtins.int = ...,
+        edges_dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["component_count", b"component_count", "digest", b"digest", "edge_count", b"edge_count", "recall", b"recall", "reused", b"reused", "searched_count", b"searched_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["component_count", b"component_count", "digest", b"digest", "edge_count", b"edge_count", "edges_dataset", b"edges_dataset", "recall", b"recall", "reused", b"reused", "searched_count", b"searched_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,6 +48,7 @@ class Embeddings(Jobs):
         withdrawn_cannot: Pairs = (),
         table: TableOptions | dict[str, Any] | None = None,
         dataset: Dataset | str | None = None,
+        edges: Any = None,
         n_components: int | None = None,
         n_clusters: int | str | None = None,
         graph: GraphOptions | dict[str, Any] | None = None,
@@ -74,6 +75,8 @@ class Embeddings(Jobs):
         dataset : Dataset or str, optional
             With an embedding: made by ``append_points`` from the embedding's dataset. Points keep their places, and new
             ones are placed among them; no links or labels may come with it.
+        edges : Edges, sparse matrix, Dataset or str, optional
+            As in ``fit``; not for models and embeddings, which have a graph.
         n_components : int, optional
             Dimensions of the map; 2 if not given, or those of an earlier embedding.
         n_clusters : int or "suggest", optional
@@ -107,6 +110,7 @@ class Embeddings(Jobs):
             options=job_message(job, new_request_id()),
         )
         self._use_source(request, data, given)
+        self._use_edges(request, edges)
         return self._submit("Embed", request, timeout)
 
     def read_embedding(self, embedding: Embedding | str, fields: Iterable[str] | None = None) -> Map:

@@ -46,6 +46,7 @@ class Jobs(Datasets, Models):
         *,
         table: TableOptions | dict[str, Any] | None = None,
         weights: Any = None,
+        edges: Any = None,
         graph: GraphOptions | dict[str, Any] | None = None,
         solver: SolverOptions | dict[str, Any] | None = None,
         search: SearchOptions | dict[str, Any] | bool | int | None = None,
@@ -77,6 +78,9 @@ class Jobs(Datasets, Models):
         weights : array or dict, optional
             The confidence in each label, positive: an entry for each point, or ``{point: weight}``. The
             ``weight_column`` of a table if not given.
+        edges : Edges, sparse matrix, Dataset or str, optional
+            Edges between the points that are known besides their features; ``edge_share`` of the graph says how much
+            they count. A graph in place of points is ``data`` with ``graph={"metric": "affinity"}``.
         graph : GraphOptions or dict, optional
             The graph; see the core's ``KNNGraph``.
         solver : SolverOptions or dict, optional
@@ -128,6 +132,7 @@ class Jobs(Datasets, Models):
             self._use_dataset(request, data, given)
         else:
             self._use_points(request, data, given)
+        self._use_edges(request, edges)
         return self._submit("Fit", request, timeout)
 
     def transduce(
@@ -280,12 +285,25 @@ class Jobs(Datasets, Models):
         if isinstance(X, Dataset | str):
             request.added_dataset = str(self._name(DatasetName, X, "X"))
         else:
-            request.added_dataset = self._use_added(request, Points(like_dataset(X, described)))
+            request.added_dataset = self._sent(request, Points(like_dataset(X, described)))
         return self._submit("AppendPoints", request, timeout)
 
-    def _use_added(self, request: job_pb2.AppendPointsRequest, points: Points) -> str:
-        """Upload the points under a name that the same request gives again."""
-        upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
+    def _use_edges(self, request: job_pb2.FitRequest | job_pb2.EmbedRequest, edges: Any) -> None:
+        """Name the dataset of the edges, which is uploaded if they are given themselves."""
+        if edges is None:
+            return
+        if isinstance(edges, Dataset | str):
+            request.edges_dataset = str(self._name(DatasetName, edges, "edges"))
+        else:
+            request.edges_dataset = self._sent(request, Points(edges), "edges")
+
+    def _sent(self, request: Any, points: Points, part: str = "") -> str:
+        """Upload points that belong to a request; returns the name of the dataset.
+
+        The same request_id gives the same name, so that a repeated request is the same request.
+        """
+        key = f"{self.project}/{request.options.request_id}{part and '/'}{part}"
+        upload_id = hashlib.sha256(key.encode()).hexdigest()[:32]
         return (self._upload(points, DatasetName(self.project, upload_id), upload_id, resume=True)).name
 
     def job(self, job: JobHandle[Any] | str, *, timeout: float | None = None) -> JobHandle[Any]:
@@ -340,10 +358,7 @@ class Jobs(Datasets, Models):
         if points.bytes + request.ByteSize() <= INLINE_BYTES:
             request.inline.CopyFrom(points.message())
             return
-        # The same request_id gives the same upload_id, so that a repeated request is the same request.
-        upload_id = hashlib.sha256(f"{self.project}/{request.options.request_id}".encode()).hexdigest()[:32]
-        name = DatasetName(self.project, upload_id)
-        request.dataset = (self._upload(points, name, upload_id, resume=True)).name
+        request.dataset = self._sent(request, points)
 
     def _submit(self, method: str, request: Any, timeout: float | None) -> JobHandle[Any]:
         """Submit a job."""

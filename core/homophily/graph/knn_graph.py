@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Options, StrOptions
+from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homophily.arrays import Floats
@@ -33,10 +33,12 @@ from homophily.graph.weights import (
     WeightRule,
     affinity_weights,
     canonical,
+    edge_weights,
     farthest_listed,
     graph_laplacian,
     neighborhood_pattern,
     symmetric_weights,
+    with_edges,
 )
 from homophily.parameters import AT_LEAST_ONE, POSITIVE, CheckedEstimator, refuse_device_array, wrong_parameter
 from homophily.state import FLOATS, State, StateReader, csr_arrays, feature_entries, plain
@@ -103,6 +105,8 @@ class KNNGraph(CheckedEstimator):
         Both start at the mean of the points; the cosine is of angles seen from there.
     n_directions : int, default=None
         Number of principal directions, at most the columns; None means 50 for "principal" and all for "whitened".
+    edge_share : float, default=0.5
+        Share of the weight of ``edges`` given to ``fit``, from 0 to 1; the rest is that of near points.
     backend : {"numpy", "cupy", "cupy-mixed", "auto"}, default="numpy"
         Where to search: "cupy" and "cupy-mixed" compare all pairs of dense points on a GPU, "auto" does so if there is
         one.
@@ -147,6 +151,7 @@ class KNNGraph(CheckedEstimator):
     symmetrize: Literal["max", "mean"] = "mean"
     space: SpaceName = "input"
     n_directions: int | None = None
+    edge_share: float = 0.5
     backend: BackendName = "numpy"
     n_jobs: int | None = None
 
@@ -159,12 +164,19 @@ class KNNGraph(CheckedEstimator):
         "symmetrize": [StrOptions({"max", "mean"})],
         "space": [StrOptions({"input", "principal", "whitened"})],
         "n_directions": [AT_LEAST_ONE, None],
+        "edge_share": [Interval(Real, 0, 1, closed="both")],
         "backend": BACKEND_CONSTRAINT,
         "n_jobs": [Integral, None],
     }
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, callback: Callable[[float], object] | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,  # noqa: ARG002
+        edges: Any = None,
+        callback: Callable[[float], object] | None = None,
+    ) -> Self:
         """Find the neighbours of the rows of X and weigh them.
 
         Parameters
@@ -173,6 +185,9 @@ class KNNGraph(CheckedEstimator):
             Points; or, by ``metric``, distances or weights.
         y : object, default=None
             Ignored.
+        edges : sparse matrix or array of shape (u, u), default=None
+            Symmetric weights of edges that are known besides the points, such as who knows whom. They are scaled to the
+            mean degree of near points, and count with ``edge_share``. New points have no such edges.
         callback : callable, default=None
             Called with the share of the work that is done, from 0 to 1, at least every second or two of a search among
             points. Raise in it to cancel.
@@ -192,6 +207,9 @@ class KNNGraph(CheckedEstimator):
         if self.metric == "auto":
             self.metric_ = "euclidean" if isinstance(X, np.ndarray) else "cosine"
         is_listed = self.metric_ in ("precomputed", "affinity")
+        if edges is not None and is_listed:
+            raise self._wrong("metric", "'euclidean' or 'cosine' with edges, which are the graph otherwise")
+        self._edges = None if edges is None else edge_weights(edges, X.shape[0])
         self.n_neighbors_ = self.n_neighbors or default_neighbors(is_sparse=sparse.issparse(X) and not is_listed)
         if is_listed and X.shape[0] != X.shape[1]:
             raise wrong_parameter("X", "KNNGraph", f"square with metric={self.metric_!r}", X.shape)
@@ -301,6 +319,8 @@ class KNNGraph(CheckedEstimator):
         check_is_fitted(self)
         if self.index_ is None or self.distances_ is None or self.indices_ is None:
             raise self._wrong("metric", "'euclidean' or 'cosine' for append")
+        if self._edges is not None:
+            raise ParameterError("A graph with edges beside its points cannot grow: new points would have none.", "X")
         X = validate_data(self, small_floats(in_fitted_order(self, X)), reset=False, **POINTS)
         if self._space is not None:
             X = self._space(X, self.n_jobs)
@@ -343,6 +363,8 @@ class KNNGraph(CheckedEstimator):
         there = self._rule(distances, own, theirs)
         back = np.where(distances <= theirs, self._rule(distances, theirs, own), 0.0)
         weights = np.maximum(there, back) if self.symmetrize == "max" else (there + back) / 2
+        if self._edges is not None:
+            weights *= 1.0 - self.edge_share
         return indices, distances, weights
 
     def on_device(self, device: Device) -> Self:
@@ -377,6 +399,8 @@ class KNNGraph(CheckedEstimator):
             rule = plain(vars(self._rule))
         if self._space is not None:
             arrays |= self._space.to_arrays().arrays
+        if self._edges is not None:
+            arrays |= csr_arrays("edges", self._edges)
         if self.index_ is not None:
             search = self.index_.to_arrays()
         elif isinstance(self._listed, np.ndarray):
@@ -391,6 +415,7 @@ class KNNGraph(CheckedEstimator):
             "n_searched": self.n_searched_,
             "search": search.document,
             "rule": rule,
+            "has_edges": self._edges is not None,
             **feature_entries(self),
         }
         return State(arrays | search.arrays, document)
@@ -407,8 +432,6 @@ class KNNGraph(CheckedEstimator):
         graph._n_components = stored.integer("n_components", 1, u)
         stored.features(graph)
         graph.recall_ = stored.number("recall")
-        # Older files lack it: their graphs were searched as a whole.
-        graph.n_searched_ = stored.integer("n_searched", 1, u) if "n_searched" in stored.document else u
         graph._degrees = stored.array("degrees", (u,))
         graph._component_labels = stored.positions("components", (u,), graph._n_components, ("int32",))
         graph._W = stored.csr("weights", (u, u))
@@ -420,6 +443,7 @@ class KNNGraph(CheckedEstimator):
             graph.indices_ = stored.positions("neighbors", graph.distances_.shape, u, ("int32",))
             graph._reach = stored.array("reach", (u,))
             graph._rule = WeightRule.from_arrays(stored.section("rule"))
+        graph._edges = stored.csr("edges", (u, u)) if stored.document.get("has_edges") else None
         expected = {"affinity": ["none"], "precomputed": ["listed", "listed-sparse"]}
         search = stored.section("search")
         kind = search.choice("kind", *expected.get(graph.metric_, ["dense", "sparse"]))
@@ -437,6 +461,8 @@ class KNNGraph(CheckedEstimator):
             of_points = DenseIndex if kind == "dense" else SparseIndex
             graph.index_ = of_points.from_arrays(search, u, columns, graph.metric_, graph.n_jobs)
             graph.index_.recall = graph.recall_
+        # Older files lack it: their graphs were searched as a whole.
+        graph.n_searched_ = stored.integer("n_searched", 1, u) if "n_searched" in stored.document else u
         return graph
 
     def __getstate__(self) -> dict[str, Any]:
@@ -476,6 +502,8 @@ class KNNGraph(CheckedEstimator):
         """Weigh the neighbours, if that is what was found, and describe the graph."""
         if self.distances_ is not None and self.indices_ is not None:
             self._W = self._weigh(self.distances_, self.indices_)
+            if self._edges is not None:
+                self._W = with_edges(self._W, self._edges, self.edge_share)
         self._degrees = np.asarray(self._W.sum(axis=1), dtype=np.float64)
         self._n_components, self._component_labels = connected_components(self._W, directed=False)
         self._laplacians: dict[tuple[int, bool], sparse.csr_array] = {}

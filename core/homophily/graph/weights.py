@@ -111,16 +111,33 @@ def neighborhood_pattern(indices: Indices, present: NDArray[np.bool_], columns: 
     return canonical(sparse.csr_array((ones, indices[present], indptr), shape=(len(indices), columns)))
 
 
-def affinity_weights(X: Any) -> sparse.csr_array:
+def affinity_weights(X: Any, name: str = "X", owner: str = "KNNGraph") -> sparse.csr_array:
     """Symmetric weights without their diagonal."""
     weights = canonical(sparse.csr_array(X, copy=True))
     difference = abs(weights - weights.T)
     if difference.nnz and difference.max() > 1e-10 * weights.max():
         got = f"entries that differ by {difference.max():.3g} from their mirror image"
-        raise wrong_parameter("X", "KNNGraph", "symmetric with metric='affinity'", got)
+        raise wrong_parameter(name, owner, "symmetric" if name != "X" else "symmetric with metric='affinity'", got)
     weights = sparse.csr_array((weights + weights.T) * 0.5)
     weights.setdiag(0.0)
     return canonical(weights)
+
+
+def edge_weights(edges: Any, points: int) -> sparse.csr_array:
+    """Weights of given edges between the points."""
+    matrix = sparse.csr_array(edges)
+    if matrix.shape != (points, points):
+        raise wrong_parameter("edges", "KNNGraph.fit", f"of shape ({points}, {points})", matrix.shape)
+    if not np.isfinite(matrix.data).all() or matrix.data.min(initial=0) < 0:
+        raise wrong_parameter("edges", "KNNGraph.fit", "finite weights of at least 0", "others")
+    return affinity_weights(matrix, "edges", "KNNGraph.fit")
+
+
+def with_edges(W: sparse.csr_array, edges: sparse.csr_array, share: float) -> sparse.csr_array:
+    """(1 − share) W + share · edges, these scaled to the mean degree of W."""
+    total = float(edges.sum())
+    scale = float(W.sum()) / total if total > 0 else 0.0
+    return canonical((1.0 - share) * W + (share * scale) * edges)
 
 
 def symmetric_weights(

@@ -13,7 +13,7 @@ from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.options import ColumnOptions, JobOptions, Service, command
 from homophily_service.cli.output import kept_names
 from homophily_service.cli.screen import AsJson, print_json, print_status
-from homophily_service.cli.submit import DATA_HELP, Appended, LabelsFile, Unlabelled, run_job
+from homophily_service.cli.submit import DATA_HELP, Appended, EdgesDataset, LabelsFile, Unlabelled, run_job
 from homophily_service.cli.uploads import find_dataset
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def embed(
     ] = None,
     labels: LabelsFile = None,
     dataset: Appended = None,
+    edges: EdgesDataset = None,
     unlabelled: Unlabelled = "-1",
     withdraw: Annotated[
         Path | None,
@@ -188,6 +189,7 @@ def embed(
                 cannot_link=cannot,
                 labels=stored if given is None else given.by_point,
                 dataset=dataset,
+                edges=edges,
                 withdrawn_must=withdrawn.must,
                 withdrawn_cannot=withdrawn.cannot,
                 n_components=n_components,

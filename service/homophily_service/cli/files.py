@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from homophily_client import Dataset, TableSchema
+from homophily_client import Dataset, Edges, TableSchema
 from homophily_client.columns import TableError, entries_of
 from homophily_client.tables import Table, TableOptions, like_dataset, new_rows, read_table
 from homophily_service.cli.failures import WrongInput
@@ -112,6 +112,28 @@ def read_new_rows(
     return _read(path, options, n_features, rows, strings)
 
 
+def read_edges(path: Path, nodes: int | None = None) -> Edges:
+    """The edges in a file: two columns of node numbers, and perhaps one of weights."""
+
+    def edges(table: Any, _: TableOptions) -> Data:
+        return Data(table)
+
+    table = _read(path, TableOptions(), None, edges).points
+    is_array = isinstance(table, np.ndarray)
+    columns = list(table.T) if is_array else [np.asarray(table[name]) for name in table.column_names]
+    if len(columns) not in (2, 3) or any(column.dtype.kind not in "iuf" for column in columns):
+        raise WrongInput(f"{path}: must have two columns of node numbers, from 0, and maybe one of weights")
+    pairs = np.column_stack(columns[:2])
+    if not np.isfinite(pairs).all() or (pairs != np.floor(pairs)).any():
+        raise WrongInput(f"{path}: nodes must be whole numbers, from 0")
+    made = Edges(pairs.astype(np.int64), columns[2] if len(columns) == 3 else None, nodes)
+    try:
+        made.matrix()
+    except ValueError as error:
+        raise WrongInput(f"{path}: {error}") from error
+    return made
+
+
 def read_rows_like(path: Path, dataset: Dataset) -> Any:
     """The points in a file that come after those of a dataset: a table for a table, an array for an array."""
     schema = dataset.schema
@@ -146,7 +168,7 @@ def _read(
         raise WrongInput(f"{path}: {as_options(str(error))}") from error
     except DAMAGED as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from error
-    if data.table is None:
+    if data.table is None and not hasattr(data.points, "column_names"):
         if len(data.points.shape) != 2:
             raise WrongInput(
                 f"{path}: must have two dimensions, points and features. Got {len(data.points.shape)} instead."

@@ -31,7 +31,10 @@ def jobs(
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="WORD", help="Only fit, transduce, embed, trial, import or create-dataset.")
+        str | None,
+        typer.Option(
+            metavar="WORD", help="Only fit, transduce, embed, trial, import, create-dataset or append-points."
+        ),
     ] = None,
     source: Annotated[
         str | None,

@@ -66,6 +66,10 @@ Calibrate = Annotated[
 ModelId = Annotated[str | None, typer.Option("--model", metavar="ID", help="Name of the new model; default the job's.")]
 FORMATS = ".csv, .tsv, .csv.gz, .parquet, .arrow, .jsonl, .npy, .npz or .svmlight"
 ADDRESSES = "s3://…, gs://…, az://…, https://… or file:///…, whose files the service reads"
+EdgesDataset = Annotated[
+    str | None,
+    typer.Option("--edges", metavar="DATASET", help="Edges between the points, uploaded with --edges, that count too."),
+]
 Appended = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +87,14 @@ def upload(
     ],
     name: Annotated[str | None, typer.Option(metavar="ID", help="Name of the dataset; default the file's.")] = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="A text for people.")] = "",
+    edges: Annotated[
+        bool,
+        typer.Option(
+            "--edges",
+            help="The file lists the edges of a graph: two columns of node numbers, from 0, and maybe weights.",
+        ),
+    ] = False,
+    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="With --edges, the number of nodes.")] = None,
     columns: ColumnOptions,
     job: JobOptions,
     service: Service,
@@ -95,7 +107,7 @@ def upload(
     From an address, a worker of the service reads the files itself, if its operator allows the address. The address
     must not end with .npz, .svmlight, .jsonl or .gz; a folder ends with /, and * in its last part matches any text.
     """
-    from homophily_service.cli.files import read_data
+    from homophily_service.cli.files import read_data, read_edges
     from homophily_service.cli.show import plain, print_dataset
     from homophily_service.runtime.processes import keep_freed_memory
 
@@ -106,10 +118,14 @@ def upload(
         raise WrongInput("--detach, --wait, --priority and --time-limit need an address, whose files a job reads.")
     file = Path(source)
     keep_freed_memory()
-    data = read_data(file, columns.options(), keep_labels=True)
+    if nodes is not None and not edges:
+        raise WrongInput("--nodes: only with --edges.")
+    data = None if edges else read_data(file, columns.options(), keep_labels=True)
+    points = read_edges(file, nodes) if data is None else data.points
     with service.client() as client:
-        dataset = send(client, data.points, name or slug(file.stem), description, file.name)
-    print_notes(data)
+        dataset = send(client, points, name or slug(file.stem), description, file.name)
+    if data is not None:
+        print_notes(data)
     if as_json:
         print_json(plain(dataset))
     else:
@@ -180,6 +196,7 @@ def fit(
     test: Test = None,
     calibrate: Calibrate = False,
     model: ModelId = None,
+    edges: EdgesDataset = None,
     columns: ColumnOptions,
     answers: AnswerOutput,
     registration: RegistrationOptions,
@@ -240,6 +257,7 @@ def fit(
                 dataset,
                 stored if given is None else given.by_point,
                 weights=None if given is None else found.weights,
+                edges=edges,
                 **arguments,
                 calibrate=calibrate or answers.probabilities,
                 model_id=model,

@@ -89,7 +89,12 @@ GRAPH = Group(
             searched="default",
             default=10,
         ),
-        Parameter("metric", "euclidean, or cosine, which is the default for sparse points.", str, searched="default"),
+        Parameter(
+            "metric",
+            "euclidean, or cosine, the default for sparse points; affinity or precomputed for a graph.",
+            str,
+            searched="default",
+        ),
         Parameter(
             "weights",
             "Edge weights: local, self-tuning, global or fixed; default local.",
@@ -117,6 +122,7 @@ GRAPH = Group(
         Parameter(
             "n_directions", "Principal directions to use; default 50, or all if whitened.", int, 1, searched="default"
         ),
+        Parameter("edge_share", "Share of the weight of given edges beside near points; default 0.5.", high=1.0),
     ),
 )
 SOLVER = Group(

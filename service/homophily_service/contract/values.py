@@ -87,6 +87,8 @@ def check_positive(value: float, where: str) -> None:
         raise InvalidRequest(where, f"must be positive and finite; got {value}")
 
 
+#: Metrics whose points are the edges of a graph.
+OWN_GRAPHS = ("affinity", "precomputed")
 #: Neighbours of sparse points when none are given: KNNGraph's default, which a test compares.
 SPARSE_NEIGHBORS = 20
 
@@ -96,6 +98,11 @@ def graph_parameters(message: pb.GraphParameters, *, is_sparse: bool, field: str
     parameters = {row.name: row.default for row in GRAPH}
     parameters |= {"metric": "cosine", "n_neighbors": SPARSE_NEIGHBORS} if is_sparse else {"metric": "euclidean"}
     parameters |= given(GRAPH, message, field)
+    if parameters["edge_share"] is None:
+        # Digests of graphs without edges are as they were before there were any.
+        del parameters["edge_share"]
+    if parameters["metric"] in OWN_GRAPHS and parameters["space"] != "input":
+        raise InvalidRequest(f"{field}.space", f"must be input with metric {parameters['metric']}")
     if parameters["weights"] == "fixed" and parameters["sigma_x"] is None:
         raise InvalidRequest(f"{field}.sigma_x", "must be given with fixed weights")
     if parameters["space"] != "input" and is_sparse:
@@ -154,6 +161,7 @@ def field_of(parameter: str) -> str:
         "must_link": "links.must",
         "cannot_link": "links.cannot",
         "X": "points",
+        "edges": "edges_dataset",
         "y": "labels",
         "sample_weight": "labels.weights",
     }.get(parameter, "solver")

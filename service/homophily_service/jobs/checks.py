@@ -26,7 +26,7 @@ from homophily_service.contract.labels import PointLabels, check_label_column, c
 from homophily_service.contract.links import check_closure, links_of_labels, read_links
 from homophily_service.contract.names import check_id, parse_name
 from homophily_service.contract.tables import MOST_NAME_BYTES, check_features, size_of, table_options
-from homophily_service.contract.values import embedding_parameters, graph_parameters, solver_parameters
+from homophily_service.contract.values import OWN_GRAPHS, embedding_parameters, graph_parameters, solver_parameters
 from homophily_service.jobs.estimates import BASE_BYTES, Cost, check_cost, estimate, fit_cost
 from homophily_service.jobs.options import time_limit
 from homophily_service.runtime.processes import fair_memory, fair_threads
@@ -66,6 +66,10 @@ def check_fit(checks: Checks, project: str, request: pb.FitRequest) -> None:
         check_search(request, "search", is_sparse=is_sparse)
         check_disjoint("validation", request.validation.points, request.labels.points)
     graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+    checks.edges(project, request, shape, graph)
+    if is_searched and (request.edges_dataset or graph["metric"] in OWN_GRAPHS):
+        field = "edges_dataset" if request.edges_dataset else "graph.metric"
+        raise InvalidRequest(field, "cannot be searched with: a search tries graphs of near points")
     n_classes = None if labels is None else len(set(labels.classes.tolist()))
     method, solver = solver_parameters(request.solver, "solver", n_classes=n_classes)
     # The job knows how many classes a column has, and checks its cost again.
@@ -122,7 +126,10 @@ def check_embed(checks: Checks, project: str, request: pb.EmbedRequest) -> None:
         shape, points = checks.points(project, request)
         rows, columns, elements, is_sparse = size_of(shape)
         graph = graph_parameters(request.graph, is_sparse=is_sparse, field="graph")
+        checks.edges(project, request, shape, graph)
     else:
+        if request.edges_dataset:
+            raise InvalidRequest("edges_dataset", f"must not be given with {source}, which has its own graph")
         if request.graph.ListFields():
             raise InvalidRequest("graph", f"must not be given with {source}, which has its own")
         earlier = checks.earlier(project, request, source)
@@ -252,6 +259,36 @@ class Checks:
             shape = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
         check_label_column(shape, message, rows, field)
         return None
+
+    def edges(
+        self,
+        project: str,
+        request: pb.FitRequest | pb.EmbedRequest,
+        shape: points_pb2.PointsShape,
+        graph: dict[str, Any],
+    ) -> None:
+        """Check a graph that is given: as the points, or as edges besides them."""
+        size, source = size_of(shape), str(request.WhichOneof("points"))
+        if graph["metric"] in OWN_GRAPHS and (size.rows != size.columns or shape.HasField("schema")):
+            raise InvalidRequest(
+                source, f"must be a square matrix with metric {graph['metric']}; got {size.rows} × {size.columns}"
+            )
+        if not request.edges_dataset:
+            if "edge_share" in graph:
+                raise InvalidRequest("graph.edge_share", "must be given only with edges_dataset")
+            return
+        if graph["metric"] in OWN_GRAPHS:
+            raise InvalidRequest(
+                "edges_dataset", f"must not be given with metric {graph['metric']}: they are the graph"
+            )
+        name = self.of_project(DatasetName, request.edges_dataset, "edges_dataset", project)
+        given = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
+        found = size_of(given)
+        if (found.rows, found.columns) != (size.rows, size.rows) or given.HasField("schema"):
+            raise InvalidRequest(
+                "edges_dataset",
+                f"must be a matrix of {size.rows} × {size.rows} weights; got {found.rows} × {found.columns}",
+            )
 
     def appended(
         self, project: str, dataset: str, earlier: model_pb2.Model | embedding_pb2.Embedding

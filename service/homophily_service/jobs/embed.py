@@ -80,7 +80,7 @@ def _start(work: Work, request: job_pb2.EmbedRequest, embedding: embedding_pb2.E
         dataset = dataset_pb2.Dataset.FromString(row.message)
         embedding.dataset = request.dataset
         embedding.graph_parameters.CopyFrom(request.graph)
-        return _Start(graph_of(work, dataset, row.blob, embedding), None, none_given)
+        return _Start(graph_of(work, dataset, row.blob, embedding, request.edges_dataset), None, none_given)
     if request.WhichOneof("points") == "model":
         source: model_pb2.Model | embedding_pb2.Embedding = model_pb2.Model.FromString(row.message)
         embedding.model, earlier, given = request.model, None, none_given

@@ -54,6 +54,9 @@ def estimate(
     ``power`` is that of the Laplacian whose entries are stored: 1 where only products with it are needed.
     """
     neighbours = min(rows - 1, graph["n_neighbors"])
+    if graph.get("metric") == "affinity" and elements:
+        # The edges are given; of sparse ones, half of the stored elements are places.
+        neighbours = min(rows - 1, -(-elements // max(1, rows)))
     degree = min(float(rows), GROWTH * neighbours)
     per_row = min(float(rows), degree**power) if power > 1 else degree
     size = BASE_BYTES + POINT_BYTES * elements + NEIGHBOUR_BYTES * rows * neighbours + CLASS_BYTES * rows * classes

@@ -88,7 +88,7 @@ def fit(work: Work) -> bytes | Waiting:
     )
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        graph = graph_of(work, dataset, row.blob, model)
+        graph = graph_of(work, dataset, row.blob, model, request.edges_dataset)
         _solve(work, model, classifier, graph, labels, compared, calibrate=request.calibrate)
     model.warnings.extend(sentences(warned))
     return job_pb2.FitResult(model=model).SerializeToString()

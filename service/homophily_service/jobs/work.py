@@ -28,7 +28,7 @@ from homophily_service.contract.labels import check_label_column, labels_in, rea
 from homophily_service.contract.names import parse_name
 from homophily_service.contract.tables import Rows, Strings, features_of, size_of
 from homophily_service.contract.tasks import Task
-from homophily_service.contract.values import graph_parameters
+from homophily_service.contract.values import OWN_GRAPHS, graph_parameters
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.models import StoredGraph, graph_digest, graph_path, read_graph, save_graph
 from homophily_service.storage.recipes import ids_of, recipe_of, table_of
@@ -150,25 +150,29 @@ class Work(NamedTuple):
         assert isinstance(rows, Rows)
         return PointLabels(*labels_in(rows, message.column, field, max_classes=most))
 
-    def appended(self, name: str, earlier: Described) -> Appended | None:
+    def dataset(self, name: str, field: str) -> StoredDataset:
+        """The dataset of this name."""
+        record = self.stores.catalog.get(parse_name(DatasetName, name, field))
+        return StoredDataset(dataset_pb2.Dataset.FromString(record.message), record.blob)
+
+    def appended(self, name: str, earlier: Described) -> StoredDataset | None:
         """The dataset of this name, if there is a name and it begins with the points of ``earlier``."""
         if not name:
             return None
-        record = self.stores.catalog.get(parse_name(DatasetName, name, "appended_dataset"))
-        dataset = dataset_pb2.Dataset.FromString(record.message)
-        is_sparse = size_of(dataset.shape).is_sparse
+        found = self.dataset(name, "appended_dataset")
+        is_sparse = size_of(found.dataset.shape).is_sparse
         parameters = graph_parameters(earlier.graph_parameters, is_sparse=is_sparse, field="graph")
-        if graph_digest(self.task.name.project, dataset.base.digest, parameters) != earlier.graph.digest:
+        if graph_digest(self.task.name.project, found.dataset.base.digest, parameters) != earlier.graph.digest:
             raise InvalidRequest("appended_dataset", f"must begin with the points of {earlier.name}")
-        return Appended(dataset, record.blob)
+        return found
 
     def source(self, request: Any) -> ResourceRecord:
         """The dataset, model or embedding of the job, as it was when the job was submitted."""
         return pinned(self.stores.catalog, request, self.task.source_digest)
 
 
-class Appended(NamedTuple):
-    """A dataset that begins with the points of something earlier, and the path of its arrays."""
+class StoredDataset(NamedTuple):
+    """A dataset, and the path of its arrays."""
 
     dataset: dataset_pb2.Dataset
     blob: str
@@ -184,15 +188,23 @@ def together(*labels: PointLabels) -> PointLabels:
     return PointLabels(*map(np.concatenate, columns))
 
 
-def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Described) -> KNNGraph:
-    """The graph of a dataset, described in a message: out of the store if it is there, else built and stored."""
+def graph_of(
+    work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Described, edges_dataset: str = ""
+) -> KNNGraph:
+    """The graph of a dataset, described in a message: out of the store if it is there, else built and stored.
+
+    ``edges_dataset`` is the name of a dataset of edges that count too.
+    """
     is_sparse = size_of(dataset.shape).is_sparse
     parameters = graph_parameters(described.graph_parameters, is_sparse=is_sparse, field="graph")
     project = work.task.name.project
-    if is_sparse:
+    if is_sparse and parameters["metric"] not in OWN_GRAPHS:
         # Where a stored message says nothing it means 10, which was the default of all points once.
         described.graph_parameters.n_neighbors = parameters["n_neighbors"]
-    digest = graph_digest(project, dataset_digest(dataset), parameters)
+    edges = work.dataset(edges_dataset, "edges_dataset") if edges_dataset else None
+    digest = graph_digest(
+        project, dataset_digest(dataset), parameters, dataset_digest(edges.dataset) if edges is not None else ""
+    )
     path = work.stores.catalog.use_graph(digest)
     work.stage.enter("graph")
     stored = None
@@ -203,11 +215,12 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
             _log.warning("a stored graph is damaged or lost and will be built again: %s", loss.message)
     reused = stored is not None
     if stored is None:
-        stored = _extended(work, dataset, blob, parameters)
+        stored = _extended(work, dataset, blob, parameters) if edges is None else None
     if stored is None:
         points, recipe, ids = read_points(work, dataset, blob)
         graph = KNNGraph(**parameters, n_jobs=work.threads, backend=work.backend)
-        graph.fit(points, callback=work.stage.done)
+        given = None if edges is None else _stored_points(work, edges.dataset, edges.blob)
+        graph.fit(points, edges=given, callback=work.stage.done)
         stored = StoredGraph(graph, recipe, ids)
     if not reused:
         fresh = graph_path(digest, work.task.token)
@@ -225,6 +238,7 @@ def graph_of(work: Work, dataset: dataset_pb2.Dataset, blob: str, described: Des
             recall=graph.recall_,
             component_count=graph.n_components,
             searched_count=graph.n_searched_,
+            edges_dataset=edges_dataset,
         )
     )
     described.dimension_count = graph.n_features_in_
@@ -250,7 +264,7 @@ def _extended(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: d
     except (DataLoss, NotFound):
         return None
     graph = before.graph
-    if graph.n_points != base.row_count or size.rows > MOST_GROWTH * graph.n_searched_:
+    if graph.index_ is None or graph.n_points != base.row_count or size.rows > MOST_GROWTH * graph.n_searched_:
         return None
     grown = graph.append(read_rows(work, dataset, blob, base.row_count, before.recipe))
     return StoredGraph(grown, before.recipe, ids_of(_stored_points(work, dataset, blob)))

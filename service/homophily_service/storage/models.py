@@ -26,9 +26,9 @@ Classifier = IRRClassifier | ERRClassifier
 CLASSIFIERS: dict[str, type[Classifier]] = {"irr": IRRClassifier, "err": ERRClassifier}
 
 
-def graph_digest(project: str, points: str, parameters: dict[str, Any]) -> str:
-    """The identity of a graph, from its project, the digest of its dataset, and its parameters only."""
-    named = {"project": project, "points": points, "parameters": parameters}
+def graph_digest(project: str, points: str, parameters: dict[str, Any], edges: str = "") -> str:
+    """The identity of a graph, from its project, the digests of its points and edges, and its parameters only."""
+    named = {"project": project, "points": points, "parameters": parameters} | ({"edges": edges} if edges else {})
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 

@@ -20,8 +20,8 @@ from homophily_service.storage.records import ResourceRecord
 FIELDS: dict[str, type[ResourceName]] = {"dataset": DatasetName, "model": ModelName, "embedding": EmbeddingName}
 # The fields of a request that hold labels.
 LABELS = ("labels", "validation", "test")
-# The fields of a request that name a dataset with more points than its source.
-APPENDED = ("added_dataset", "appended_dataset")
+# The fields of a request that name another dataset: with more points, or with edges between them.
+BESIDES = ("added_dataset", "appended_dataset", "edges_dataset")
 
 
 def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
@@ -55,10 +55,10 @@ def source_digest(name: ResourceName, record: ResourceRecord) -> str:
 
 
 def other_datasets(request: Any) -> list[DatasetName]:
-    """The datasets that a request names besides its source: of labels, and of points that are appended."""
+    """The datasets that a request names besides its source: of labels, of more points, and of edges."""
     known = request.DESCRIPTOR.fields_by_name
     named = {f"{field}.column.dataset": getattr(request, field).column.dataset for field in LABELS if field in known}
-    named |= {field: getattr(request, field) for field in APPENDED if field in known}
+    named |= {field: getattr(request, field) for field in BESIDES if field in known}
     return [parse_name(DatasetName, name, field) for field, name in named.items() if name]
 
 

@@ -1,0 +1,77 @@
+"""Graphs of near points with edges that are known besides them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_digits
+
+from homophily import ERRClassifier, KNNGraph, ParameterError
+from homophily.storage import graph_state, restore_graph
+
+X, Y = load_digits(return_X_y=True)
+X, Y = X[:200], Y[:200]
+
+
+def friends(seed: int = 0, count: int = 400) -> Any:
+    """Edges within classes, with weights."""
+    rng = np.random.default_rng(seed)
+    i, j = rng.integers(0, len(Y), (2, 20 * count))
+    chosen = np.flatnonzero((Y[i] == Y[j]) & (i < j))[:count]
+    half = sparse.coo_array((rng.uniform(1, 9, len(chosen)), (i[chosen], j[chosen])), shape=(len(Y), len(Y)))
+    return sparse.csr_array(half + half.T)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_both_kinds_of_edges_have_their_share_of_the_weight(share: float) -> None:
+    edges, near = friends(), KNNGraph().fit(X).W
+    found = KNNGraph(edge_share=share).fit(X, edges=edges)
+    expected = (1 - share) * near.toarray() + share * edges.toarray() * near.sum() / edges.sum()
+    np.testing.assert_allclose(found.W.toarray(), expected, atol=1e-12)
+    assert found.W.sum() == pytest.approx(near.sum())
+    # New points are near points only.
+    np.testing.assert_allclose(found.attach(X[:3] + 0.1)[2], (1 - share) * KNNGraph().fit(X).attach(X[:3] + 0.1)[2])
+
+
+def test_edges_help_where_near_points_do_not() -> None:
+    rng = np.random.default_rng(0)
+    few = np.full(len(Y), -1)
+    few[:30] = Y[:30]
+    noise = rng.normal(size=X.shape)
+    errors = [
+        np.mean(ERRClassifier().fit(graph, few).transduction_ != Y)
+        for graph in (KNNGraph().fit(noise), KNNGraph().fit(noise, edges=friends(count=2000)))
+    ]
+    assert errors[0] > 0.5
+    assert errors[1] < 0.1
+
+
+def test_a_graph_with_edges_is_stored_with_them() -> None:
+    graph = KNNGraph(edge_share=0.2).fit(X, edges=friends())
+    again = restore_graph(graph_state(graph))
+    assert (again.W != graph.W).nnz == 0
+    for ours, theirs in zip(again.attach(X[:4] + 0.1), graph.attach(X[:4] + 0.1), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for one in (graph, again):
+        with pytest.raises(ParameterError, match="cannot grow"):
+            one.append(X[:2])
+
+
+@pytest.mark.parametrize(
+    ("edges", "parameters", "parameter"),
+    [
+        (np.ones((3, 3)), {}, "edges"),
+        (np.triu(np.ones((200, 200))), {}, "edges"),
+        (-np.ones((200, 200)), {}, "edges"),
+        (np.full((200, 200), np.nan), {}, "edges"),
+        (np.ones((200, 200)), {"metric": "affinity"}, "metric"),
+    ],
+)
+def test_wrong_edges_are_refused(edges: Any, parameters: dict[str, Any], parameter: str) -> None:
+    points = np.ones((200, 200)) if parameters else X
+    with pytest.raises(ParameterError) as caught:
+        KNNGraph(**parameters).fit(points, edges=edges)
+    assert caught.value.parameter == parameter
