@@ -98,7 +98,7 @@ class ParquetTable(TableFile):
                 unpacked = [chunk.total_uncompressed_size for chunk in chunks]
                 size = self._announce([_range(chunk) for chunk in chunks])
                 rows = rows_at_a_time(len(names), sum(unpacked) // max(1, group.num_rows))
-                opened = parquet.ParquetFile(self.file, metadata=metadata, buffer_size=size)
+                opened = parquet.ParquetFile(self.file, metadata=metadata, buffer_size=size, pre_buffer=False)
                 yield from opened.iter_batches(rows, row_groups=[number], columns=list(names), use_threads=False)
 
     def _announce(self, ranges: list[tuple[int, int]]) -> int:
@@ -108,7 +108,7 @@ class ParquetTable(TableFile):
         """
         if len(ranges) == 1 or sum(stop - start for start, stop in ranges) <= HELD_BYTES:
             self.file.want(ranges)
-            return STREAM_BYTES
+            return max(LEAST_STREAM_BYTES, min(STREAM_BYTES, HELD_BYTES // len(ranges)))
         self.file.want([])
         return max(LEAST_STREAM_BYTES, min(MOST_STREAM_BYTES, HELD_BYTES // len(ranges)))
 
