@@ -107,6 +107,8 @@ lint: $(VENV)/.dev
 	$(BIN)/python docs/check_docstrings.py
 	$(BIN)/hadolint deploy/docker/Dockerfile
 	$(BIN)/python deploy/kubernetes/check.py
+	$(BIN)/python deploy/helm/chart.py
+	$(BIN)/python deploy/compose/check.py
 	$(BIN)/python $(STUDIO) --check
 
 # -n: a reference to a name that is not there is a warning, and -W makes every warning fail the build.

@@ -1,4 +1,4 @@
-"""Files in a bucket become a dataset: megabytes a second, and what the API's memory does meanwhile.
+"""Files in a bucket become a dataset: megabytes a second, what the API's memory does meanwhile, and the worker's peak.
 
 The bucket is moto's S3 server on the same machine, in a process of its own, so its work takes part of the same cores.
 """
@@ -83,6 +83,7 @@ def run(options: Options, report: Report) -> None:
                         "MB/s, median": size / float(np.median(seconds)),
                         "MB/s, best": size / min(seconds),
                         "API's memory, MiB more": round(moved, 1),
+                        "worker's memory, MiB": round(highest(computing(service.pid))),
                     }
                 )
         report.table("From S3 to a dataset, submitted to ended", measured)
@@ -146,6 +147,17 @@ def parquet_files(folder: Path, rows: int) -> list[Path]:
     for name, some in files.items():
         parquet.write_table(some, folder / f"{name}.parquet", row_group_size=rows // 8)
     return [folder / f"{name}.parquet" for name in files]
+
+
+def computing(pid: int) -> int:
+    """The process below this one that computes jobs."""
+    below = [pid]
+    for one in below:
+        if "worker.child" in Path(f"/proc/{one}/cmdline").read_text():
+            return one
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            below.extend(map(int, children.read_text().split()))
+    raise RuntimeError("there is no process that computes")
 
 
 def resident(pid: int) -> float:

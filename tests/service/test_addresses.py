@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from obstore.store import from_url
+from pyarrow import parquet
 from pydantic import ValidationError
 
 from homophily_service.contract.addresses import parse_address, parse_prefix
@@ -21,6 +25,7 @@ from homophily_service.contract.errors import (
     PermissionDenied,
     Unavailable,
 )
+from homophily_service.jobs import table_files
 from homophily_service.runtime.settings import Settings, load_settings
 from homophily_service.storage.elsewhere import places, web
 from homophily_service.storage.elsewhere.allowed import allowed_address, open_place
@@ -443,6 +448,27 @@ def test_other_ranges_are_fetched_as_they_are_read(small_pieces: Callable[[bytes
     assert file.readinto(memoryview(buffer)) == 5
     assert bytes(buffer) == content[100:105]
     file.close()
+
+
+@pytest.mark.parametrize("columns", [["a", "b", "c"], ["vector"], ["b"]])
+def test_a_group_of_rows_that_cannot_be_held_is_not_fetched_twice(
+    monkeypatch: pytest.MonkeyPatch, columns: list[str]
+) -> None:
+    monkeypatch.setattr(places, "PIECE_BYTES", 1 << 16)
+    for module in (places, table_files):
+        monkeypatch.setattr(module, "HELD_BYTES", 1 << 18)
+    rng = np.random.default_rng(0)
+    table: Any = {name: rng.normal(size=100_000) for name in ("a", "b", "c")}
+    table["vector"] = pa.FixedSizeListArray.from_arrays(rng.normal(size=1_000_000), 10)
+    written = io.BytesIO()
+    parquet.write_table(pa.table(table), written, compression="none", use_dictionary=False)
+    place = Memory(written.getvalue())
+    file = RemoteFile(place, place.find()[0])
+    batches = list(table_files.ParquetTable(file).batches(columns, ()))
+    file.close()
+    assert pa.Table.from_batches(batches).equals(pa.table(table).select(columns))
+    wanted = 800_000 * (10 if columns == ["vector"] else len(columns))
+    assert wanted < sum(stop - start for start, stop in place.asked) < 1.5 * wanted
 
 
 def test_an_address_says_its_host_and_port() -> None:

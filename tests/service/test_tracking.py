@@ -188,8 +188,8 @@ def test_a_run_shows_doubtful_labels_and_how_the_error_fell_with_labels(tracked:
     assert run.data.metrics["suspicious_labels"] == len(model.suspicious_labels) >= 1
     path = tracked.mlflow.client.download_artifacts(run.info.run_id, "suspicious_labels.json")
     table = json.loads(Path(path).read_text())
-    (listed,) = json.loads(run.data.tags["mlflow.loggedArtifacts"])
-    assert listed == {"path": "suspicious_labels.json", "type": "table"}
+    listed = json.loads(run.data.tags["mlflow.loggedArtifacts"])
+    assert listed == [{"path": f"{name}.json", "type": "table"} for name in ("eval_results_table", "suspicious_labels")]
     assert table["columns"] == ["point", "label", "rather", "suspicion"]
     assert table["data"][0][:3] == [6, "bee", "ant"]
 

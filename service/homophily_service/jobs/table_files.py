@@ -17,19 +17,18 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from homophily_service.contract.csv_text import MISSING, THOUSANDS, FirstRows, first_rows, has_decimal_commas, is_header
-from homophily_service.contract.errors import InvalidRequest, LimitExceeded, ServiceError
+from homophily_service.contract.errors import InvalidRequest, ServiceError
 from homophily_service.storage.blobs.objects import ONE_HEADER_AT_A_TIME
-from homophily_service.storage.elsewhere.places import RemoteFile
+from homophily_service.storage.elsewhere.places import HELD_BYTES, RemoteFile
 
 MOST_ROWS, LEAST_ROWS = 1 << 16, 256
 BATCH_BYTES = 32 << 20
 BLOCK_BYTES, HEAD_BYTES = 8 << 20, 1 << 20
 # A row of CSV that is longer is taken for damage.
 LONGEST_ROW = 64 << 20
-# Of one column in one group of rows, unpacked.
-MOST_CHUNK_BYTES = 1 << 30
-# Of a Parquet file whose group of rows does not fit into memory.
+# Bytes of a column of Parquet that are read at a time: out of what is held, or else of the file itself.
 STREAM_BYTES = 1 << 20
+LEAST_STREAM_BYTES, MOST_STREAM_BYTES = 1 << 16, 8 << 20
 
 
 class TableFile(ABC):
@@ -97,15 +96,21 @@ class ParquetTable(TableFile):
                 chunks = [group.column(place) for place in range(group.num_columns)]
                 chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in _roots(names)]
                 unpacked = [chunk.total_uncompressed_size for chunk in chunks]
-                if max(unpacked, default=0) > MOST_CHUNK_BYTES:
-                    raise LimitExceeded(
-                        f"{self.path}: a column of a group of rows has {max(unpacked)} bytes, the limit is "
-                        f"{MOST_CHUNK_BYTES}: write smaller groups of rows"
-                    )
-                self.file.want([_range(chunk) for chunk in chunks])
+                size = self._announce([_range(chunk) for chunk in chunks])
                 rows = rows_at_a_time(len(names), sum(unpacked) // max(1, group.num_rows))
-                opened = parquet.ParquetFile(self.file, metadata=metadata, buffer_size=STREAM_BYTES)
+                opened = parquet.ParquetFile(self.file, metadata=metadata, buffer_size=size, pre_buffer=False)
                 yield from opened.iter_batches(rows, row_groups=[number], columns=list(names), use_threads=False)
+
+    def _announce(self, ranges: list[tuple[int, int]]) -> int:
+        """Have a group's columns fetched ahead, and return how many bytes to read of each at a time.
+
+        Columns are read in turn. If they do not all fit into what is held, pieces would be fetched again and again.
+        """
+        if len(ranges) == 1 or sum(stop - start for start, stop in ranges) <= HELD_BYTES:
+            self.file.want(ranges)
+            return max(LEAST_STREAM_BYTES, min(STREAM_BYTES, HELD_BYTES // len(ranges)))
+        self.file.want([])
+        return max(LEAST_STREAM_BYTES, min(MOST_STREAM_BYTES, HELD_BYTES // len(ranges)))
 
 
 def _roots(names: Sequence[str]) -> set[str]:

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, S
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from sqlalchemy import URL
 
+from homophily_client.names import check_id
 from homophily_service.contract.addresses import parse_prefix
+from homophily_service.contract.checks import IMPORT_URI
 
 MIB = 1 << 20
 
@@ -163,6 +165,13 @@ class Settings(BaseSettings):
         True, description="Send runs from a process beside the API; if false, run `homophily tracker` to send them."
     )
 
+    follow_aliases: dict[str, list[str]] = Field(
+        {},
+        description="Aliases in MLflow's registry whose model is imported when they move, by project, as "
+        '{team = ["digits@champion"]}; none if not given.',
+    )
+    follow_seconds: PositiveFloat = Field(60.0, description="How often it is looked whether an alias has moved.")
+
     # -- keeping and forgetting
     keep_jobs_days: PositiveFloat = Field(30.0, description="Days that records of ended jobs are kept.")
     keep_uploads_hours: PositiveFloat = Field(48.0, description="Hours that a broken upload can be resumed.")
@@ -187,7 +196,7 @@ class Settings(BaseSettings):
         "info", description="The lowest level that is logged."
     )
 
-    @field_validator("project_limits", "dataset_addresses", mode="before")
+    @field_validator("project_limits", "dataset_addresses", "follow_aliases", mode="before")
     @classmethod
     def _read_flag(cls, value: Any) -> Any:
         """Parse a flag, which is text; values of the environment and of files are parsed already."""
@@ -199,6 +208,18 @@ class Settings(BaseSettings):
         """Refuse a prefix that no address could be below."""
         for prefix in chain.from_iterable(value.values()):
             parse_prefix(prefix)
+        return value
+
+    @field_validator("follow_aliases")
+    @classmethod
+    def _check_aliases(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Refuse what is no alias of a registered model."""
+        for project, entries in value.items():
+            check_id(project, "follow_aliases")
+            for entry in entries:
+                match = IMPORT_URI.fullmatch(f"models:/{entry}")
+                if match is None or match["alias"] is None:
+                    raise ValueError(f"{entry!r} is no alias: it must be name@alias")
         return value
 
     @classmethod

@@ -109,6 +109,8 @@ class Record(NamedTuple):
     data: Data | None
     made: Made | None
     registration: model_pb2.Registration | None
+    #: Labels that the model is compared with at the end.
+    test: model_pb2.Labels = model_pb2.Labels()
 
 
 def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record:
@@ -169,6 +171,7 @@ def record_of(job: JobRecord, events: Iterable[Event], stores: Stores) -> Record
         data,
         made,
         registration,
+        model_pb2.Labels() if isinstance(request, job_pb2.EmbedRequest) else request.test,
     )
 
 

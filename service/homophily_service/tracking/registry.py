@@ -14,8 +14,9 @@ from homophily_service.contract.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
-JOB_TAG = "homophily.job"
+JOB_TAG, MODEL_TAG = "homophily.job", "homophily.model"
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE")
 
 
@@ -34,18 +35,30 @@ def importable(client: MlflowClient, project: str, uri: str) -> str:
     match = IMPORT_URI.fullmatch(uri)
     if match is None:
         raise InvalidRequest("uri", "must be models:/{name}/{version}, models:/{name}@{alias} or runs:/{run}/{path}")
-    nothing = NotFound(f"{uri}: project {project} has no such model in MLflow")
     if match["run"] or match["model"]:
         found = _run(client, match["run"]) if match["run"] else _model(client, match["model"])
         if found is None or not _may_have(found, project):
-            raise nothing
+            raise _missing(project, uri)
         return uri
+    version = find_version(client, project, uri)
+    return f"models:/{version.name}/{version.version}"
+
+
+def find_version(client: MlflowClient, project: str, uri: str) -> ModelVersion:
+    """The version that a project's URI of a registered model means; NotFound if it has none."""
+    match = IMPORT_URI.fullmatch(uri)
+    if match is None or not match["name"]:
+        raise InvalidRequest("uri", "must be models:/{name}/{version} or models:/{name}@{alias}")
     for name in (registered_name(project, match["name"]), match["name"]):
-        version = _version(client, name, match["version"], match["alias"])
+        version: ModelVersion | None = _version(client, name, match["version"], match["alias"])
         is_own_name = name.startswith(registered_name(project, ""))
         if version is not None and _may_have(version.tags, project, is_own_name=is_own_name):
-            return f"models:/{name}/{version.version}"
-    raise nothing
+            return version
+    raise _missing(project, uri)
+
+
+def _missing(project: str, uri: str) -> NotFound:
+    return NotFound(f"{uri}: project {project} has no such model in MLflow")
 
 
 def _may_have(tags: dict[str, str], project: str, *, is_own_name: bool = False) -> bool:

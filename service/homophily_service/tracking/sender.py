@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import (
@@ -30,52 +28,36 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
-from homophily import HomophilyWarning
 from homophily_client._pb import embedding_pb2, job_pb2, model_pb2
-from homophily_client.names import DEFAULT_PROJECT, EmbeddingName, ModelName
-from homophily_client.results import Model
+from homophily_client.names import DEFAULT_PROJECT
 from homophily_service.contract import states
 from homophily_service.contract.errors import DataLoss, NotFound
-from homophily_service.plots.suspects import suspect_columns
 from homophily_service.runtime.settings import Settings
-from homophily_service.storage.embeddings import (
-    CANNOT_LINKS,
-    CLUSTERS,
-    COORDINATES,
-    MUST_LINKS,
-    VIOLATED_CANNOT_LINKS,
-    VIOLATED_MUST_LINKS,
-    load_embedding,
-)
-from homophily_service.storage.models import load_graph
 from homophily_service.storage.outbox import Outbox
 from homophily_service.storage.records import JobRecord, RunToEnd
-from homophily_service.storage.solutions import CLASS_INDICES, SCORES
 from homophily_service.storage.stores import Stores
+from homophily_service.tracking.pictures import draw
 from homophily_service.tracking.place import Place
 from homophily_service.tracking.records import (
     LONGEST_VALUE,
+    Data,
     Measure,
     Record,
     record_of,
     trial_measures,
     trial_parameters,
 )
-from homophily_service.tracking.registry import JOB_TAG, registered_name
+from homophily_service.tracking.registry import JOB_TAG, MODEL_TAG, registered_name
+from homophily_service.tracking.tables import Columns, tables_of
 
 _log = logging.getLogger(__name__)
 
 STATUS = {states.SUCCEEDED: "FINISHED", states.FAILED: "FAILED", states.CANCELLED: "KILLED"}
-SUSPECTS_FILE = "suspicious_labels.json"
 # The most that MLflow accepts in one request.
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE = 500, 100
-_LONGEST_DIGEST = 36
+_LONGEST_DIGEST, _LONGEST_PARAMETER = 36, 500
 # Decides which page MLflow shows first.
 _EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
-# A map of more points would take the tracker longer than a minute; fewer points make no map.
-_LEAST_MAPPED, _MOST_MAPPED = 4, 500_000
-# Finer differences are invisible in a picture.
-_MAP_TOLERANCE = 1e-3
 # The name of the model in its run.
 MODEL_NAME = "model"
 
@@ -194,6 +176,10 @@ class Sender:
             else:
                 if found.lifecycle_stage == "deleted":
                     self.client.restore_experiment(found.experiment_id)
+                for key, value in _EXPERIMENT.items():
+                    # Made by an earlier release, or by somebody else: unless they said otherwise.
+                    if key not in found.tags:
+                        self.client.set_experiment_tag(found.experiment_id, key, value)
                 self._experiments[project] = found.experiment_id
         return self._experiments[project]
 
@@ -211,8 +197,8 @@ class Sender:
         self._log(name, measures, parameters, tags)
         if record.data is not None and not (run.inputs and run.inputs.dataset_inputs):
             points = Dataset(
-                name=record.data.name.rpartition("/")[2],
-                digest=record.data.digest[:_LONGEST_DIGEST],
+                name=_short_name(record.data),
+                digest=_short_digest(record.data),
                 source_type="homophily",
                 source=json.dumps({"uri": record.data.name, "sha256": record.data.digest}),
                 schema=record.data.schema,
@@ -248,7 +234,7 @@ class Sender:
         if record.made is not None:
             self._log_pictures(name, record.made)
         if isinstance(record.made, model_pb2.Model):
-            self._log_suspects(name, Model.from_message(record.made))
+            self._log_tables(name, tables_of(self.stores, record.made, record.test))
         self._log_trials(run, job, self._search(record))
         is_wanted = record.registration is not None or self.settings.tracking_models == "all"
         if is_wanted and isinstance(record.made, model_pb2.Model):
@@ -256,17 +242,17 @@ class Sender:
         self.client.set_terminated(name, STATUS[job.state], _milliseconds(job.finished or 0.0))
         self._steps = {key: steps for key, steps in self._steps.items() if key[0] != name}
 
-    def _log_suspects(self, run: str, model: Model) -> None:
-        """A table as MLflow's pages show it; its own way of writing one takes pandas."""
-        columns = suspect_columns(model)
-        if columns:
+    def _log_tables(self, run: str, tables: dict[str, Columns]) -> None:
+        for file, columns in tables.items():
             rows = [list(row) for row in zip(*columns.values(), strict=True)]
-            self.client.log_dict(run, {"columns": list(columns), "data": rows}, SUSPECTS_FILE)
-            self.client.set_tag(run, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": SUSPECTS_FILE, "type": "table"}]))
+            self.client.log_dict(run, {"columns": list(columns), "data": rows}, file)
+        if tables:
+            listed = [{"path": file, "type": "table"} for file in tables]
+            self.client.set_tag(run, MLFLOW_LOGGED_ARTIFACTS, json.dumps(listed))
 
     def _log_pictures(self, run: str, made: model_pb2.Model | embedding_pb2.Embedding) -> None:
         try:
-            pictures = self._draw(made)
+            pictures = draw(self.stores, made)
         except Exception:
             # The run has everything else.
             _log.warning("%s has no pictures", made.name, exc_info=True)
@@ -276,51 +262,6 @@ class Sender:
                 (Path(folder) / file).write_bytes(content)
             if pictures:
                 self.client.log_artifacts(run, folder, "pictures")
-
-    def _draw(self, made: model_pb2.Model | embedding_pb2.Embedding) -> dict[str, bytes]:
-        from homophily_service.plots import embedding_pictures, model_pictures
-        from homophily_service.tracking.artifact import model_blob
-
-        if isinstance(made, model_pb2.Model):
-            arrays = self.stores.blobs.read(model_blob(self.stores, made), SCORES, CLASS_INDICES).arrays
-            coordinates, mapped_by = self._map_of(made)
-            return model_pictures(
-                made, arrays[SCORES], arrays[CLASS_INDICES], coordinates=coordinates, mapped_by=mapped_by
-            )
-        row = self.stores.catalog.get(EmbeddingName.parse(made.name, "name"))
-        names = [COORDINATES, MUST_LINKS, CANNOT_LINKS, VIOLATED_MUST_LINKS, VIOLATED_CANNOT_LINKS]
-        arrays = self.stores.blobs.read(row.blob, *names, *([CLUSTERS] if made.cluster_count else [])).arrays
-        given = load_embedding(self.stores, row.blob)[1]
-        labels = dict(zip(given.label_points.tolist(), given.label_classes.tolist(), strict=True))
-        return embedding_pictures(
-            made,
-            arrays[COORDINATES],
-            arrays.get(CLUSTERS),
-            labels=None if made.cluster_count else labels or None,
-            must_link=arrays[MUST_LINKS],
-            cannot_link=arrays[CANNOT_LINKS],
-            violated_must=arrays[VIOLATED_MUST_LINKS],
-            violated_cannot=arrays[VIOLATED_CANNOT_LINKS],
-        )
-
-    def _map_of(self, model: model_pb2.Model) -> tuple[Any, str]:
-        """Coordinates to draw the model's points at: the newest map on its graph, or the graph's eigenvectors."""
-        from homophily.graph.spectral import spectral_coordinates
-
-        try:
-            project = ModelName.parse(model.name, "name").project
-            for row in self.stores.catalog.on_graph(EmbeddingName.collection, project, model.graph.digest):
-                if embedding_pb2.Embedding.FromString(row.message).component_count > 1:
-                    return self.stores.blobs.read(row.blob, COORDINATES).arrays[COORDINATES], f"on the map {row.id}"
-            if not _LEAST_MAPPED <= model.point_count <= _MOST_MAPPED:
-                return None, ""
-            graph = load_graph(self.stores, model.graph.digest, 1).graph
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", HomophilyWarning)
-                return spectral_coordinates(graph, 2, tolerance=_MAP_TOLERANCE, n_jobs=1)[1], "two spectral vectors"
-        except Exception:
-            _log.warning("%s has no map", model.name, exc_info=True)
-            return None, ""
 
     def _search(self, record: Record) -> model_pb2.SearchSummary:
         """The model's search; without a model, the trial jobs that have ended."""
@@ -389,7 +330,7 @@ class Sender:
                 source=f"models:/{logged}",
                 run_id=run.info.run_id,
                 model_id=logged,
-                tags={JOB_TAG: str(record.job), "homophily.model": record.tags["homophily.model"]},
+                tags={JOB_TAG: str(record.job), MODEL_TAG: record.tags[MODEL_TAG]},
             )
             version = str(made.version)
         for alias in record.registration.aliases:
@@ -415,20 +356,41 @@ class Sender:
         found = self.client.search_logged_models([experiment], f"tags.`homophily.job` = '{job}'")
         logged = next((one for one in found if one.status == "READY"), None)
         if logged is None:
-            tags = {"homophily.job": job, "homophily.model": record.made.name}
+            tags = {JOB_TAG: job, MODEL_TAG: record.made.name}
+            parameters = {key: value[:_LONGEST_PARAMETER] for key, value in record.parameters.items()}
             # If a killed tracker has begun one, write it again in the same place.
             logged = next(iter(found), None) or self.client.create_logged_model(
-                experiment, MODEL_NAME, run.info.run_id, tags
+                experiment, MODEL_NAME, run.info.run_id, tags, parameters
             )
             with tempfile.TemporaryDirectory(prefix="homophily-") as folder:
                 path = Path(folder) / MODEL_NAME
                 save_stored(self.stores, record.made, path, model_id=logged.model_id, run_id=run.info.run_id)
                 self.client.log_model_artifacts(logged.model_id, str(path))
+            self._link_metrics(run, logged.model_id, record)
             self.client.finalize_logged_model(logged.model_id, "READY")
         outputs = run.outputs.model_outputs if run.outputs is not None else []
         if all(one.model_id != logged.model_id for one in outputs):
             self.client.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, 0)])
         return str(logged.model_id)
+
+    def _link_metrics(self, run: Run, model: str, record: Record) -> None:
+        """Log the run's metrics as the model's too, with the dataset that they are about."""
+        data = record.data
+        about = {} if data is None else {"dataset_name": _short_name(data), "dataset_digest": _short_digest(data)}
+        metrics = [
+            Metric(one.key, one.value, _milliseconds(one.time), one.step, model_id=model, **about)
+            for one in record.facts
+        ]
+        for start in range(0, len(metrics), _METRICS_AT_ONCE):
+            self.client.log_batch(run.info.run_id, metrics[start : start + _METRICS_AT_ONCE])
+
+
+def _short_name(data: Data) -> str:
+    return data.name.rpartition("/")[2]
+
+
+def _short_digest(data: Data) -> str:
+    return data.digest[:_LONGEST_DIGEST]
 
 
 def _is_refusal(error: MlflowException) -> bool:

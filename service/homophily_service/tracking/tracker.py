@@ -20,6 +20,7 @@ from homophily_service.runtime.processes import begin, limit_memory
 from homophily_service.runtime.settings import Settings, has_mlflow
 from homophily_service.storage.outbox import MOST_ATTEMPTS, LeaderLock, Outbox
 from homophily_service.storage.stores import Stores
+from homophily_service.tracking.follow import follow
 from homophily_service.tracking.place import Place, connect
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ class Tracker:
         self._begun: set[int] = set()
         # Jobs that MLflow refuses although it answers: how often, and when to try again.
         self._refused: dict[int, tuple[int, float]] = {}
+        # When to look next whether an alias has moved.
+        self._look_at = 0.0
+        self._told: dict[str, str] = {}
 
     def run(self) -> None:
         """Run until killed."""
@@ -72,6 +76,7 @@ class Tracker:
         self.outbox.clear_irrelevant([kind.name for kind in KINDS.values() if kind.is_tracked])
         if not self._end_runs():
             return 0
+        self._follow_aliases()
         now, done = time.monotonic(), 0
         jobs = self.outbox.waiting(AT_ONCE + len(self._refused))
         self._refused = {job.number: self._refused[job.number] for job in jobs if job.number in self._refused}
@@ -117,6 +122,20 @@ class Tracker:
             self.outbox.run_ended(deleted.run)
             self._pause = 0.0
         return True
+
+    def _follow_aliases(self) -> None:
+        """Import the models of aliases that have moved, if it is time to look."""
+        if not self.settings.follow_aliases or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + self.settings.follow_seconds
+        try:
+            follow(self._connected().client, self.settings, self.stores, self._told)
+        except Unavailable:
+            raise
+        except Exception as error:
+            _log.warning(
+                "aliases cannot be followed, next try in %g s: %s", self.settings.follow_seconds, self._short(error)
+            )
 
     def _begin(self, number: int) -> None:
         """Count the attempt, once per process: the count grows only if the process is lost."""
