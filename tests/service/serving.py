@@ -43,9 +43,12 @@ MIB = 1 << 20
 
 PROGRAM = """
 import json
-from homophily_service.api.server import run_server
-from homophily_service.runtime.logs import start_logging
-from homophily_service.runtime.settings import load_settings
+from homophily_service.runtime.start import imports
+
+with imports():
+    from homophily_service.api.server import run_server
+    from homophily_service.runtime.logs import start_logging
+    from homophily_service.runtime.settings import load_settings
 
 settings = load_settings()
 start_logging(settings.log_level)
