@@ -59,7 +59,7 @@ def started(server):
 run_server(settings, started)
 """
 # Small and quick, for machines that run several tests at once.
-_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.05, "shutdown_grace": 2.0, "tracking": False}
+_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.1, "shutdown_grace": 2.0, "tracking": False}
 
 
 _channels: list[grpc.Channel] = []
