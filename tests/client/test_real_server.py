@@ -43,8 +43,11 @@ from homophily_service.storage.tokens import Tokens
 
 SERVE = """
 import json, sys
-from homophily_service.api.server import run_server
-from homophily_service.runtime.settings import load_settings
+from homophily_service.runtime.start import imports
+
+with imports():
+    from homophily_service.api.server import run_server
+    from homophily_service.runtime.settings import load_settings
 
 settings = load_settings(**json.loads(sys.argv[1]))
 run_server(settings, lambda server: print(server.port, flush=True))

@@ -63,11 +63,13 @@ struct Fiber {
     bool started;
     void* fake_stack;
     jmp_buf place;
+    void* top;
 };
 
 static Fiber* fibers[MOST_THREADS];
 static ucontext_t scheduler;
 static jmp_buf scheduler_place;
+static void* scheduler_top = nullptr;
 static void* scheduler_fake_stack = nullptr;
 static const void* scheduler_stack = nullptr;
 static size_t scheduler_size = 0;
@@ -79,19 +81,42 @@ static void** body_arguments = nullptr;
 static void shuffle(unsigned* order, unsigned size, unsigned long long& random) {
     for (unsigned last = size; last > 1; --last) {
         random = random * 6364136223846793005ull + 1442695040888963407ull;
-        unsigned other = (unsigned)((random >> 33) % last), kept = order[other];
+        unsigned other = (unsigned)((random >> 32) * last >> 32), kept = order[other];
         order[other] = order[last - 1];
         order[last - 1] = kept;
     }
 }
 
 // Switching by swapcontext asks the kernel of the operating system each time; _longjmp does not, and is ten times as
-// fast, but the sanitizers cannot follow it.
+// fast, but the sanitizers cannot follow it. Registers and the stack's top alone are several times as fast again.
+#if defined(__x86_64__) && !SANITIZED
+#define SWITCHED 1
+extern "C" void emulation_switch(void** kept, void* top);
+__asm__(
+    ".text\n.local emulation_switch\n.type emulation_switch, @function\nemulation_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+#else
+#define SWITCHED 0
+#endif
+
+static void begin();
+
 static void enter(Fiber* fiber) {
 #if SANITIZED
     __sanitizer_start_switch_fiber(&scheduler_fake_stack, fiber->stack, STACK);
     swapcontext(&scheduler, &fiber->context);
     __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
+#elif SWITCHED
+    if (!fiber->started) {
+        // Six registers, and where to return to: as if begin had been called.
+        void** top = (void**)(fiber->stack + STACK) - 2;
+        *top = (void*)begin;
+        fiber->top = top - 6;
+    }
+    fiber->started = true;
+    emulation_switch(&scheduler_top, fiber->top);
 #else
     if (_setjmp(scheduler_place)) return;
     if (fiber->started) _longjmp(fiber->place, 1);
@@ -105,6 +130,8 @@ static void leave(Fiber* fiber) {
     __sanitizer_start_switch_fiber(&fiber->fake_stack, scheduler_stack, scheduler_size);
     swapcontext(&fiber->context, &scheduler);
     __sanitizer_finish_switch_fiber(fiber->fake_stack, &scheduler_stack, &scheduler_size);
+#elif SWITCHED
+    emulation_switch(&fiber->top, scheduler_top);
 #else
     if (!_setjmp(fiber->place)) _longjmp(scheduler_place, 1);
 #endif

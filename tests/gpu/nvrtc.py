@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, files
 from typing import NamedTuple
 
 WHEEL = "nvidia-cuda-nvrtc-cu12"
+#: Has the assembler report what kernels use.
+VERBOSE = "--ptxas-options=--verbose"
 
 
 class Usage(NamedTuple):
@@ -42,7 +44,7 @@ def compile_kernels(text: str, architecture: int, options: tuple[str, ...]) -> d
     nvrtc = library()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None) == 0
-    flags = [f"--gpu-architecture=sm_{architecture}", "--ptxas-options=--verbose", *options]
+    flags = [f"--gpu-architecture=sm_{architecture}", VERBOSE, *options]
     status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*map(str.encode, flags)))
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
@@ -52,16 +54,16 @@ def compile_kernels(text: str, architecture: int, options: tuple[str, ...]) -> d
     nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     assert size.value > 0
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return {name: Usage(*numbers) for name, *numbers in _read(log.value.decode())}
+    return usage(log.value.decode())
 
 
-def _read(log: str) -> list[tuple[str, int, int, int]]:
-    """Kernels with their registers, spills and shared memory out of the assembler's report."""
-    found = []
+def usage(log: str) -> dict[str, Usage]:
+    """What kernels use, out of the assembler's report."""
+    found = {}
     for part in log.split("Compiling entry function '")[1:]:
         registers = re.search(r"Used (\d+) registers", part)
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
         shared = re.search(r"(\d+) bytes smem", part)
         spilled = int(spills[1]) + int(spills[2])
-        found.append((part[: part.index("'")], int(registers[1]), spilled, int(shared[1]) if shared else 0))
+        found[part[: part.index("'")]] = Usage(int(registers[1]), spilled, int(shared[1]) if shared else 0)
     return found

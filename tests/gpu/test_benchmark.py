@@ -101,20 +101,26 @@ def test_the_estimate_is_marked_as_one(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr("benchmarks.report.RESULTS", tmp_path)
     X, y = gpu.helices(400)
-    rows = gpu.estimate(KNNGraph().fit(X), gpu.draw_labels(y, 20, seed=0))
+    monkeypatch.setattr(gpu, "mnist", lambda *_: DataSet("small", X, y))
+    monkeypatch.setattr(gpu, "LABELS", 20)
+    # Looked at by tests of their own.
+    for name in ("warm_up", "per_evaluation"):
+        monkeypatch.setattr(gpu, name, lambda: [])
+    backend._cupy_backend.cache_clear()
+    report = Report("gpu", Options(quick=True))
+    gpu.run(Options(quick=True), report)
+    told = capsys.readouterr().out
+    assert "ESTIMATE, not measured" in told
+    assert "No GPU, so nothing was measured on one. backend='cupy' needs CuPy" in told
+    (rows,) = (rows for title, rows in report.tables.items() if "data sheets" in title)
     assert len(rows) == 5
     for row in rows:
         assert all(row[f"{device.name}: ms (estimate)"] > 0 for device in gpu.DEVICES)
         assert row["bytes an edge"] > 0
-    for row in gpu.precisions(KNNGraph().fit(X), gpu.draw_labels(y, 20, seed=0)):
+    (rows,) = (rows for title, rows in report.tables.items() if "in mixed precision" in title)
+    assert rows
+    for row in rows:
         assert all(
             row[f"{card.name}, mixed: ms (estimate)"] < row[f"{card.name}, float64: ms (estimate)"]
             for card in gpu.CARDS
         )
-    monkeypatch.setattr(gpu, "mnist", lambda *_: DataSet("small", X, y))
-    monkeypatch.setattr(gpu, "LABELS", 20)
-    backend._cupy_backend.cache_clear()
-    gpu.run(Options(quick=True), Report("gpu", Options(quick=True)))
-    told = capsys.readouterr().out
-    assert "ESTIMATE, not measured" in told
-    assert "No GPU, so nothing was measured on one. backend='cupy' needs CuPy" in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homophily.device.kernels import SOURCES, Kernels, binaries, options_of, signatures, source
+from homophily.device.kernels import SOURCES, Kernels, binaries, signatures, source
 
 from . import nvrtc, standin
 from .needs import skip_unless_ci
@@ -16,32 +16,64 @@ def _compiler():
         skip_unless_ci(f"{nvrtc.WHEEL} is not installed: pip install 'homophily[gpu-tests]'")
 
 
-ARCHITECTURES = binaries.ARCHITECTURES
 MOST_REGISTERS = 128
 """Blocks of 128 threads with so many registers each leave four to a multiprocessor of 65,536."""
 MOST_SHARED = 8 * 1024
 
 
+class Reporting:
+    """CuPy's access to the compiler, which keeps what the assembler reports of each program."""
+
+    def __init__(self, real):
+        self.real, self.names, self.used = real, {}, {}
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def createProgram(self, text, name, *headers):
+        program = self.real.createProgram(text, name, *headers)
+        self.names[program] = name.removesuffix(".cu")
+        return program
+
+    def compileProgram(self, program, options):
+        self.real.compileProgram(program, (*options, nvrtc.VERBOSE))
+        architecture = options[-1].rpartition("=")[2]
+        self.used[self.names[program], "-DMIXED" in options, architecture] = nvrtc.usage(
+            self.real.getProgramLog(program)
+        )
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A folder with all kernels for all architectures, and what each of them uses."""
+    made = tmp_path_factory.mktemp("compiled")
+    reporting = Reporting(
+        pytest.importorskip(
+            "cupy_backends.cuda.libs.nvrtc", reason="CuPy is not installed: pip install 'homophily[gpu-tests]'"
+        )
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binaries, "import_module", lambda _: reporting)
+        binaries.compile_all(made)
+    return made, reporting.used
+
+
+@pytest.fixture
+def folder(compiled):
+    return compiled[0]
+
+
 @pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize(
-    ("is_mixed", "architecture"), [*((False, sm) for sm in ARCHITECTURES), (True, 75), (True, 120)]
-)
-def test_a_kernel_file_compiles_and_spills_nothing(name, is_mixed, architecture, record_property):
-    used = nvrtc.compile_kernels(source(name), architecture, options_of(is_mixed=is_mixed))
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["float64", "mixed"])
+@pytest.mark.parametrize("architecture", binaries.ARCHITECTURES)
+def test_a_kernel_file_compiles_and_spills_nothing(compiled, name, is_mixed, architecture, record_property):
+    used = compiled[1][name, is_mixed, f"sm_{architecture}"]
     assert set(used) == set(signatures(name))
     for kernel, usage in used.items():
         record_property(kernel, usage._asdict())
         assert usage.spilled == 0, kernel
         assert usage.registers <= MOST_REGISTERS, kernel
         assert usage.shared <= MOST_SHARED, kernel
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("compiled")
-    pytest.importorskip("cupy", reason="CuPy is not installed: pip install 'homophily[gpu-tests]'")
-    binaries.compile_all(made)
-    return made
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,12 @@ MIB = 1 << 20
 
 PROGRAM = """
 import json
-from homophily_service.api.server import run_server
-from homophily_service.runtime.logs import start_logging
-from homophily_service.runtime.settings import load_settings
+from homophily_service.runtime.start import imports
+
+with imports():
+    from homophily_service.api.server import run_server
+    from homophily_service.runtime.logs import start_logging
+    from homophily_service.runtime.settings import load_settings
 
 settings = load_settings()
 start_logging(settings.log_level)
@@ -56,7 +59,7 @@ def started(server):
 run_server(settings, started)
 """
 # Small and quick, for machines that run several tests at once.
-_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.05, "shutdown_grace": 2.0, "tracking": False}
+_SETTINGS = {"port": 0, "threads": 1, "poll_seconds": 0.1, "shutdown_grace": 2.0, "tracking": False}
 
 
 _channels: list[grpc.Channel] = []

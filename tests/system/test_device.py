@@ -99,7 +99,9 @@ def device_of(job: Any) -> str:
     return str(job_pb2.FitResult.FromString(job.outcome).model.device)
 
 
-def test_a_failed_gpu_ends_the_child_and_another_computes_the_job(on_standin: OnStandin) -> None:
+def test_a_failed_gpu_ends_the_child_and_one_that_fails_twice_leaves_jobs_to_other_workers(
+    on_standin: OnStandin,
+) -> None:
     cluster = on_standin.cluster
     worker = on_standin.worker()
     assert device_of(cluster.ended(on_standin.submit(0))) == "cuda:0"
@@ -112,15 +114,12 @@ def test_a_failed_gpu_ends_the_child_and_another_computes_the_job(on_standin: On
     assert (device_of(job), job.attempt) == ("cuda:0", 2)
     assert cluster.child_of(worker) != first
 
-
-def test_a_worker_whose_gpu_fails_twice_is_not_ready_and_leaves_jobs_to_others(on_standin: OnStandin) -> None:
-    cluster = on_standin.cluster
-    worker = on_standin.worker()
-    assert device_of(cluster.ended(on_standin.submit(0))) == "cuda:0"
+    # After a success, failures are counted anew.
     eventually("it is ready", on_standin.is_ready)
     on_standin.broken.touch()
-    name = on_standin.submit(1)
+    name = on_standin.submit(2)
     eventually("it gives up", lambda: cluster.logged(worker, "failed 2 times in a row: no jobs for"))
+    assert cluster.job(name).attempt == 2
     assert not on_standin.is_ready()
     cluster.worker(device="cpu")
     job = cluster.ended(name)

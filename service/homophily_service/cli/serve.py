@@ -75,11 +75,14 @@ def serve(
 ) -> None:
     """Run the API and its workers until Ctrl-C or SIGTERM."""
     # Imported late: a client's commands need not load the server.
-    from homophily_service.api import server
-    from homophily_service.cli.own_service import beside
-    from homophily_service.cli.studio import DEFAULT_PORT as usual
-    from homophily_service.runtime.logs import start_logging
-    from homophily_service.runtime.ports import is_free
+    from homophily_service.runtime.start import imports
+
+    with imports():
+        from homophily_service.api import server
+        from homophily_service.cli.own_service import beside
+        from homophily_service.cli.studio import DEFAULT_PORT as usual
+        from homophily_service.runtime.logs import start_logging
+        from homophily_service.runtime.ports import is_free
 
     settings = settings_from(
         config,
@@ -116,9 +119,12 @@ def worker(
     assignments: Set = None,
 ) -> None:
     """Run one worker on the same database and blobs as the API, until Ctrl-C or SIGTERM."""
-    from homophily_service.runtime.logs import start_logging
-    from homophily_service.worker.metrics import serve_metrics
-    from homophily_service.worker.supervisor import Worker, run_worker
+    from homophily_service.runtime.start import imports
+
+    with imports():
+        from homophily_service.runtime.logs import start_logging
+        from homophily_service.worker.metrics import serve_metrics
+        from homophily_service.worker.supervisor import Worker, run_worker
 
     settings = settings_from(config, assignments, data_dir=data_dir, metrics_port=metrics_port, log_level=log_level)
     start_logging(settings.log_level)

@@ -18,6 +18,7 @@ from homophily_service.contract.kinds import KINDS
 from homophily_service.runtime.logs import job_name, start_logging
 from homophily_service.runtime.processes import begin, limit_memory
 from homophily_service.runtime.settings import Settings, has_mlflow
+from homophily_service.runtime.start import imports
 from homophily_service.storage.outbox import MOST_ATTEMPTS, LeaderLock, Outbox
 from homophily_service.storage.stores import Stores
 from homophily_service.tracking.follow import follow
@@ -150,8 +151,9 @@ class Tracker:
     def _connected(self) -> Sender:
         if self._sender is None:
             # Connect late: MLflow takes seconds and a few hundred megabytes, which an idle service does not need.
-            client = connect(self.settings)
-            from homophily_service.tracking.sender import Sender
+            with imports():
+                client = connect(self.settings)
+                from homophily_service.tracking.sender import Sender
 
             self._sender = Sender(client, self.settings, self.stores, self.lock.is_held)
         return self._sender
