@@ -143,7 +143,7 @@ def asked() -> str:
 
 #: Commands whose tables and notes the page of benchmarks shows.
 SHOWN = (
-    *("speed", "scaling", "graph", "mnist", "calibration", "defaults", "roofline"),
+    *("speed", "scaling", "graph", "append", "mnist", "calibration", "defaults", "roofline"),
     *("studio", "predict", "service", "address"),
 )
 TABLES: dict[str, Callable[[], str]] = {
