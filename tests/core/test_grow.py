@@ -85,7 +85,7 @@ def test_no_lower_bound_hides_a_near_pair(monkeypatch: pytest.MonkeyPatch) -> No
     for metric in ("euclidean", "cosine"):
         index = KNNGraph(metric=metric).fit(DIGITS[:1600]).index_
         limits = np.random.default_rng(0).uniform(0.0, 40.0 if metric == "euclidean" else 0.3, 1600)
-        old, new = grow._possible(index, index._prepare(DIGITS[1600:]), limits)
+        ((old, new),) = grow._possible(index, index._prepare(DIGITS[1600:]), limits)
         names = np.tile(np.arange(1600), (197, 1))
         distances = index._distances(index._prepare(DIGITS[1600:]), names)
         near = {(i, j) for j, i in zip(*np.nonzero(distances < limits), strict=True)}
@@ -137,3 +137,62 @@ def test_graphs_of_given_distances_and_wrong_columns_do_not_grow() -> None:
     assert caught.value.parameter == "metric"
     with pytest.raises(ValueError, match="64 features"):
         KNNGraph().fit(DIGITS[:100]).append(DIGITS[:2, :3])
+
+
+def test_new_points_in_the_middle_of_the_old_ones_take_no_more_memory_than_a_part_of_all_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There every new point is nearer to every old one than its neighbours are."""
+    monkeypatch.setattr(grow, "_LOOKED_AT", 1 << 12)
+    monkeypatch.setattr(grow, "_KEPT", 1 << 11)
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.normal(size=(600, 200)), 0.3 * rng.normal(size=(100, 200))])
+    base = KNNGraph(n_jobs=1).fit(X[:600])
+    most = []
+    possible = grow._possible
+
+    def counted(*arguments: Any) -> Any:
+        for old, new in possible(*arguments):
+            most.append(len(old))
+            yield old, new
+
+    monkeypatch.setattr(grow, "_possible", counted)
+    assert_same(base.append(X[600:]), KNNGraph().fit(X))
+    assert sum(most) == 600 * 100
+    assert max(most) < (1 << 12) + (1 << 11)
+
+
+def test_a_sparse_point_may_get_more_than_a_thousand_new_neighbours() -> None:
+    X = sparse.random_array((1500, 50), density=0.5, format="csr", rng=3)
+    with pytest.warns(UserWarning, match="only 199 exist"):
+        base = KNNGraph(metric="euclidean", n_neighbors=1200).fit(X[:200])
+    found, expected = base.append(X[200:]), KNNGraph(metric="euclidean", n_neighbors=1200).fit(X)
+    np.testing.assert_array_equal(found.distances_, expected.distances_)
+
+
+def test_a_far_point_does_not_make_all_other_pairs_possible() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1100, 20))
+    X[1000] *= 1e4
+    base = KNNGraph().fit(X[:1000])
+    limits = base.distances_.max(axis=1)
+    pairs = [len(old) for old, _ in grow._possible(base.index_, base.index_._prepare(X[1000:]), limits)]
+    assert sum(pairs) < 10_000
+    assert_same(base.append(X[1000:]), KNNGraph().fit(X))
+
+
+@pytest.mark.parametrize("factor", [1e25, 1e150])
+def test_points_beyond_the_range_of_float32_are_neighbours_if_there_are_few_others(factor: float) -> None:
+    X = RNG.normal(size=(16, 10))
+    X[8] *= factor
+    with pytest.warns(UserWarning, match="only 7 exist"):
+        base = KNNGraph().fit(X[:8])
+    assert_same(base.append(X[8:]), KNNGraph().fit(X))
+
+
+def test_points_of_another_type_are_appended_or_refused() -> None:
+    base = KNNGraph().fit(DIGITS[:500].astype(np.float32))
+    whole = KNNGraph().fit(DIGITS[:520].astype(np.float32))
+    assert_same(base.append(sparse.csr_array(DIGITS[500:520])), whole)
+    with pytest.raises(ParameterError, match="must fit into float32"):
+        base.append(DIGITS[500:520] * 1e200)

@@ -7,6 +7,7 @@ first, in the coordinates of the search and by matrix products, and measured onl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,17 +56,14 @@ def grow(index: NeighborIndex, X: Any, distances: Distances, indices: Indices, k
     added = _same_kind(index, X)
     lists = np.full((u + m, k), np.inf), np.zeros((u + m, k), dtype=np.int32)
     lists[0][:u, : distances.shape[1]], lists[1][:u, : indices.shape[1]] = distances, indices
-    nearer = _nearer(index, added, rows, lists[0][:u].max(axis=1))
-    changed = np.unique(nearer.points)
-    found = [
-        nearer._replace(neighbors=nearer.neighbors + u),
-        _listed(changed, lists[0][changed], lists[1][changed]),
-        _listed(fresh, *index.query(X, min(k, u))),
-    ]
+    for nearer in _nearer(index, added, rows, lists[0][:u].max(axis=1), k):
+        changed = np.unique(nearer.points)
+        listed = _listed(changed, lists[0][changed], lists[1][changed])
+        _merge(changed, [listed, nearer._replace(neighbors=nearer.neighbors + u)], *lists)
+    found = [_listed(fresh, *index.query(X, min(k, u)))]
     if m > 1:
         found.append(_listed(fresh, *added.self_query(min(k, m - 1)), shift=u))
-    pairs = Pairs(*map(np.concatenate, zip(*found, strict=True)))
-    _merge(np.concatenate([changed, fresh]), pairs, *lists)
+    _merge(fresh, found, *lists)
     return Grown(index.grown(rows), *lists)
 
 
@@ -83,8 +81,9 @@ def _listed(points: NDArray[np.intp], distances: Distances, indices: Indices, sh
     )
 
 
-def _merge(known: NDArray[np.intp], pairs: Pairs, distances: Distances, indices: Indices) -> None:
+def _merge(known: NDArray[np.intp], found: list[Pairs], distances: Distances, indices: Indices) -> None:
     """Write the nearest neighbours of known points into their lists; of equally near ones, the lowest index first."""
+    pairs = Pairs(*map(np.concatenate, zip(*found, strict=True)))
     order = np.lexsort((pairs.neighbors, pairs.distances, pairs.points))
     points, neighbors, measured = (column[order] for column in pairs)
     starts = np.searchsorted(points, known)
@@ -95,68 +94,82 @@ def _merge(known: NDArray[np.intp], pairs: Pairs, distances: Distances, indices:
     indices[points[is_kept], rank[is_kept]] = neighbors[is_kept]
 
 
-#: Pairs of points that are bounded at a time, about what a core's cache holds, and that are measured at a time.
-_BOUNDED, _MEASURED = 1 << 18, 1 << 14
+#: Pairs of points that are bounded at a time by a thread, about what a core's cache holds.
+_BOUNDED = 1 << 18
+#: Pairs that all threads bound before the next look at what was found, pairs that are kept until they are measured,
+#: and pairs that are measured at a time.
+_LOOKED_AT, _KEPT, _MEASURED = 1 << 21, 1 << 19, 1 << 14
 #: Squares in float32 are off by this share of the larger one.
 _ROUNDING = 1e-5
-#: Neighbours among the new points that an old sparse point may get.
-_MOST_NEW = 1024
 
 
-def _nearer(index: NeighborIndex, added: NeighborIndex, rows: Any, limits: Floats) -> Pairs:
-    """Pairs of an old and a new point that are nearer than the old one's limit."""
+def _nearer(index: NeighborIndex, added: NeighborIndex, rows: Any, limits: Floats, k: int) -> Iterator[Pairs]:
+    """Pairs of an old and a new point that are nearer than the old one's limit, for some old points after the other.
+
+    Where the old points lie around the new ones, nearly all pairs are: all at once would not fit into memory.
+    """
     if not isinstance(index, DenseIndex):
-        distances, names = added._in_blocks(index.points, np.arange(index.size), min(added.size, _MOST_NEW), False)
+        # No point gets more than k neighbours.
+        distances, names = added._in_blocks(index.points, np.arange(index.size), min(added.size, k), False)
         is_near = distances < limits[:, None]
-        return Pairs(np.nonzero(is_near)[0], names[is_near].astype(np.intp), distances[is_near])
-    old, new = _possible(index, rows, limits)
-    measured = np.empty(len(old))
-    for start in range(0, len(old), _MEASURED):
-        block = slice(start, start + _MEASURED)
-        measured[block] = index._distances(rows[new[block]], old[block, None])[:, 0]
-    is_near = measured < limits[old]
-    return Pairs(old[is_near], new[is_near], measured[is_near])
+        yield Pairs(np.nonzero(is_near)[0], names[is_near].astype(np.intp), distances[is_near])
+        return
+    for old, new in _possible(index, rows, limits):
+        measured = np.empty(len(old))
+        for start in range(0, len(old), _MEASURED):
+            block = slice(start, start + _MEASURED)
+            measured[block] = index._distances(rows[new[block]], old[block, None])[:, 0]
+        is_near = measured < limits[old]
+        yield Pairs(old[is_near], new[is_near], measured[is_near])
 
 
-def _possible(index: DenseIndex, rows: Any, limits: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _possible(index: DenseIndex, rows: Any, limits: Floats) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Pairs of an old and a new point that may be nearer than the old one's limit."""
     ours, theirs = index.bounding(index.points), index.bounding(rows)
     halves = row_squares(ours) / 2, row_squares(theirs) / 2
-    allowed = index.squared(limits) / 2 * (1 + _ROUNDING) + _ROUNDING * (halves[0] + halves[1].max())
-    allowed = (allowed - halves[0]).astype(np.float32)
-    step, threads = max(1, _BOUNDED // len(theirs)), thread_count(index.n_jobs)
+    allowed = (index.squared(limits) / 2 * (1 + _ROUNDING) - (1 - _ROUNDING) * halves[0]).astype(np.float32)
+    lowest = ((1 - _ROUNDING) * halves[1]).astype(np.float32)
+    threads = thread_count(index.n_jobs)
+    step, section = (max(1, most // len(theirs)) for most in (_BOUNDED, _LOOKED_AT))
+    tiles = np.empty((threads, step, len(theirs)), dtype=np.float32)
+    # A list for each thread.
     found: list[list[tuple[NDArray[np.intp], NDArray[np.intp]]]] = [[] for _ in range(threads)]
+    for first in range(0, index.size, section):
+        last = min(first + section, index.size)
 
-    def compare(chunk: int) -> None:
-        tile = np.empty((step, len(theirs)), dtype=np.float32)
-        for start in range(chunk * step, index.size, threads * step):
-            part = slice(start, min(start + step, index.size))
-            products = np.matmul(ours[part], theirs.T, out=tile[: part.stop - start])
-            found[chunk].append(_collect(products, halves[1], allowed[part], start))
+        def compare(chunk: int, first: int = first, last: int = last) -> None:
+            for start in range(first + chunk * step, last, threads * step):
+                part = slice(start, min(start + step, last))
+                products = np.matmul(ours[part], theirs.T, out=tiles[chunk, : part.stop - start])
+                found[chunk].append(_collect(products, lowest, allowed[part], start))
 
-    with single_threaded_blas():
-        run_chunks(compare, threads)
-    old, new = (np.concatenate(part) for part in zip(*(pair for pairs in found for pair in pairs), strict=True))
-    return old, new
+        with single_threaded_blas():
+            run_chunks(compare, threads)
+        pairs = [pair for of_thread in found for pair in of_thread]
+        if last == index.size or sum(len(old) for old, _ in pairs) >= _KEPT:
+            old, new = (np.concatenate(part) for part in zip(*pairs, strict=True))
+            yield old, new
+            for of_thread in found:
+                of_thread.clear()
 
 
 @njit(cache=True, nogil=True)
 def _collect(products, halves, allowed, start):  # type: ignore[no-untyped-def]
-    """Places (i, j) where halves[j] − products[i, j] is allowed; i counts from ``start``."""
+    """Places (i, j) where halves[j] − products[i, j] is allowed or out of range; i counts from ``start``."""
     count = 0
     for i in range(products.shape[0]):
         for j in range(products.shape[1]):
-            count += halves[j] - products[i, j] <= allowed[i]
+            count += not halves[j] - products[i, j] > allowed[i]
     old, new = np.empty(count, dtype=np.intp), np.empty(count, dtype=np.intp)
     place = 0
     for i in range(products.shape[0]):
         row, limit = products[i], allowed[i]
         some = 0
         for j in range(row.size):
-            some += halves[j] - row[j] <= limit
+            some += not halves[j] - row[j] > limit
         if some:
             for j in range(row.size):
-                if halves[j] - row[j] <= limit:
+                if not halves[j] - row[j] > limit:
                     old[place], new[place] = start + i, j
                     place += 1
     return old, new

@@ -324,6 +324,13 @@ class KNNGraph(CheckedEstimator):
         X = validate_data(self, small_floats(in_fitted_order(self, X)), reset=False, **POINTS)
         if self._space is not None:
             X = self._space(X, self.n_jobs)
+        if isinstance(self.index_, DenseIndex):
+            with np.errstate(over="ignore"):
+                X = self.index_._prepare(X)
+            if not np.isfinite(X).all():
+                raise ParameterError(
+                    "The 'X' parameter of KNNGraph.append must fit into float32, as the points do.", "X"
+                )
         graph = copy(self)
         u, added = self.n_points, X.shape[0]
         k = graph._n_found = min(self.n_neighbors_, u + added - 1)
