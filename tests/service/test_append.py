@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,11 +14,11 @@ from scipy import sparse
 from sklearn.datasets import load_digits
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
-from homophily_client import Client, InvalidArgument, JobFailed, LabelColumn
+from homophily_client import Client, Edges, InvalidArgument, JobFailed, LabelColumn
 from homophily_client._pb import dataset_pb2, job_pb2
 
 from .commands import Run
-from .serving import Project, Service, inline, refusal
+from .serving import Project, Service, inline, refusal, running
 
 X, Y = load_digits(return_X_y=True)
 X, Y = X[:300], Y[:300]
@@ -139,6 +141,49 @@ def test_tables_are_matched_by_name_and_keep_their_recipe(client: Client, run: R
     run("embed", "models/first", "--name", "map", "--max-iter", "2")
     run("embed", "embeddings/map", "--dataset", "pairs-2", "--name", "map-2")
     assert run("embedding", "map-2", "--json").json["points"] == 300
+
+
+def test_a_table_that_is_uploaded_as_a_whole_has_a_recipe_of_its_own(client: Client) -> None:
+    """Although its rows are those of one that grew, whose graph has the recipe of the first rows."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=120), "b": rng.normal(size=120)})
+    frame.loc[100:, "a"] *= 1000
+    old = client.upload(frame[:100])
+    client.fit(old, FEW, solver={"method": "irr"}).result()
+    new = client.append_points(old, frame[100:]).result()
+    whole = client.upload(frame)
+    assert new.sha256 == whole.sha256
+    found = [client.fit(data, FEW, solver={"method": "irr"}).result().graph for data in (new, whole)]
+    assert [(graph.searched, graph.reused) for graph in found] == [(100, False), (120, False)]
+
+
+def test_models_of_given_graphs_do_not_go_on(client: Client) -> None:
+    pairs = np.array([(i, (i + 1) % 60) for i in range(60)])
+    points, ring = client.upload(X[:60]), client.upload(Edges(pairs, points=60))
+    labels = {0: 0, 1: 1}
+    besides = client.fit(points, labels, edges=ring).result()
+    alone = client.fit(ring, labels, graph={"metric": "affinity"}).result()
+    row = sparse.csr_array((np.ones(1), ([0], [3])), shape=(1, 60))
+    for model, more in ((besides, X[60:65]), (alone, row)):
+        grown = client.append_points(model.dataset, more).result()
+        made = client.embed(model, solver={"max_iter": 2}).result()
+        for start in (partial(client.transduce, model), partial(client.embed, made)):
+            with pytest.raises(InvalidArgument, match="no edges of new points are known") as caught:
+                start(dataset=grown)
+            assert [one.field for one in caught.value.violations] == ["appended_dataset"]
+
+
+def test_appends_that_wait_together_share_what_the_project_may_store(tmp_path: Path) -> None:
+    """When they were queued, there was room for each of them."""
+    settings: dict[str, Any] = {"predictors": 0, "project_limits": {"small": {"max_project_bytes": 5 * X[:100].nbytes}}}
+    with running(tmp_path, workers=0, **settings) as service, Client(service.target, project="small") as client:
+        first, more = client.upload(X[:100]), client.upload(X[100:200])
+        names = [client.append_points(first, more, name=name).info.name for name in ("one", "two")]
+    with running(tmp_path, workers=1, **settings) as service, Client(service.target, project="small") as client:
+        assert client.job(names[0]).result().points == 200
+        with pytest.raises(JobFailed, match="max_project_bytes") as failed:
+            client.job(names[1]).result()
+        assert failed.value.reason == "PROJECT_FULL"
 
 
 def test_points_of_another_kind_are_refused_with_the_field(client: Client) -> None:

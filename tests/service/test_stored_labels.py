@@ -238,3 +238,41 @@ def test_the_command_line_takes_labels_from_a_dataset(run: Run, tmp_path: Path) 
     assert first["classes"] == second["classes"] == list(NAMES)
     assert first["labelled"] == second["labelled"] == len(FEW)
     assert "this one has none" in run("fit", "without", code=2).err
+
+
+def test_columns_of_few_labels_have_classes_of_the_kind_that_is_there(client: Client) -> None:
+    """A column that happens to hold digits only is of strings beside one with names."""
+    kinds = np.array(["1", "2", "a"])
+    given = [kinds[Y[point]] if point in FEW else "" for point in range(len(Y))]
+    digits = [kinds[Y[point]] if point % 9 == 4 and Y[point] < 2 else "" for point in range(len(Y))]
+    dataset = client.upload(frame(kind=given), table={"label_column": "kind"})
+    judged = client.upload({"judged": digits}, table={"label_column": "judged"})
+    count = sum(map(bool, digits))
+    model = client.fit(dataset, validation=LabelColumn(judged), test=LabelColumn(judged)).result()
+    assert (model.validation.points, model.test.points) == (count, count)
+    found = client.fit(dataset, validation=LabelColumn(judged), search={"trials": 2}).result()
+    assert found.validation.points == count
+    assert client.transduce(model, LabelColumn(judged)).result().labelled == len(FEW) + count
+    first = client.embed(dataset, labels=LabelColumn(), solver={"max_iter": 2}).result()
+    assert client.embed(first, labels=LabelColumn(judged), solver={"max_iter": 2}).result().labelled == len(FEW) + count
+
+
+def test_a_column_of_a_dataset_that_took_the_name_of_the_points_is_refused(client: Client) -> None:
+    options: dict[str, Any] = {"table": {"label_column": "kind"}, "name": "renewed"}
+    dataset = client.upload(frame(kind=few_names()), **options)
+    model = client.fit(dataset, solver={"method": "irr"}).result()
+    made = client.embed(model, solver={"max_iter": 2}).result()
+    assert client.transduce(model, LabelColumn()).result().labelled == len(FEW)
+    client.delete_dataset(dataset)
+    client.upload(frame(kind=few_names()[::-1]), **options)
+    for start in (
+        lambda: client.transduce(model, LabelColumn()),
+        lambda: client.transduce(model, test=LabelColumn()),
+        lambda: client.embed(model, labels=LabelColumn()),
+        lambda: client.embed(made, labels=LabelColumn()),
+    ):
+        with pytest.raises(JobFailed, match="no longer holds the points of") as failed:
+            start().result()
+        assert failed.value.reason == "SOURCE_CHANGED"
+    # Named, it is a dataset of labels.
+    assert client.transduce(model, LabelColumn("renewed")).result().labelled > len(FEW)

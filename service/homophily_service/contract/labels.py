@@ -145,8 +145,10 @@ def _label_column(schema: points_pb2.TableSchema, column: pb.LabelColumn, field:
     return column.column or labels[0]
 
 
-def labels_in(rows: Rows, column: pb.LabelColumn, field: str, *, max_classes: int) -> PointLabels:
-    """The labels in a column of a table."""
+def labels_in(
+    rows: Rows, column: pb.LabelColumn, field: str, *, max_classes: int, like: NDArray[Any] | None = None
+) -> PointLabels:
+    """The labels in a column of a table: integers if all of them are, unless they are to be ``like`` strings."""
     schema = rows.schema
     name = _label_column(schema, column, f"{field}.column")
     strings = [one.name for one in schema.columns if one.kind in STRINGS]
@@ -154,7 +156,8 @@ def labels_in(rows: Rows, column: pb.LabelColumn, field: str, *, max_classes: in
     points = np.flatnonzero(entries != "").astype(np.int64)
     classes = entries[points]
     _check_count(classes, max_classes, f"{field}.column")
-    if all(_WHOLE.fullmatch(one) for one in set(classes.tolist())):
+    is_text = like is not None and like.size and like.dtype.kind not in "iu"
+    if not is_text and all(_WHOLE.fullmatch(one) for one in set(classes.tolist())):
         classes = classes.astype(np.int64)
     weights = np.ones(len(points))
     if column.weight_column:

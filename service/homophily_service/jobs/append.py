@@ -30,6 +30,9 @@ def append_points(work: Work) -> bytes:
     points = joined(*(_points(work, row) for row in (first, more)))
     work.stage.enter("save")
     arrays = parts_from_points(points)
+    size = sum(array.nbytes for array in arrays.values())
+    # Jobs that waited beside this one may have taken what was left when it was queued.
+    work.reserve(size)
     sha256 = hashlib.sha256()
     for array in arrays.values():
         sha256.update(np.ascontiguousarray(array).data)
@@ -38,7 +41,7 @@ def append_points(work: Work) -> bytes:
         name=str(DatasetName(work.task.name.project, request.dataset_id or work.task.name.id)),
         shape=shape_of(points),
         sha256=sha256.digest(),
-        size_bytes=sum(array.nbytes for array in arrays.values()),
+        size_bytes=size,
         description=request.description,
         base=dataset_pb2.DatasetBase(
             dataset=base.name, row_count=size_of(base.shape).rows, digest=dataset_digest(base)

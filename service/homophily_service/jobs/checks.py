@@ -298,6 +298,11 @@ class Checks:
         found = dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message)
         if (found.base.dataset, found.base.row_count) != (earlier.dataset, earlier.point_count):
             raise InvalidRequest("appended_dataset", f"must be made by AppendPoints from {earlier.dataset}")
+        metric = graph_parameters(earlier.graph_parameters, is_sparse=False, field="graph")["metric"]
+        if earlier.graph.edges_dataset or metric in OWN_GRAPHS:
+            raise InvalidRequest(
+                "appended_dataset", f"must not be given with {earlier.name}: no edges of new points are known"
+            )
         return found.shape
 
     def points_shape(self, dataset: str) -> points_pb2.PointsShape:

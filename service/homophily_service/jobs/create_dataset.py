@@ -33,7 +33,6 @@ from homophily_service.jobs.work import Work
 from homophily_service.storage.catalog import Catalog
 from homophily_service.storage.elsewhere.allowed import open_place
 from homophily_service.storage.elsewhere.places import Place, RemoteFile, SourceFile, digest_of
-from homophily_service.storage.quotas import lock_quota, reservation_of, reserve_upload
 from homophily_service.storage.scratch import scratch_folder
 from homophily_service.storage.uploads import limits_of
 
@@ -231,14 +230,7 @@ class _Reader:
             return
         if size > self._limits.bytes:
             raise LimitExceeded(f"address: the points take {size} bytes, the limit is {self._limits.bytes}")
-        name = self.work.task.name
-        limits = self.work.settings.limits_of(name.project)
-        assert limits.max_uploads is not None
-        with self.work.stores.database.write() as connection:
-            lock_quota(connection, name.project)
-            reserve_upload(
-                connection, name.project, reservation_of(name.id), size, limits.max_project_bytes, limits.max_uploads
-            )
+        self.work.reserve(size)
         self._reserved = size
 
 

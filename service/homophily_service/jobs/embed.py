@@ -63,7 +63,7 @@ def embed(work: Work) -> bytes:
         start = _start(work, request, embedding)
         if request.appended_dataset:
             start = _grown(work, request, embedding, start)
-        given = _given(work, request, start, embedding.dataset)
+        given = _given(work, request, start, embedding)
         labelled = links_of_labels(given.label_points, given.label_classes)
         check_closure(given.links, labelled, request.solver.closure)
         links = Links(*map(each_once, join(given.links, labelled)))
@@ -135,12 +135,13 @@ def continued(
     return parameters
 
 
-def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start, dataset: str) -> Given:
+def _given(work: Work, request: job_pb2.EmbedRequest, start: _Start, embedding: embedding_pb2.Embedding) -> Given:
     """The links and labels of the request, then those of the earlier map that are not withdrawn or changed."""
     u, before, most = start.graph.n_points, start.given, work.settings.max_links
     links = read_links(request.links, u, "links", max_links=most)
     kept = without(before.links, read_links(request.withdrawn, u, "withdrawn", max_links=most), "withdrawn")
-    labels = work.labels(request.labels, u, "labels", dataset)
+    like = before.label_classes
+    labels = work.labels(request.labels, u, "labels", embedding.dataset, like=like, earlier=embedding)
     points, classes = labels.points, labels.classes
     stays = ~np.isin(before.label_points, points)
     if not stays.any():

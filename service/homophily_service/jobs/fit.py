@@ -7,6 +7,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily.active import suspicious_labels
@@ -73,7 +74,7 @@ def fit(work: Work) -> bytes | Waiting:
     rows = size_of(dataset.shape).rows
     labels = work.labels(request.labels, rows, "labels", request.dataset, soft=True)
     check_two_classes(labels.classes, "labels")
-    compared = _compared(work, request, rows, request.dataset, labels)
+    compared = _compared(work, request, rows, request.dataset, labels.classes)
     n_classes = len(set(labels.classes.tolist()))
     classifier = _classifier(request.solver, n_classes)
     if request.labels.HasField("column"):
@@ -107,9 +108,11 @@ def transduce(work: Work) -> bytes:
     appended = work.appended(request.appended_dataset, parent)
     dataset = parent.dataset if appended is None else appended.dataset.name
     n_points = parent.point_count if appended is None else size_of(appended.dataset.shape).rows
-    changed = work.labels(request.labels, n_points, "labels", dataset, soft=True)
+    # The check of an appended dataset has seen that it begins with the model's points.
+    earlier_model = parent if appended is None else None
+    changed = work.labels(request.labels, n_points, "labels", dataset, soft=True, like=known, earlier=earlier_model)
     check_same_kind(changed.classes, known, "labels")
-    compared = _compared(work, request, n_points, dataset, changed)
+    compared = _compared(work, request, n_points, dataset, known, earlier_model)
     labels = _changed_labels(before, known, changed, np.array(request.withdrawn, dtype=np.int64))
     check_two_classes(labels.classes, "labels")
     classes = np.unique(labels.classes)
@@ -148,13 +151,16 @@ def _compared(
     request: job_pb2.FitRequest | job_pb2.TransduceRequest,
     n_points: int,
     dataset: str,
-    labels: PointLabels,
+    classes: NDArray[Any],
+    earlier: model_pb2.Model | None = None,
 ) -> Compared:
-    """The labels to compare with the answers."""
-    found = [work.labels(getattr(request, field), n_points, field, dataset) for field in Compared._fields]
+    """The labels to compare with the answers, which are of the kind of ``classes``."""
+    found = [
+        work.labels(getattr(request, field), n_points, field, dataset, like=classes, earlier=earlier)
+        for field in Compared._fields
+    ]
     for field, known in zip(Compared._fields, found, strict=True):
-        if labels.points.size:
-            check_same_kind(known.classes, labels.classes, field)
+        check_same_kind(known.classes, classes, field)
     return Compared(*found)
 
 

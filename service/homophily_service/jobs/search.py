@@ -192,7 +192,7 @@ def _dataset(work: Work, request: job_pb2.FitRequest) -> tuple[dataset_pb2.Datas
 def _problem(work: Work, request: job_pb2.FitRequest, dataset: dataset_pb2.Dataset) -> SearchProblem:
     u, columns, _, is_sparse = size_of(dataset.shape)
     labels = work.labels(request.labels, u, "labels", request.dataset)
-    validation = work.labels(request.validation, u, "validation", request.dataset)
+    validation = work.labels(request.validation, u, "validation", request.dataset, like=labels.classes)
     known = labels
     if validation.points.size:
         check_same_kind(validation.classes, labels.classes, "validation")

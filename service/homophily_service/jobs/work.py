@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from homophily import KNNGraph, Preprocessing
 from homophily.device.backend import CupyBackend, get_backend
@@ -23,7 +24,7 @@ from homophily.storage import PointLabels
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName
 from homophily_service.contract.arrays import points_from_parts
-from homophily_service.contract.errors import DataLoss, InvalidRequest, NotFound
+from homophily_service.contract.errors import DataLoss, FailedPrecondition, InvalidRequest, NotFound
 from homophily_service.contract.labels import check_label_column, labels_in, read_labels
 from homophily_service.contract.names import parse_name
 from homophily_service.contract.tables import Rows, Strings, features_of, size_of
@@ -31,6 +32,7 @@ from homophily_service.contract.tasks import Task
 from homophily_service.contract.values import OWN_GRAPHS, graph_parameters
 from homophily_service.runtime.settings import Settings
 from homophily_service.storage.models import StoredGraph, graph_digest, graph_path, read_graph, save_graph
+from homophily_service.storage.quotas import lock_quota, reservation_of, reserve_upload
 from homophily_service.storage.recipes import ids_of, recipe_of, table_of
 from homophily_service.storage.records import ResourceRecord
 from homophily_service.storage.sources import dataset_digest, pinned
@@ -136,19 +138,31 @@ class Work(NamedTuple):
     backend: BackendName = "numpy"
 
     def labels(
-        self, message: model_pb2.Labels, n_points: int, field: str, dataset: str, *, soft: bool = False
+        self,
+        message: model_pb2.Labels,
+        n_points: int,
+        field: str,
+        dataset: str,
+        *,
+        soft: bool = False,
+        like: NDArray[Any] | None = None,
+        earlier: Described | None = None,
     ) -> PointLabels:
-        """Read labels of the request; ``dataset`` is that of the points, which a column is of if no other is named."""
+        """Read labels of the request; ``dataset`` is that of the points, which a column is of if no other is named.
+
+        Classes in a column are strings if those that they are to be ``like`` are. The points are those of an
+        ``earlier`` model or map, if one is given.
+        """
         most = self.settings.max_classes
         if not message.HasField("column"):
             return PointLabels(*read_labels(message, n_points, field, max_classes=most, soft=soft))
-        name = parse_name(DatasetName, message.column.dataset or dataset, f"{field}.column.dataset")
-        record = self.stores.catalog.get(name)
-        shape = dataset_pb2.Dataset.FromString(record.message).shape
-        check_label_column(shape, message, n_points, field)
-        rows = points_from_parts(self.stores.read(record.blob).arrays, shape)
+        found = self.dataset(message.column.dataset or dataset, f"{field}.column.dataset")
+        if earlier is not None and not message.column.dataset:
+            self._check_same_points(found.dataset, earlier, f"{field}.column.dataset")
+        check_label_column(found.dataset.shape, message, n_points, field)
+        rows = points_from_parts(self.stores.read(found.blob).arrays, found.dataset.shape)
         assert isinstance(rows, Rows)
-        return PointLabels(*labels_in(rows, message.column, field, max_classes=most))
+        return PointLabels(*labels_in(rows, message.column, field, max_classes=most, like=like))
 
     def dataset(self, name: str, field: str) -> StoredDataset:
         """The dataset of this name."""
@@ -160,11 +174,35 @@ class Work(NamedTuple):
         if not name:
             return None
         found = self.dataset(name, "appended_dataset")
-        is_sparse = size_of(found.dataset.shape).is_sparse
-        parameters = graph_parameters(earlier.graph_parameters, is_sparse=is_sparse, field="graph")
-        if graph_digest(self.task.name.project, found.dataset.base.digest, parameters) != earlier.graph.digest:
+        if not self._is_of(found.dataset.base.digest, found.dataset, earlier):
             raise InvalidRequest("appended_dataset", f"must begin with the points of {earlier.name}")
         return found
+
+    def _is_of(self, points: str, like: dataset_pb2.Dataset, earlier: Described) -> bool:
+        """Whether a model or a map is of the points with this digest, which are sparse or not ``like`` a dataset's."""
+        is_sparse = size_of(like.shape).is_sparse
+        parameters = graph_parameters(earlier.graph_parameters, is_sparse=is_sparse, field="graph")
+        edges = earlier.graph.edges_dataset
+        edges = dataset_digest(self.dataset(edges, "edges_dataset").dataset) if edges else ""
+        return graph_digest(self.task.name.project, points, parameters, edges) == earlier.graph.digest
+
+    def _check_same_points(self, dataset: dataset_pb2.Dataset, earlier: Described, field: str) -> None:
+        """Refuse a dataset that took the name of the one that a model or a map is of."""
+        if not self._is_of(dataset_digest(dataset), dataset, earlier):
+            raise FailedPrecondition(
+                f"{field}: {dataset.name} no longer holds the points of {earlier.name}: name a dataset of labels",
+                reason="SOURCE_CHANGED",
+            )
+
+    def reserve(self, size: int) -> None:
+        """Reserve bytes for what the job makes, until it ends; LimitExceeded if the project may not have them."""
+        name, limits = self.task.name, self.settings.limits_of(self.task.name.project)
+        assert limits.max_uploads is not None
+        with self.stores.database.write() as connection:
+            lock_quota(connection, name.project)
+            reserve_upload(
+                connection, name.project, reservation_of(name.id), size, limits.max_project_bytes, limits.max_uploads
+            )
 
     def source(self, request: Any) -> ResourceRecord:
         """The dataset, model or embedding of the job, as it was when the job was submitted."""

@@ -27,7 +27,8 @@ BESIDES = ("added_dataset", "appended_dataset", "edges_dataset")
 def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
     """The SHA-256 of a dataset's bytes and of what they mean: layout, shape and types.
 
-    The same bytes of another shape or type are other points.
+    The same bytes of another shape or type are other points. So are those that were appended to others: their graph may
+    keep the recipe of these.
     """
     layout = str(dataset.shape.WhichOneof("layout"))
     sizes = getattr(dataset.shape, layout)
@@ -35,6 +36,8 @@ def dataset_digest(dataset: dataset_pb2.Dataset) -> str:
     described = [layout, dataset.sha256.hex(), *(getattr(sizes, name) for name in names)]
     if dataset.shape.HasField("schema"):
         described += [dataset.shape.schema.SerializeToString(deterministic=True).hex(), *dataset.shape.string_bytes]
+    if dataset.HasField("base"):
+        described.append(dataset.base.digest)
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
