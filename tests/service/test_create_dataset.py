@@ -31,6 +31,7 @@ from homophily_client import (
 )
 from homophily_client._pb import job_pb2
 from homophily_client.names import DatasetName
+from homophily_service.jobs.table_files import _end_of_rows
 from homophily_service.storage.quotas import stored_bytes
 
 from .commands import Ended, environment
@@ -185,6 +186,18 @@ def test_csv_is_read_as_the_command_line_reads_it(
     }
     assert command(reading, project, "upload", path, "--name", "sent").code == 0
     assert read.sha256 == client.get_dataset("sent").sha256
+
+
+def test_the_end_of_the_last_row_is_found_however_many_lines_are_in_quotes() -> None:
+    cells = [b"a", b'"b"', b'"c\nd"', b'"\n"', b"e\n", b'"', b"\n"]
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        content = b"".join(cells[place] for place in rng.integers(0, len(cells), 12))
+        ends = [place + 1 for place in range(len(content)) if content[place : place + 1] == b"\n"]
+        outside = [end for end in ends if content.count(b'"', 0, end) % 2 == 0]
+        assert _end_of_rows(content, "x.csv") == max(outside, default=0)
+    # One look at each of these took minutes when every line was counted from the beginning.
+    assert _end_of_rows(b'a,b\n"' + b"\n" * (8 << 20), "x.csv") == 4
 
 
 def test_numbers_without_names_are_an_array(client: Client, shelf: Path) -> None:

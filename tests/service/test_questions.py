@@ -203,6 +203,7 @@ def test_of_a_large_model_less_may_be_asked() -> None:
         model_pb2.Model(classes=ten, solver_parameters=model_pb2.SolverParameters(sharpen=is_sharp))
         for is_sharp in (False, True)
     )
+    dense = model_pb2.Model(classes=ten, graph=model_pb2.GraphSummary(edge_count=1_000_000))
     check_explain(pb.ExplainRequest(points=[0]), 10**8, 0)
     check_explain(pb.ExplainRequest(points=[0], refit=True), 60_000, 0, sharp)
     check_explain(pb.ExplainRequest(points=[0], refit=True), 15_000, 0, smooth)
@@ -214,6 +215,8 @@ def test_of_a_large_model_less_may_be_asked() -> None:
         lambda: check_explain(pb.ExplainRequest(points=[0]), 10**6, 1, sharp),
         lambda: check_explain(pb.ExplainRequest(points=[0, 1], refit=True), 60_000, 0, sharp),
         lambda: check_explain(pb.ExplainRequest(points=[0], refit=True), 15_001, 0, smooth),
+        # As many edges as points of larger models have.
+        lambda: check_explain(pb.ExplainRequest(points=[0], refit=True), 3_000, 0, dense),
     ):
         with pytest.raises(InvalidRequest):
             wrong()

@@ -18,7 +18,8 @@ MOST_EXPLANATIONS = 10
 #: Suggestions times points, and explanations times points: some seconds.
 MOST_SUGGESTED, MOST_EXPLAINED = 20_000_000, 1_000_000
 #: Explanations times points times classes with a refit, some seconds; smooth relationships take four times as long.
-MOST_REFITTED, SMOOTH_REFIT = 600_000, 4
+#: A point with more edges than EDGES counts as several.
+MOST_REFITTED, SMOOTH_REFIT, EDGES = 600_000, 4, 16
 #: Eigenvectors of a larger graph would take minutes.
 LARGEST_SPECTRUM = 100_000
 MOST_EXCLUDED = 100_000
@@ -75,13 +76,15 @@ def check_explain(request: pb.ExplainRequest, point_count: int, new_count: int, 
     if not 1 <= count <= most:
         raise InvalidRequest("points", f"must be 1 to {most} points, with new ones, of so large a model; got {count}")
     if model is not None and request.refit:
-        values = count * point_count * len(values_of(model.classes))
+        size = max(point_count, model.graph.edge_count // EDGES)
+        values = count * size * len(values_of(model.classes))
         most = MOST_REFITTED if model.solver_parameters.sharpen else MOST_REFITTED // SMOOTH_REFIT
         if values > most:
             raise InvalidRequest(
                 "refit",
-                f"must be unset where explanations times points times classes are more than {most:,}, here {values:,}; "
-                "ask about fewer points, or fit the model without the label",
+                f"must be unset where explanations times points times classes are more than {most:,}, here {values:,} "
+                f"(a point counts once for each {EDGES} edges of the graph); ask about fewer points, or fit the model "
+                "without the label",
             )
     check_between(explanation_labels(request), 1, MOST_LABELS, "label_count")
     _check_points(request.points, point_count, "points")

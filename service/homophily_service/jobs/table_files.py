@@ -279,8 +279,12 @@ def _kind_of(kind: str, written: Any) -> str:
 def _end_of_rows(content: bytes, path: str) -> int:
     """Where the last complete row of a block of CSV ends: at a line end that is not inside quotes."""
     end = content.rfind(b"\n")
-    while end >= 0 and content.count(b'"', 0, end) % 2:
-        end = content.rfind(b"\n", 0, end)
+    quotes = content.count(b'"', 0, max(0, end))
+    while end >= 0 and quotes % 2:
+        # No line ends between the last quote and here.
+        before = content.rfind(b"\n", 0, content.rfind(b'"', 0, end))
+        quotes -= content.count(b'"', max(0, before), end)
+        end = before
     if end < 0 and len(content) > LONGEST_ROW:
         raise InvalidRequest("address", f"{path}: has a row of more than {LONGEST_ROW} bytes, or quotes without an end")
     return end + 1
