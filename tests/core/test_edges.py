@@ -9,7 +9,8 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
 
-from homophily import ERRClassifier, KNNGraph, ParameterError
+from homophily import ERRClassifier, IRRClassifier, KNNGraph, ParameterError
+from homophily.estimators import graph_estimator
 from homophily.storage import graph_state, restore_graph
 
 X, Y = load_digits(return_X_y=True)
@@ -75,3 +76,30 @@ def test_wrong_edges_are_refused(edges: Any, parameters: dict[str, Any], paramet
     with pytest.raises(ParameterError) as caught:
         KNNGraph(**parameters).fit(points, edges=edges)
     assert caught.value.parameter == parameter
+
+
+def test_new_points_with_many_edges_take_no_room_beside_those_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    u = 400
+    ring = sparse.coo_array((np.ones(u), (np.arange(u), (np.arange(u) + 1) % u)), shape=(u, u)).tocsr()
+    y = np.full(u, -1)
+    y[[0, u // 2]] = 0, 1
+    model = IRRClassifier().fit(KNNGraph(metric="affinity").fit(ring + ring.T), y)
+    rng = np.random.default_rng(0)
+    rows = np.zeros((1000, u))
+    rows[np.arange(1000), rng.integers(0, u, 1000)] = 1.0
+    rows[::250] = 1.0
+    rows[7] = 0.0
+    expected = model.decision_function(rows)
+    shapes = []
+    attached = KNNGraph.attach_validated
+
+    def seen(graph: KNNGraph, X: Any) -> Any:
+        found = attached(graph, X)
+        shapes.append(found[0].shape)
+        return found
+
+    monkeypatch.setattr(KNNGraph, "attach_validated", seen)
+    monkeypatch.setattr(graph_estimator, "BLOCK_ENTRIES", 2000)
+    np.testing.assert_array_equal(model.decision_function(sparse.csr_array(rows)), expected)
+    assert sum(m for m, _ in shapes) == 1000
+    assert max(m * k for m, k in shapes) <= 2000

@@ -278,7 +278,7 @@ class ERREmbedding(MapMixin, GraphEstimator):
         fitted = self.graph_, self._once("surroundings", self._surroundings), self.target_
         names = "normalized", "repulsion", "data_weight", "lambda2"
         how: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return np.concatenate(in_blocks(X, lambda block: place_points(block, *fitted, **how)))
+        return in_blocks(X, self.graph_, lambda block: (place_points(block, *fitted, **how),))[0]
 
     def _surroundings(self) -> Surroundings:
         laplacian = self.graph_.laplacian(normalized=self.normalized)

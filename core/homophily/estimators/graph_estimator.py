@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -21,6 +22,8 @@ Result = TypeVar("Result")
 
 #: New points at a time, so that their edges take some megabytes.
 BLOCK = 16_384
+#: Edges of new points at a time, where each point says which it has.
+BLOCK_ENTRIES = 64 * BLOCK
 #: Parameters of the estimators that may compute on a GPU.
 COMPUTED: dict[str, list[Any]] = {"normalized": ["boolean"], "backend": BACKEND_CONSTRAINT}
 #: Parameters that do not change the graph.
@@ -114,6 +117,23 @@ class MapMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return int(self.embedding_.shape[1])
 
 
-def in_blocks(X: Any, answer: Callable[[Any], Result]) -> list[Result]:
-    """The answers for new points, block by block."""
-    return [answer(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+def in_blocks(X: Any, graph: KNNGraph, answer: Callable[[Any], tuple[NDArray[Any], ...]]) -> tuple[NDArray[Any], ...]:
+    """The answers for new points, found block by block."""
+    if graph.metric_ != "affinity" or isinstance(X, np.ndarray):
+        answers = [answer(X[start : start + BLOCK]) for start in range(0, X.shape[0], BLOCK)]
+        return tuple(np.concatenate(part) for part in zip(*answers, strict=True))
+    # Each row takes the room of the longest one beside it.
+    order = np.argsort(np.diff(X.indptr), kind="stable")
+    answers = [answer(X[order[block]]) for block in _blocks(np.diff(X.indptr)[order])]
+    back = np.argsort(order)
+    return tuple(np.concatenate(part)[back] for part in zip(*answers, strict=True))
+
+
+def _blocks(lengths: NDArray[Any]) -> Iterator[slice]:
+    """Blocks of rows, whose lengths ascend, of at most so many entries if all were as long as the longest."""
+    start = 0
+    while start < len(lengths):
+        ahead = lengths[start : start + BLOCK].astype(np.int64)
+        size = np.searchsorted(np.arange(1, len(ahead) + 1) * ahead, BLOCK_ENTRIES, side="right")
+        yield slice(start, start + max(1, int(size)))
+        start += max(1, int(size))

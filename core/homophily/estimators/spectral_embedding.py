@@ -85,4 +85,4 @@ class SpectralEmbedding(MapMixin, GraphEstimator):
         X = self._new_points(X)
         fitted = self.graph_, (Columns(self.embedding_, None),), np.ones(self.graph_.n_points, dtype=bool)
         how: dict[str, Any] = {"normalized": self.normalized, "lambda1": 1.0, "n_jobs": self.n_jobs}
-        return np.concatenate(in_blocks(X, lambda block: extend(block, *fitted, **how)[0]))
+        return in_blocks(X, self.graph_, lambda block: extend(block, *fitted, **how))[0]

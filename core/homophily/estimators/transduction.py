@@ -27,7 +27,6 @@ from homophily.estimators.sharpening import sharpened
 from homophily.estimators.stored_classifier import StoredClassifier
 from homophily.exceptions import ParameterError, UnlabelledComponentsWarning
 from homophily.graph.computing import BackendName
-from homophily.graph.knn_graph import KNNGraph
 from homophily.graph.order import gathered
 from homophily.parameters import AT_LEAST_ONE, POSITIVE
 from homophily.solve.irr import IRRSolution, irr_energy
@@ -449,12 +448,11 @@ class GraphClassifier(ClassifierMixin, StoredClassifier):
         normalized = self.normalized and not is_sharp
         how: dict[str, Any] = {"normalized": normalized, "lambda1": self.lambda1, "n_jobs": self.n_jobs}
 
-        def found(graph: KNNGraph) -> list[NDArray[Any]]:
-            blocks = in_blocks(X, lambda block: extend(block, graph, columns, self.reached_, **how))
-            return [np.concatenate(part) for part in zip(*blocks, strict=True)]
-
         with get_backend(backend).job() as device:
-            values, degrees, reached = found(self.graph_.on_device(device))
+            graph = self.graph_.on_device(device)
+            values, degrees, reached = in_blocks(
+                X, graph, lambda block: extend(block, graph, columns, self.reached_, **how)
+            )
         return sharp_scores(values) if is_sharp else self._scores(values, degrees), reached
 
     def _terms(self) -> tuple[RelationshipTerm | None, ...]:
