@@ -254,15 +254,12 @@ def like_dataset(X: Any, dataset: Dataset) -> Any:
         raise TableError(f"{dataset.name} has no named columns: append an array to it.")
     kinds = {column.name: column.kind for column in dataset.schema.columns}
     named = {kind: [name for name, one in kinds.items() if one == kind] for kind in ("id", "label", "category", "text")}
-    rows = len(X[next(name for name in column_names(X) or [] if name in kinds)])
-    columns = {
-        name: [""] * rows if kind == "label" and name not in (column_names(X) or []) else X[name]
-        for name, kind in kinds.items()
-        if kind == "label" or name in (column_names(X) or [])
-    }
-    missing = [name for name in kinds if name not in columns]
+    given = column_names(X) or []
+    missing = [name for name, kind in kinds.items() if name not in given and kind != "label"]
     if missing:
         raise TableError(f"The table lacks the column {missing[0]!r} of {dataset.name}.")
+    rows = len(X[given[0]]) if given else 0
+    columns = {name: X[name] if name in given else [""] * rows for name in kinds}
     options = TableOptions(
         id_column=next(iter(named["id"]), None),
         label_column=next(iter(named["label"]), None),

@@ -199,6 +199,8 @@ def test_points_of_another_kind_are_refused_with_the_field(client: Client) -> No
         assert [one.field for one in caught.value.violations] == ["added_dataset"]
     with pytest.raises(ValueError, match="has no named columns"):
         client.append_points(old, table_of(slice(50, 60)))
+    with pytest.raises(ValueError, match="lacks the column 'name'"):
+        client.append_points(table, pd.DataFrame({"other": [1.0, 2.0]}))
     with pytest.raises(ValueError, match="lacks the column 'parity'"):
         client.append_points(table, table_of(slice(50, 60)).drop(columns="parity"))
 
