@@ -168,6 +168,10 @@ def test_the_services_own_store_is_never_read(tmp_path: Path, path: str) -> None
         "::ffff:10.0.0.1",
         "2002:a00:1::",
         "64:ff9b::a00:1",
+        "64:ff9b:1::a00:1",
+        "::ffff:0:a00:1",
+        "::a00:1",
+        "fec0::1",
         "::",
     ],
 )

@@ -25,6 +25,8 @@ CONNECT_SECONDS, READ_SECONDS = 10.0, 30.0
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 # IPv4 inside IPv6, by which a translator in the network may reach it (RFC 6052).
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+# All of IPv6 that is assigned to the open internet. Other parts are local, or lead through translators to any IPv4.
+_ASSIGNED = ipaddress.ip_network("2000::/3")
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -40,6 +42,8 @@ def is_public(address: IPAddress) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
+        if address not in _ASSIGNED:
+            return False
     return address.is_global and not address.is_multicast
 
 
