@@ -22,7 +22,7 @@ from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName
-from homophily_service.contract.arrays import points_from_parts
+from homophily_service.contract.arrays import STRING_DATA, STRING_STARTS, points_from_parts, strings_from_parts
 from homophily_service.contract.errors import DataLoss, InvalidRequest, NotFound
 from homophily_service.contract.labels import check_label_column, labels_in, read_labels
 from homophily_service.contract.names import parse_name
@@ -142,12 +142,13 @@ class Work(NamedTuple):
         most = self.settings.max_classes
         if not message.HasField("column"):
             return PointLabels(*read_labels(message, n_points, field, max_classes=most, soft=soft))
-        name = parse_name(DatasetName, message.column.dataset or dataset, f"{field}.column.dataset")
-        record = self.stores.catalog.get(name)
-        shape = dataset_pb2.Dataset.FromString(record.message).shape
+        found = self.dataset(message.column.dataset or dataset, f"{field}.column.dataset")
+        shape = found.dataset.shape
         check_label_column(shape, message, n_points, field)
-        rows = points_from_parts(self.stores.read(record.blob).arrays, shape)
-        assert isinstance(rows, Rows)
+        # The numbers are read only if there are weights among them.
+        names = (STRING_STARTS, STRING_DATA, *(["points"] if message.column.weight_column else []))
+        arrays = self.stores.read(found.blob, *names).arrays
+        rows = Rows(shape.schema, arrays.get("points", np.empty((n_points, 0))), strings_from_parts(arrays, shape))
         return PointLabels(*labels_in(rows, message.column, field, max_classes=most))
 
     def dataset(self, name: str, field: str) -> StoredDataset:
