@@ -36,35 +36,41 @@ class Edges:
     Examples
     --------
     >>> from homophily_client import Edges
-    >>> matrix = Edges([(0, 1), (1, 2), (1, 0)]).matrix()
-    >>> matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
-    ([0, 1, 3, 4], [1, 0, 2, 1], [2.0, 2.0, 1.0, 1.0])
+    >>> knows = Edges([(0, 1), (1, 2)], weights=[1.0, 0.5], points=4)
+    >>> knows.points
+    4
     """
 
     pairs: Any
     weights: Any = None
     points: int | None = None
 
-    def matrix(self) -> Matrix:
-        """The symmetric matrix of weights."""
-        pairs = np.asarray(self.pairs)
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
-            found = f"{pairs.dtype} of shape {pairs.shape}"
-            raise ValueError(f"pairs must be integers of shape (m, 2). Got {found} instead.")
-        size = int(pairs.max(initial=-1)) + 1 if self.points is None else self.points
-        if pairs.size and (pairs.min() < 0 or pairs.max() >= size):
-            wrong = int(np.flatnonzero((pairs < 0).any(axis=1) | (pairs >= size).any(axis=1))[0])
-            found = pairs[wrong].tolist()
-            raise ValueError(f"pairs[{wrong}] must be of nodes from 0 to {size - 1}. Got {found} instead.")
-        weights = np.ones(len(pairs)) if self.weights is None else np.asarray(self.weights, dtype=np.float64)
-        if weights.shape != (len(pairs),):
-            raise ValueError(f"weights must be one for each of {len(pairs)} pairs. Got shape {weights.shape} instead.")
-        first, second = pairs.astype(np.int64).T
-        loops = first == second
-        rows, columns = (np.concatenate(ends) for ends in ((first, second[~loops]), (second, first[~loops])))
-        values = np.concatenate([weights, weights[~loops]])
-        keys, where = np.unique(rows * size + columns, return_inverse=True)
-        data = np.zeros(len(keys))
-        np.add.at(data, where, values)
-        starts = np.searchsorted(keys, np.arange(size + 1) * size)
-        return Matrix(data, keys % size, starts.astype(np.int64), (size, size))
+
+def matrix_of(edges: Edges) -> Matrix:
+    """The symmetric matrix of the weights.
+
+    >>> matrix = matrix_of(Edges([(0, 1), (1, 2), (1, 0)]))
+    >>> matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    ([0, 1, 3, 4], [1, 0, 2, 1], [2.0, 2.0, 1.0, 1.0])
+    """
+    pairs = np.asarray(edges.pairs)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        found = f"{pairs.dtype} of shape {pairs.shape}"
+        raise ValueError(f"pairs must be integers of shape (m, 2). Got {found} instead.")
+    size = int(pairs.max(initial=-1)) + 1 if edges.points is None else edges.points
+    if pairs.size and (pairs.min() < 0 or pairs.max() >= size):
+        wrong = int(np.flatnonzero((pairs < 0).any(axis=1) | (pairs >= size).any(axis=1))[0])
+        found = pairs[wrong].tolist()
+        raise ValueError(f"pairs[{wrong}] must be of nodes from 0 to {size - 1}. Got {found} instead.")
+    weights = np.ones(len(pairs)) if edges.weights is None else np.asarray(edges.weights, dtype=np.float64)
+    if weights.shape != (len(pairs),):
+        raise ValueError(f"weights must be one for each of {len(pairs)} pairs. Got shape {weights.shape} instead.")
+    first, second = pairs.astype(np.int64).T
+    loops = first == second
+    rows, columns = (np.concatenate(ends) for ends in ((first, second[~loops]), (second, first[~loops])))
+    values = np.concatenate([weights, weights[~loops]])
+    keys, where = np.unique(rows * size + columns, return_inverse=True)
+    data = np.zeros(len(keys))
+    np.add.at(data, where, values)
+    starts = np.searchsorted(keys, np.arange(size + 1) * size)
+    return Matrix(data, keys % size, starts.astype(np.int64), (size, size))

@@ -34,11 +34,6 @@ class LabelColumn:
     column: str = ""
     weight_column: str = ""
 
-    def message(self) -> pb.LabelColumn:
-        """The reference as it is sent."""
-        name = self.dataset if isinstance(self.dataset, str) else self.dataset.name
-        return pb.LabelColumn(dataset=name, column=self.column, weight_column=self.weight_column)
-
 
 class GivenLabels(NamedTuple):
     """The message, and the number of points if every point has an entry (None if only a few are named)."""
@@ -77,7 +72,9 @@ def to_labels(y: Any, name: str = "y", weights: Any = None) -> GivenLabels:
     if y is None:
         return GivenLabels(pb.Labels(), None)
     if isinstance(y, LabelColumn):
-        return GivenLabels(pb.Labels(column=y.message()), None)
+        dataset = y.dataset if isinstance(y.dataset, str) else y.dataset.name
+        column = pb.LabelColumn(dataset=dataset, column=y.column, weight_column=y.weight_column)
+        return GivenLabels(pb.Labels(column=column), None)
     if isinstance(y, Mapping):
         if any(isinstance(value, Mapping) for value in y.values()):
             return _soft_few(y, name)

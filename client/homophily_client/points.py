@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homophily_client._pb import points_pb2 as pb
-from homophily_client.edges import Edges
+from homophily_client.edges import Edges, matrix_of
 from homophily_client.tables import Table
 from homophily_client.tensors import DATA_TYPES, to_tensor
 
@@ -61,7 +61,7 @@ class Points:
         # SciPy's sparse matrices, which this package need not import.
         if isinstance(X, Edges) or hasattr(X, "tocsr"):
             self.is_sparse = True
-            matrix = X.matrix() if isinstance(X, Edges) else _canonical(X)
+            matrix = matrix_of(X) if isinstance(X, Edges) else _canonical(X)
             index = _INT64 if _INT64 in (matrix.indices.dtype, matrix.indptr.dtype) else _INT32
             values = int(matrix.indptr[-1])
             self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))

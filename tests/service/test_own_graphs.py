@@ -14,6 +14,7 @@ from sklearn.datasets import load_wine
 from homophily import ERRClassifier, IRRClassifier, KNNGraph
 from homophily_client import Client, Edges, InvalidArgument, JobFailed
 from homophily_client._pb import model_pb2
+from homophily_client.edges import matrix_of
 
 from .commands import Run
 from .serving import Project, Service, refusal
@@ -167,7 +168,7 @@ def test_edges_of_another_project_are_refused(project: Project, service: Service
 )
 def test_edges_that_are_none_are_refused_before_they_are_sent(edges: Edges, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        edges.matrix()
+        matrix_of(edges)
 
 
 def test_edges_on_the_command_line(run: Run, tmp_path: Path) -> None:

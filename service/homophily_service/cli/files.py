@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from homophily_client import Dataset, Edges, TableSchema
 from homophily_client.columns import TableError, entries_of
+from homophily_client.edges import matrix_of
 from homophily_client.tables import Table, TableOptions, like_dataset, new_rows, read_table
 from homophily_service.cli.failures import WrongInput
 from homophily_service.cli.tables import HARMLESS, MOST_GROWTH, READERS, read_table_file, table_suffix
@@ -128,7 +129,7 @@ def read_edges(path: Path, nodes: int | None = None) -> Edges:
         raise WrongInput(f"{path}: nodes must be whole numbers, from 0")
     made = Edges(pairs.astype(np.int64), columns[2] if len(columns) == 3 else None, nodes)
     try:
-        made.matrix()
+        matrix_of(made)
     except ValueError as error:
         raise WrongInput(f"{path}: {error}") from error
     return made

@@ -23,7 +23,7 @@ from homophily.solve.nonlinear_cg import State as Iterate
 from homophily.storage import PointLabels
 from homophily_client._pb import dataset_pb2, embedding_pb2, job_pb2, model_pb2
 from homophily_client.names import DatasetName
-from homophily_service.contract.arrays import points_from_parts
+from homophily_service.contract.arrays import STRING_DATA, STRING_STARTS, points_from_parts, strings_from_parts
 from homophily_service.contract.errors import DataLoss, FailedPrecondition, InvalidRequest, NotFound
 from homophily_service.contract.labels import check_label_column, labels_in, read_labels
 from homophily_service.contract.names import parse_name
@@ -159,9 +159,12 @@ class Work(NamedTuple):
         found = self.dataset(message.column.dataset or dataset, f"{field}.column.dataset")
         if earlier is not None and not message.column.dataset:
             self._check_same_points(found.dataset, earlier, f"{field}.column.dataset")
-        check_label_column(found.dataset.shape, message, n_points, field)
-        rows = points_from_parts(self.stores.read(found.blob).arrays, found.dataset.shape)
-        assert isinstance(rows, Rows)
+        shape = found.dataset.shape
+        check_label_column(shape, message, n_points, field)
+        # The numbers are read only if there are weights among them.
+        names = (STRING_STARTS, STRING_DATA, *(["points"] if message.column.weight_column else []))
+        arrays = self.stores.read(found.blob, *names).arrays
+        rows = Rows(shape.schema, arrays.get("points", np.empty((n_points, 0))), strings_from_parts(arrays, shape))
         return PointLabels(*labels_in(rows, message.column, field, max_classes=most, like=like))
 
     def dataset(self, name: str, field: str) -> StoredDataset:
