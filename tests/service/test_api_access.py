@@ -33,7 +33,8 @@ def request_about(project: str, method: Any) -> Message:
         request.parent = project
     elif fields:
         collection = next((name for word, name in COLLECTIONS.items() if word in method.name), "models")
-        setattr(request, "name" if "name" in fields else "model", f"{project}/{collection}/none")
+        field = next(name for name in ("name", "model", "dataset") if name in fields)
+        setattr(request, field, f"{project}/{'datasets' if field == 'dataset' else collection}/none")
     return request
 
 

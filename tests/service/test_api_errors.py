@@ -384,7 +384,7 @@ def test_bytes_that_are_no_message_are_refused(service: Service, method: str) ->
 def test_an_empty_message_names_the_name_that_is_missing(service: Service, method: str) -> None:
     answer = answered(service, method, b"")
     assert answer.code is INVALID
-    assert answer.fields[0] in ("start", "parent", "model", "name")
+    assert answer.fields[0] in ("start", "parent", "model", "dataset", "name")
 
 
 def test_a_method_that_there_is_not_is_unimplemented(service: Service) -> None:

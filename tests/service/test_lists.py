@@ -87,6 +87,13 @@ def test_pages_go_on_in_the_order_that_was_asked_for(project: Project) -> None:
     assert found == names
 
 
+def test_times_out_of_range_are_refused(project: Project) -> None:
+    request = dataset_pb2.ListDatasetsRequest(parent=project.name)
+    request.created_before.seconds = 2**40
+    found = refusal(project.stub.ListDatasets, request)
+    assert (found.code, found.fields) == (grpc.StatusCode.INVALID_ARGUMENT, ["created_before"])
+
+
 def test_filters_that_are_no_names_are_refused(project: Project) -> None:
     for call, request, field in (
         ("ListModels", model_pb2.ListModelsRequest(dataset="first"), "dataset"),

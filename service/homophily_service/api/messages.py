@@ -93,12 +93,19 @@ def page_asked(request: Any) -> Page:
     token = request.page_token
     if token and not (token.isascii() and token.isdecimal() and len(token) <= 18):
         raise InvalidRequest("page_token", "must be the next_page_token of an earlier response")
-    times = [
-        getattr(request, field).ToMicroseconds() / 1e6 if request.HasField(field) else None
-        for field in ("created_after", "created_before")
-    ]
+    times = [_time(request, field) for field in ("created_after", "created_before")]
     limit = min(request.page_size or DEFAULT_PAGE, LARGEST_PAGE)
     return Page(limit, int(token) if token else None, request.oldest_first, *times)
+
+
+def _time(request: Any, field: str) -> float | None:
+    """A time in seconds since 1970, if it is given."""
+    if not request.HasField(field):
+        return None
+    try:
+        return float(getattr(request, field).ToMicroseconds() / 1e6)
+    except ValueError:
+        raise InvalidRequest(field, "must be a time between the years 1 and 9999") from None
 
 
 def next_page(rows: Sequence[JobRecord | ResourceRecord], *, has_more: bool) -> str:

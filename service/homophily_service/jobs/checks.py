@@ -306,7 +306,10 @@ class Checks:
         return found.shape
 
     def points_shape(self, dataset: str) -> points_pb2.PointsShape:
-        """The shape of the dataset that something was made from; empty if it was deleted."""
+        """The shape of the dataset that something was made from; empty if it was deleted, or if there was none."""
+        if not dataset:
+            # An imported model has none.
+            return points_pb2.PointsShape()
         with suppress(NotFound):
             name = parse_name(DatasetName, dataset, "dataset")
             return dataset_pb2.Dataset.FromString(self.stores.catalog.get(name).message).shape
