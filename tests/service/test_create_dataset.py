@@ -153,11 +153,11 @@ def test_a_worker_reads_a_table_as_an_upload_stores_it(
     if kind == "bucket":
         address = f"{BUCKET}/{project.id}/a.parquet"
         from_url(BUCKET).put(f"{project.id}/a.parquet", shelf / "a.parquet")
-    read = created(client, address, table=OPTIONS, description="for «people»")
+    read = created(client, address, table=OPTIONS, description="for people, äöü")
     sent = client.upload(table, table=OPTIONS)
     assert (read.sha256, read.schema, read.string_bytes) == (sent.sha256, sent.schema, sent.string_bytes)
     assert (read.points, read.dimensions, read.dtype, read.size_bytes) == (1000, 9, "float64", sent.size_bytes)
-    assert read.description == "for «people»"
+    assert read.description == "for people, äöü"
     assert read.source is not None
     assert (read.source.address, read.source.files) == (address, 4 if kind == "several" else 1)
     labels = dict.fromkeys(range(0, 20, 2), "yes") | dict.fromkeys(range(1, 20, 2), "no")

@@ -130,7 +130,7 @@ def in_blocks(X: Any, graph: KNNGraph, answer: Callable[[Any], tuple[NDArray[Any
 
 
 def _blocks(lengths: NDArray[Any]) -> Iterator[slice]:
-    """Blocks of rows, whose lengths ascend, of at most so many entries if all were as long as the longest."""
+    """Blocks of rows, whose lengths ascend, of few enough entries even if all rows were as long as the longest."""
     start = 0
     while start < len(lengths):
         ahead = lengths[start : start + BLOCK].astype(np.int64)
