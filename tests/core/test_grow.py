@@ -196,3 +196,19 @@ def test_points_of_another_type_are_appended_or_refused() -> None:
     assert_same(base.append(sparse.csr_array(DIGITS[500:520])), whole)
     with pytest.raises(ParameterError, match="must fit into float32"):
         base.append(DIGITS[500:520] * 1e200)
+
+
+@pytest.mark.parametrize("name", ["all pairs", "tree", "sparse"])
+def test_appending_reports_its_progress_and_can_be_cancelled(name: str) -> None:
+    X, parameters = POINTS[name]
+    base, shares = KNNGraph(**parameters).fit(X[:-40]), []
+    base.append(X[-40:], callback=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+
+    def cancel(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        base.append(X[-40:], callback=cancel)
+    assert base.n_points == X.shape[0] - 40

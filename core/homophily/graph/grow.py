@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from homophily.arrays import Floats
 from homophily.graph.dense_index import DenseIndex, choose_method
-from homophily.graph.index_base import Distances, Indices, NeighborIndex
+from homophily.graph.index_base import Distances, Indices, NeighborIndex, Report, part_of
 from homophily.graph.region_layout import row_squares
 from homophily.graph.sparse_index import SparseIndex
 from homophily.threads import run_chunks, single_threaded_blas, thread_count
@@ -46,23 +46,25 @@ def can_grow(index: NeighborIndex, added: int) -> bool:
     return index.method == choose_method(index.size + added, index.points.shape[1])
 
 
-def grow(index: NeighborIndex, X: Any, distances: Distances, indices: Indices, k: int) -> Grown:
+def grow(
+    index: NeighborIndex, X: Any, distances: Distances, indices: Indices, k: int, report: Report | None = None
+) -> Grown:
     """Add the rows of X to an index, and to the lists (u, ≤ k) of its points' neighbours, which become (u + m, k).
 
-    Lists that are shorter than k hold all other points.
+    Lists that are shorter than k hold all other points. A ``report`` that raises ends it.
     """
     u, m = index.size, X.shape[0]
     rows, fresh = index._prepare(X), np.arange(u, u + m)
     added = _same_kind(index, X)
     lists = np.full((u + m, k), np.inf), np.zeros((u + m, k), dtype=np.int32)
     lists[0][:u, : distances.shape[1]], lists[1][:u, : indices.shape[1]] = distances, indices
-    for nearer in _nearer(index, added, rows, lists[0][:u].max(axis=1), k):
+    for nearer in _nearer(index, added, rows, lists[0][:u].max(axis=1), k, part_of(report, 0.0, 0.8)):
         changed = np.unique(nearer.points)
         listed = _listed(changed, lists[0][changed], lists[1][changed])
         _merge(changed, [listed, nearer._replace(neighbors=nearer.neighbors + u)], *lists)
     found = [_listed(fresh, *index.query(X, min(k, u)))]
     if m > 1:
-        found.append(_listed(fresh, *added.self_query(min(k, m - 1)), shift=u))
+        found.append(_listed(fresh, *added.self_query(min(k, m - 1), part_of(report, 0.8, 1.0)), shift=u))
     _merge(fresh, found, *lists)
     return Grown(index.grown(rows), *lists)
 
@@ -103,18 +105,20 @@ _LOOKED_AT, _KEPT, _MEASURED = 1 << 21, 1 << 19, 1 << 14
 _ROUNDING = 1e-5
 
 
-def _nearer(index: NeighborIndex, added: NeighborIndex, rows: Any, limits: Floats, k: int) -> Iterator[Pairs]:
+def _nearer(
+    index: NeighborIndex, added: NeighborIndex, rows: Any, limits: Floats, k: int, report: Report | None
+) -> Iterator[Pairs]:
     """Pairs of an old and a new point that are nearer than the old one's limit, for some old points after the other.
 
     Where the old points lie around the new ones, nearly all pairs are: all at once would not fit into memory.
     """
     if not isinstance(index, DenseIndex):
         # No point gets more than k neighbours.
-        distances, names = added._in_blocks(index.points, np.arange(index.size), min(added.size, k), False)
+        distances, names = added._in_blocks(index.points, np.arange(index.size), min(added.size, k), False, report)
         is_near = distances < limits[:, None]
         yield Pairs(np.nonzero(is_near)[0], names[is_near].astype(np.intp), distances[is_near])
         return
-    for old, new in _possible(index, rows, limits):
+    for old, new in _possible(index, rows, limits, report):
         measured = np.empty(len(old))
         for start in range(0, len(old), _MEASURED):
             block = slice(start, start + _MEASURED)
@@ -123,7 +127,9 @@ def _nearer(index: NeighborIndex, added: NeighborIndex, rows: Any, limits: Float
         yield Pairs(old[is_near], new[is_near], measured[is_near])
 
 
-def _possible(index: DenseIndex, rows: Any, limits: Floats) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def _possible(
+    index: DenseIndex, rows: Any, limits: Floats, report: Report | None = None
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Pairs of an old and a new point that may be nearer than the old one's limit."""
     ours, theirs = index.bounding(index.points), index.bounding(rows)
     halves = row_squares(ours) / 2, row_squares(theirs) / 2
@@ -145,6 +151,8 @@ def _possible(index: DenseIndex, rows: Any, limits: Floats) -> Iterator[tuple[ND
 
         with single_threaded_blas():
             run_chunks(compare, threads)
+        if report is not None:
+            report(last / index.size)
         pairs = [pair for of_thread in found for pair in of_thread]
         if last == index.size or sum(len(old) for old, _ in pairs) >= _KEPT:
             old, new = (np.concatenate(part) for part in zip(*pairs, strict=True))

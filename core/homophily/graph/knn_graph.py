@@ -299,7 +299,7 @@ class KNNGraph(CheckedEstimator):
                 self._laplacians[key] = canonical((product + product.T) * 0.5)
         return self._laplacians[key]
 
-    def append(self, X: Any) -> Self:
+    def append(self, X: Any, callback: Callable[[float], object] | None = None) -> Self:
         """A graph of these points and more, by a search for what changes instead of one among all.
 
         The weights are those of a new fit to all points, except that ``space`` stays that of these points, and that
@@ -310,6 +310,8 @@ class KNNGraph(CheckedEstimator):
         ----------
         X : array-like or sparse matrix of shape (m, d)
             New points, with the columns of ``fit``.
+        callback : callable, default=None
+            Called with the share of the search that is done, from 0 to 1. Raise in it to cancel.
 
         Returns
         -------
@@ -335,12 +337,13 @@ class KNNGraph(CheckedEstimator):
         u, added = self.n_points, X.shape[0]
         k = graph._n_found = min(self.n_neighbors_, u + added - 1)
         if can_grow(self.index_, added):
-            grown = grow(self.index_, X, self.distances_, self.indices_, k)
+            grown = grow(self.index_, X, self.distances_, self.indices_, k, callback)
             graph.index_, graph.distances_, graph.indices_ = grown
         else:
             # Many more points are searched in another way.
-            graph.index_ = neighbor_index(self.index_.grown(self.index_._prepare(X)).points, self.metric_, self.n_jobs)
-            graph.distances_, graph.indices_ = graph.index_.self_query(k)
+            points = self.index_.grown(self.index_._prepare(X)).points
+            graph.index_ = neighbor_index(points, self.metric_, self.n_jobs, None, part_of(callback, 0.0, 0.4))
+            graph.distances_, graph.indices_ = graph.index_.self_query(k, part_of(callback, 0.4, 1.0))
             graph.recall_, graph.n_searched_ = graph.index_.recall, u + added
         graph._link()
         return graph

@@ -307,7 +307,8 @@ def _extended(work: Work, dataset: dataset_pb2.Dataset, blob: str, parameters: d
     graph = before.graph
     if graph.index_ is None or graph.n_points != base.row_count or size.rows > MOST_GROWTH * graph.n_searched_:
         return None
-    grown = graph.append(read_rows(work, dataset, blob, base.row_count, before.recipe))
+    added = read_rows(work, dataset, blob, base.row_count, before.recipe)
+    grown = graph.append(added, callback=work.stage.done)
     return StoredGraph(grown, before.recipe, ids_of(_stored_points(work, dataset, blob)))
 
 
